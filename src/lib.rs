@@ -1,1 +1,2 @@
 //! The crate.
+pub mod api;
