@@ -1,0 +1,3 @@
+//! What is to be done.
+
+pub mod queue;
