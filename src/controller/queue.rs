@@ -31,7 +31,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-pub use limiter::Backoff;
+use crate::config::Backoff;
 use limiter::{Bucket, Delays, later};
 
 /// Why a key is in the queue, and so how urgent it is. Less is more urgent.

@@ -6,18 +6,7 @@ use std::{iter, time::Duration};
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use tokio::time::Instant;
 
-/// How retries are paced (row Q3).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Backoff {
-    /// The delay after an object's first failure; each further one doubles it.
-    pub initial: Duration,
-    /// The longest that an object's own failures delay it.
-    pub max: Duration,
-    /// Retries a second over all objects, once the burst is used up; above zero.
-    pub qps: f64,
-    /// Retries that the bucket lets through at once; at least 1.
-    pub burst: u32,
-}
+use crate::config::Backoff;
 
 /// A time so far off that it is never, yet safe to reckon with.
 const NEVER: Duration = Duration::from_hours(30 * 365 * 24);
