@@ -21,7 +21,9 @@ pub const KIND: &str = "Foo";
 pub const PLURAL: &str = "foos";
 
 /// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(
+    CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
+)]
 #[kube(
     group = "samplecontroller.k8s.io",
     version = "v1alpha1",

@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use http::header::{HeaderValue, USER_AGENT};
 use kube::{
     Client, Config as KubeConfig,
     client::ClientBuilder,
@@ -13,6 +14,9 @@ use crate::{
     Config,
     election::{Term, fence::FenceLayer},
 };
+
+/// How the API server's audit log names us.
+const AGENT: &str = concat!("foo-controller/", env!("CARGO_PKG_VERSION"));
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,15 +59,25 @@ pub enum Error {
 pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
         (Some(path), _) => from_file(path).await?,
-        (None, _) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => KubeConfig::incluster()?,
-        (None, master) => match (KubeConfig::from_kubeconfig(&KubeConfigOptions::default()).await, master) {
+        (None, _) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+            KubeConfig::incluster()?
+        }
+        (None, master) => match (
+            KubeConfig::from_kubeconfig(&KubeConfigOptions::default()).await,
+            master,
+        ) {
             (Ok(kube), _) => kube,
             // As client-go: an address alone will do, for a server that asks for no credentials.
             (Err(KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath), Some(master)) => {
                 KubeConfig::new(master.clone())
             }
             (Err(error), _) => match std::env::var("KUBECONFIG") {
-                Ok(path) => return Err(Error::Kubeconfig { from: format!("{path} (from $KUBECONFIG)"), error }),
+                Ok(path) => {
+                    return Err(Error::Kubeconfig {
+                        from: format!("{path} (from $KUBECONFIG)"),
+                        error,
+                    });
+                }
                 Err(_) => return Err(Error::NoCluster(error)),
             },
         },
@@ -73,21 +87,33 @@ pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
     }
     kube.connect_timeout = Some(CONNECT_TIMEOUT);
     kube.read_timeout = Some(READ_TIMEOUT);
+    kube.headers
+        .push((USER_AGENT, HeaderValue::from_static(AGENT)));
     // Whoever calls decides about trying again: kube's own retries would repeat a write for minutes (H3).
     kube.default_retry = false;
     Ok(kube)
 }
 
 async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
-    let named = |error| Error::Kubeconfig { from: path.display().to_string(), error };
+    let named = |error| Error::Kubeconfig {
+        from: path.display().to_string(),
+        error,
+    };
     let file = Kubeconfig::read_from(path).map_err(named)?;
-    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(named)
+    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(named)
 }
 
 /// The client of the work: it reads at any time, and writes only under a live term.
 ///
 /// # Errors
 /// [`Error::Client`], where certificates or keys cannot be used.
-pub(crate) fn fenced(kube: KubeConfig, term: watch::Receiver<Option<Term>>) -> Result<Client, Error> {
-    Ok(ClientBuilder::try_from(kube)?.with_layer(&FenceLayer::new(term)).build())
+pub(crate) fn fenced(
+    kube: KubeConfig,
+    term: watch::Receiver<Option<Term>>,
+) -> Result<Client, Error> {
+    Ok(ClientBuilder::try_from(kube)?
+        .with_layer(&FenceLayer::new(term))
+        .build())
 }

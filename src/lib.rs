@@ -60,7 +60,11 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let controller = Controller::new(&client, &config, "foo".to_owned());
     let ready = controller.ready();
     let http = match config.http.addr {
-        Some(addr) => Some(telemetry::http::serve(addr, ready).await.map_err(|e| Error::Listen(addr, e))?),
+        Some(addr) => Some(
+            telemetry::http::serve(addr, ready)
+                .await
+                .map_err(|e| Error::Listen(addr, e))?,
+        ),
         None => None,
     };
     controller.run(term, shutdown).await?;

@@ -74,14 +74,26 @@ impl<V: View> Cache<V> {
     /// An empty cache for the given namespaces; none stands for all.
     #[must_use]
     pub fn new(namespaces: &[String]) -> Self {
-        let scope = |namespace| Scope { namespace, epoch: 0, version: 0, synced: false };
+        let scope = |namespace| Scope {
+            namespace,
+            epoch: 0,
+            version: 0,
+            synced: false,
+        };
         let scopes = if namespaces.is_empty() {
             vec![scope(None)]
         } else {
             namespaces.iter().cloned().map(Some).map(scope).collect()
         };
-        let state = State { objects: HashMap::new(), referring: HashMap::new(), scopes };
-        Self { state: RwLock::new(state), synced: watch::Sender::new(0) }
+        let state = State {
+            objects: HashMap::new(),
+            referring: HashMap::new(),
+            scopes,
+        };
+        Self {
+            state: RwLock::new(state),
+            synced: watch::Sender::new(0),
+        }
     }
 
     /// Waits until every watch has delivered its first list (row Q5).
@@ -125,7 +137,12 @@ impl<V: View> Cache<V> {
     /// The objects that speak of the object of this key, whether that exists or not.
     #[must_use]
     pub fn referring(&self, to: &Key) -> Vec<Key> {
-        self.state.read().referring.get(to).cloned().unwrap_or_default()
+        self.state
+            .read()
+            .referring
+            .get(to)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Marks the moment before a write is sent, for [`Cache::observe`].
@@ -145,7 +162,10 @@ impl<V: View> Cache<V> {
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
         });
-        let known = state.objects.get(&answer.key).is_some_and(|entry| entry.version >= answer.version);
+        let known = state
+            .objects
+            .get(&answer.key)
+            .is_some_and(|entry| entry.version >= answer.version);
         if told || known {
             return Arc::new(answer.view);
         }
@@ -165,7 +185,11 @@ impl<V: View> Cache<V> {
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
         let (old, new) = state.put(object, epoch);
-        (old.as_deref() != Some(&*new)).then_some(Change { key, old, new: Some(new) })
+        (old.as_deref() != Some(&*new)).then_some(Change {
+            key,
+            old,
+            new: Some(new),
+        })
     }
 
     /// A watch has told that an object is gone.
@@ -178,7 +202,9 @@ impl<V: View> Cache<V> {
     /// A list has been read to its end: what was not in it is gone (row R10).
     pub(super) fn list_ends(&self, scope: usize) -> Vec<Change<V>> {
         let mut state = self.state.write();
-        let Some(ended) = state.scopes.get_mut(scope) else { return Vec::new() };
+        let Some(ended) = state.scopes.get_mut(scope) else {
+            return Vec::new();
+        };
         let list = ended.epoch;
         ended.epoch += 1;
         let first = !std::mem::replace(&mut ended.synced, true);
@@ -202,7 +228,12 @@ impl<V: View> Cache<V> {
 
 impl<V: View> State<V> {
     fn scope_of(&self, key: &Key) -> Option<&Scope> {
-        self.scopes.iter().find(|scope| scope.namespace.as_deref().is_none_or(|ns| ns == key.namespace()))
+        self.scopes.iter().find(|scope| {
+            scope
+                .namespace
+                .as_deref()
+                .is_none_or(|ns| ns == key.namespace())
+        })
     }
 
     /// Notes how far the watch has come. The API server's word is taken as it is, also where it goes back:
@@ -214,11 +245,20 @@ impl<V: View> State<V> {
     }
 
     fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
-        let Object { key, version, view, .. } = object;
+        let Object {
+            key, version, view, ..
+        } = object;
         let Some(entry) = self.objects.get_mut(&key) else {
             let view = Arc::new(view);
             self.link(&key, view.refers_to());
-            self.objects.insert(key, Entry { version, epoch, view: Arc::clone(&view) });
+            self.objects.insert(
+                key,
+                Entry {
+                    version,
+                    epoch,
+                    view: Arc::clone(&view),
+                },
+            );
             return (None, view);
         };
         entry.version = version;
@@ -238,17 +278,26 @@ impl<V: View> State<V> {
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.unlink(&key, entry.view.refers_to());
-        Some(Change { key, old: Some(entry.view), new: None })
+        Some(Change {
+            key,
+            old: Some(entry.view),
+            new: None,
+        })
     }
 
     fn link(&mut self, key: &Key, to: Option<&str>) {
         let Some(to) = to else { return };
-        let referring = self.referring.entry(key.sibling(to)).or_insert_with(|| Vec::with_capacity(1));
+        let referring = self
+            .referring
+            .entry(key.sibling(to))
+            .or_insert_with(|| Vec::with_capacity(1));
         referring.push(key.clone());
     }
 
     fn unlink(&mut self, key: &Key, to: Option<&str>) {
-        let Some(to) = to.map(|to| key.sibling(to)) else { return };
+        let Some(to) = to.map(|to| key.sibling(to)) else {
+            return;
+        };
         if let Some(referring) = self.referring.get_mut(&to) {
             referring.retain(|other| other != key);
             if referring.is_empty() {
@@ -260,6 +309,9 @@ impl<V: View> State<V> {
 
 impl<V> Entry<V> {
     fn snapshot(&self) -> Snapshot<V> {
-        Snapshot { version: self.version, view: Arc::clone(&self.view) }
+        Snapshot {
+            version: self.version,
+            view: Arc::clone(&self.view),
+        }
     }
 }

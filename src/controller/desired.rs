@@ -55,16 +55,24 @@ impl<'a> Desired<'a> {
     /// # Errors
     /// [`Error::InvalidSpec`] where it asks for nothing that could be (row R7).
     pub fn of(key: &'a Key, foo: &'a Foo, image: &'a str) -> Result<Self, Error> {
-        let spec = foo.spec.as_ref().map_err(|complaint| Error::InvalidSpec(complaint.to_string()))?;
+        let spec = foo
+            .spec
+            .as_ref()
+            .map_err(|complaint| Error::InvalidSpec(complaint.to_string()))?;
         if spec.deployment_name.is_empty() {
-            return Err(Error::InvalidSpec("spec.deploymentName: must not be empty".to_owned()));
+            return Err(Error::InvalidSpec(
+                "spec.deploymentName: must not be empty".to_owned(),
+            ));
         }
         Ok(Self {
             key: key.sibling(&spec.deployment_name),
             foo_name: key.name(),
             foo_uid: &foo.uid,
             generation: foo.generation,
-            labels: Labels { app: Some("nginx".into()), controller: Some(key.name().into()) },
+            labels: Labels {
+                app: Some("nginx".into()),
+                controller: Some(key.name().into()),
+            },
             replicas: spec.replicas,
             image,
         })
@@ -76,14 +84,25 @@ impl<'a> Desired<'a> {
     /// [`Error::ResourceExists`] where this Foo does not control it (row R4, invariant I5), and
     /// [`Error::Conflict`] where it was made from a newer Foo than this one (invariant I7).
     pub fn step(&self, actual: Option<&Snapshot<Deployment>>) -> Result<Step, Error> {
-        let Some(actual) = actual else { return Ok(Step::Create(Box::new(self.manifest()))) };
-        if actual.view.owner.as_ref().is_none_or(|owner| *owner.uid != *self.foo_uid) {
+        let Some(actual) = actual else {
+            return Ok(Step::Create(Box::new(self.manifest())));
+        };
+        if actual
+            .view
+            .owner
+            .as_ref()
+            .is_none_or(|owner| *owner.uid != *self.foo_uid)
+        {
             return Err(Error::ResourceExists(self.key.name().to_owned()));
         }
         if actual.view.deleting {
             return Ok(Step::Keep);
         }
-        if actual.view.foo_generation.is_some_and(|generation| generation > self.generation) {
+        if actual
+            .view
+            .foo_generation
+            .is_some_and(|generation| generation > self.generation)
+        {
             return Err(Error::Conflict);
         }
         Ok(self.patch(actual).map_or(Step::Keep, Step::Patch))
@@ -97,7 +116,13 @@ impl<'a> Desired<'a> {
                 name: Some(self.key.name().to_owned()),
                 namespace: Some(self.key.namespace().to_owned()),
                 labels: Some(labels.clone()),
-                annotations: Some([(GENERATION_ANNOTATION.to_owned(), self.generation.to_string())].into()),
+                annotations: Some(
+                    [(
+                        GENERATION_ANNOTATION.to_owned(),
+                        self.generation.to_string(),
+                    )]
+                    .into(),
+                ),
                 owner_references: Some(vec![OwnerReference {
                     api_version: format!("{}/{}", api::GROUP, api::VERSION),
                     kind: api::KIND.to_owned(),
@@ -110,9 +135,15 @@ impl<'a> Desired<'a> {
             },
             spec: Some(DeploymentSpec {
                 replicas: self.replicas,
-                selector: LabelSelector { match_labels: Some(labels.clone()), ..LabelSelector::default() },
+                selector: LabelSelector {
+                    match_labels: Some(labels.clone()),
+                    ..LabelSelector::default()
+                },
                 template: PodTemplateSpec {
-                    metadata: Some(ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }),
+                    metadata: Some(ObjectMeta {
+                        labels: Some(labels),
+                        ..ObjectMeta::default()
+                    }),
                     spec: Some(PodSpec {
                         containers: vec![Container {
                             name: CONTAINER.to_owned(),
@@ -153,7 +184,8 @@ impl<'a> Desired<'a> {
             spec["replicas"] = wanted.into();
         }
         if image.as_deref() != Some(self.image) {
-            spec["template"]["spec"]["containers"] = json!([{ "name": CONTAINER, "image": self.image }]);
+            spec["template"]["spec"]["containers"] =
+                json!([{ "name": CONTAINER, "image": self.image }]);
         }
         if *pod_labels != self.labels {
             spec["template"]["metadata"]["labels"] = json!(self.labels.to_map());

@@ -48,7 +48,11 @@ impl Error {
             Self::InvalidSpec(_) => Some("InvalidSpec"),
             Self::ResourceExists(_) => Some("ErrResourceExists"),
             Self::Rejected(_) => Some("DeploymentRejected"),
-            Self::NamespaceTerminating | Self::Conflict | Self::NotLeading | Self::Transient(_) | Self::Panicked => None,
+            Self::NamespaceTerminating
+            | Self::Conflict
+            | Self::NotLeading
+            | Self::Transient(_)
+            | Self::Panicked => None,
         }
     }
 
@@ -61,7 +65,10 @@ impl Error {
     /// Whether it is part of everyday life and no concern of an operator's.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        matches!(self, Self::Conflict | Self::NotLeading | Self::NamespaceTerminating)
+        matches!(
+            self,
+            Self::Conflict | Self::NotLeading | Self::NamespaceTerminating
+        )
     }
 }
 
@@ -71,13 +78,18 @@ impl From<kube::Error> for Error {
         if fence::is_refused(&error) {
             return Self::NotLeading;
         }
-        let kube::Error::Api(status) = &error else { return Self::Transient(root_cause(&error)) };
+        let kube::Error::Api(status) = &error else {
+            return Self::Transient(root_cause(&error));
+        };
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
             400 | 403 | 405 | 413 | 422 => Self::Rejected(brief(&status.message)),
-            code => Self::Transient(format!("the API server answers {code}: {}", brief(&status.message))),
+            code => Self::Transient(format!(
+                "the API server answers {code}: {}",
+                brief(&status.message)
+            )),
         }
     }
 }
@@ -85,14 +97,22 @@ impl From<kube::Error> for Error {
 fn is_terminating(status: &Status) -> bool {
     let details = status.details.as_ref();
     details.is_some_and(|details| {
-        details.kind == "namespaces" || details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+        details.kind == "namespaces"
+            || details
+                .causes
+                .iter()
+                .any(|cause| cause.reason == "NamespaceTerminating")
     })
 }
 
 /// A message from outside, short enough for a condition, an event and a log line.
 fn brief(message: &str) -> String {
     const LONGEST: usize = 500;
-    let mut text: String = message.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut text: String = message
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     if text.len() < message.len() {
         text.push('…');
     }

@@ -47,7 +47,10 @@ impl Event {
     /// The event of an error that has a reason.
     #[must_use]
     pub fn failed(error: &Error) -> Self {
-        Self::Failed { reason: error.reason().unwrap_or("Error"), message: error.to_string() }
+        Self::Failed {
+            reason: error.reason().unwrap_or("Error"),
+            message: error.to_string(),
+        }
     }
 }
 
@@ -70,8 +73,15 @@ impl Events {
     }
 }
 
-async fn write(client: Client, instance: String, mut events: mpsc::Receiver<(Key, Box<str>, Event)>) {
-    let reporter = Reporter { controller: REPORTER.to_owned(), instance: Some(instance) };
+async fn write(
+    client: Client,
+    instance: String,
+    mut events: mpsc::Receiver<(Key, Box<str>, Event)>,
+) {
+    let reporter = Reporter {
+        controller: REPORTER.to_owned(),
+        instance: Some(instance),
+    };
     let mut recorder = Recorder::new(client.clone(), reporter.clone());
     let mut remembered = 0;
     while let Some((key, uid, event)) = events.recv().await {
@@ -103,9 +113,19 @@ async fn write(client: Client, instance: String, mut events: mpsc::Receiver<(Key
 impl From<Event> for KubeEvent {
     fn from(event: Event) -> Self {
         let (type_, reason, note) = match event {
-            Event::Synced => (EventType::Normal, "Synced", "Foo synced successfully".to_owned()),
+            Event::Synced => (
+                EventType::Normal,
+                "Synced",
+                "Foo synced successfully".to_owned(),
+            ),
             Event::Failed { reason, message } => (EventType::Warning, reason, message),
         };
-        Self { type_, reason: reason.to_owned(), note: Some(note), action: "Reconcile".to_owned(), secondary: None }
+        Self {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        }
     }
 }

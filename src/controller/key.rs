@@ -28,7 +28,11 @@ impl Key {
     /// The key of another object in the same namespace.
     #[must_use]
     pub fn sibling(&self, name: &str) -> Self {
-        if name == self.name() { self.clone() } else { Self::new(self.namespace(), name) }
+        if name == self.name() {
+            self.clone()
+        } else {
+            Self::new(self.namespace(), name)
+        }
     }
 
     // Neither a namespace nor a name can contain a slash.

@@ -22,7 +22,6 @@ use kube::Client;
 use tokio::{sync::watch as channel, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
-pub use self::{error::Error, key::Key, reconcile::MANAGER};
 use self::{
     cache::{Cache, Change},
     events::Events,
@@ -31,6 +30,7 @@ use self::{
     view::{Deployment, Foo},
     watch::watch,
 };
+pub use self::{error::Error, key::Key, reconcile::MANAGER};
 use crate::{Config, election::Term};
 
 /// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
@@ -88,25 +88,46 @@ impl Controller {
             config.namespaces.iter().cloned().map(Some).collect()
         };
         for (scope, namespace) in namespaces.into_iter().enumerate() {
-            let waker = Waker { queue: queue.subscribe(), foos: Arc::clone(&reconciler.foos) };
-            let foos = watch(client.clone(), namespace.clone(), Arc::clone(&reconciler.foos), scope, {
-                let waker = waker.clone();
-                move |change| waker.foo_changed(&change)
-            });
-            let deployments =
-                watch(client.clone(), namespace, Arc::clone(&reconciler.deployments), scope, move |change| {
+            let waker = Waker {
+                queue: queue.subscribe(),
+                foos: Arc::clone(&reconciler.foos),
+            };
+            let foos = watch(
+                client.clone(),
+                namespace.clone(),
+                Arc::clone(&reconciler.foos),
+                scope,
+                {
+                    let waker = waker.clone();
+                    move |change| waker.foo_changed(&change)
+                },
+            );
+            let deployments = watch(
+                client.clone(),
+                namespace,
+                Arc::clone(&reconciler.deployments),
+                scope,
+                move |change| {
                     waker.deployment_changed(&change);
-                });
+                },
+            );
             tasks.spawn(foos.map(|()| "the watch of Foos"));
             tasks.spawn(deployments.map(|()| "the watch of Deployments"));
         }
-        Self { reconciler, queue, tasks, config: config.clone() }
+        Self {
+            reconciler,
+            queue,
+            tasks,
+            config: config.clone(),
+        }
     }
 
     /// Tells whether the caches are in sync: what readiness means (never leadership).
     #[must_use]
     pub fn ready(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let Reconciler { foos, deployments, .. } = &*self.reconciler;
+        let Reconciler {
+            foos, deployments, ..
+        } = &*self.reconciler;
         let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
         move || foos.is_synced() && deployments.is_synced()
     }
@@ -143,7 +164,9 @@ impl Controller {
         term: &mut channel::Receiver<Option<Term>>,
         stop: &mut (impl Future<Output = ()> + Unpin),
     ) -> Ended {
-        let Reconciler { foos, deployments, .. } = &*self.reconciler;
+        let Reconciler {
+            foos, deployments, ..
+        } = &*self.reconciler;
         tokio::select! {
             () = async { tokio::join!(foos.synced(), deployments.synced()); } => {} // Row Q5.
             () = &mut *stop => return Ended::Stopped,
@@ -153,7 +176,12 @@ impl Controller {
         let queue = Queue::new(&self.config.backoff);
         self.queue.send_replace(Some(queue.clone()));
         let keys = foos.keys();
-        info!(foos = keys.len(), deployments = deployments.len(), workers = self.config.workers, "working");
+        info!(
+            foos = keys.len(),
+            deployments = deployments.len(),
+            workers = self.config.workers,
+            "working"
+        );
         for key in keys {
             queue.add(key, Lane::Background);
         }
@@ -170,8 +198,14 @@ impl Controller {
         };
         self.queue.send_replace(None);
         queue.shut_down();
-        if timeout(self.config.shutdown_timeout, queue.drained()).await.is_err() {
-            warn!(running = queue.stats().processing, "work is still running: cut off");
+        if timeout(self.config.shutdown_timeout, queue.drained())
+            .await
+            .is_err()
+        {
+            warn!(
+                running = queue.stats().processing,
+                "work is still running: cut off"
+            );
         }
         work.shutdown().await;
         ended
@@ -197,7 +231,10 @@ impl Waker {
     fn deployment_changed(&self, change: &Change<Deployment>) {
         let queue = self.queue.borrow();
         let Some(queue) = &*queue else { return };
-        let owners = [&change.old, &change.new].into_iter().flatten().filter_map(|view| view.owner.as_ref());
+        let owners = [&change.old, &change.new]
+            .into_iter()
+            .flatten()
+            .filter_map(|view| view.owner.as_ref());
         let owners = owners.map(|owner| change.key.sibling(&owner.name));
         for foo in owners.chain(self.foos.referring(&change.key)) {
             if is_under_way(change) {
@@ -211,8 +248,13 @@ impl Waker {
 
 /// Whether a rollout has merely come further: nothing but the counts differs, and it is not done.
 fn is_under_way(change: &Change<Deployment>) -> bool {
-    let (Some(old), Some(new)) = (&change.old, &change.new) else { return false };
-    let counts_alone = Deployment { progress: new.progress, ..(**old).clone() } == **new;
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return false;
+    };
+    let counts_alone = Deployment {
+        progress: new.progress,
+        ..(**old).clone()
+    } == **new;
     counts_alone && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
 }
 
@@ -220,7 +262,9 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
 async fn work_on(queue: Queue<Key>, reconciler: Arc<Reconciler>) {
     while let Some(taken) = queue.get().await {
         // Row Q6: a panic is this object's failure.
-        let result = AssertUnwindSafe(reconciler.reconcile(taken.key())).catch_unwind().await;
+        let result = AssertUnwindSafe(reconciler.reconcile(taken.key()))
+            .catch_unwind()
+            .await;
         settle(taken, result.unwrap_or_else(|_| Err(Error::Panicked)));
     }
 }
@@ -272,7 +316,9 @@ async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
 
 async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
     // A closed channel is the end of the election: nobody renews the term any more.
-    let _ = term.wait_for(|term| term.as_ref().is_none_or(|term| term.id() != id)).await;
+    let _ = term
+        .wait_for(|term| term.as_ref().is_none_or(|term| term.id() != id))
+        .await;
 }
 
 async fn died(tasks: &mut Tasks) -> Died {

@@ -70,26 +70,52 @@ impl Reconciler {
                 view
             }
             (Step::Patch(patch), _) => {
-                let view = self.patch(&self.deployments, &desired.key, None, &Patch::Strategic(&patch)).await?;
+                let view = self
+                    .patch(
+                        &self.deployments,
+                        &desired.key,
+                        None,
+                        &Patch::Strategic(&patch),
+                    )
+                    .await?;
                 info!(foo = %key, deployment = %desired.key, spec = %patch["spec"], "changed the Deployment");
                 view
             }
             (Step::Keep, Some(actual)) => {
-                return Ok(Deployed { key: desired.key, view: actual.view, changed: false });
+                return Ok(Deployed {
+                    key: desired.key,
+                    view: actual.view,
+                    changed: false,
+                });
             }
             (Step::Keep, None) => return Err(Error::Conflict),
         };
-        Ok(Deployed { key: desired.key, view, changed: true })
+        Ok(Deployed {
+            key: desired.key,
+            view,
+            changed: true,
+        })
     }
 
     /// Deletes what the Foo had under an earlier name, once the new one is available (row R11).
-    async fn retire_predecessors(&self, key: &Key, foo: &Foo, deployed: &mut Deployed) -> Result<(), Error> {
+    async fn retire_predecessors(
+        &self,
+        key: &Key,
+        foo: &Foo,
+        deployed: &mut Deployed,
+    ) -> Result<(), Error> {
         if !status::is_complete(&deployed.view) {
             return Ok(());
         }
         for old in self.deployments.referring(key) {
-            let Some(actual) = self.deployments.get(&old) else { continue };
-            let ours = actual.view.owner.as_ref().is_some_and(|owner| owner.uid == foo.uid);
+            let Some(actual) = self.deployments.get(&old) else {
+                continue;
+            };
+            let ours = actual
+                .view
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.uid == foo.uid);
             if old == deployed.key || actual.view.deleting || !ours {
                 continue;
             }
@@ -97,8 +123,13 @@ impl Reconciler {
                 uid: Some(actual.view.uid.to_string()),
                 resource_version: Some(actual.version.to_string()),
             };
-            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-            self.api::<Deployment>(&old).delete(old.name(), &params).await?;
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::background()
+            };
+            self.api::<Deployment>(&old)
+                .delete(old.name(), &params)
+                .await?;
             info!(foo = %key, deployment = %old, "deleted the Deployment of the Foo's earlier spec.deploymentName");
             deployed.changed = true;
         }
@@ -107,13 +138,22 @@ impl Reconciler {
 
     /// Writes the status where it says something new, and an event where something was done or went
     /// wrong in a new way (rows R4, R5, R7 and R9).
-    async fn tell(&self, key: &Key, foo: &Snapshot<Foo>, result: Result<&Deployed, &Error>) -> Result<(), Error> {
-        let Some(status) = status::of(&foo.view, result, Timestamp::now()) else { return Ok(()) };
+    async fn tell(
+        &self,
+        key: &Key,
+        foo: &Snapshot<Foo>,
+        result: Result<&Deployed, &Error>,
+    ) -> Result<(), Error> {
+        let Some(status) = status::of(&foo.view, result, Timestamp::now()) else {
+            return Ok(());
+        };
         let news = status != foo.view.status;
         if news {
-            let metadata = json!({ "uid": foo.view.uid, "resourceVersion": foo.version.to_string() });
+            let metadata =
+                json!({ "uid": foo.view.uid, "resourceVersion": foo.version.to_string() });
             let patch = json!({ "metadata": metadata, "status": status });
-            self.patch(&self.foos, key, Some("status"), &Patch::Merge(&patch)).await?;
+            self.patch(&self.foos, key, Some("status"), &Patch::Merge(&patch))
+                .await?;
         }
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
@@ -128,9 +168,15 @@ impl Reconciler {
     async fn create(&self, key: &Key, manifest: &Manifest) -> Result<Arc<Deployment>, Error> {
         let mark = self.deployments.mark(key);
         let url = Object::<Deployment>::url_path(&(), Some(key.namespace()));
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        let body = serde_json::to_vec(manifest).map_err(|error| Error::Transient(error.to_string()))?;
-        let request = Request::new(url).create(&params, body).map_err(kube::Error::BuildRequest)?;
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let body =
+            serde_json::to_vec(manifest).map_err(|error| Error::Transient(error.to_string()))?;
+        let request = Request::new(url)
+            .create(&params, body)
+            .map_err(kube::Error::BuildRequest)?;
         let answer = self.client.request::<Object<Deployment>>(request).await?;
         Ok(self.deployments.observe(answer, mark))
     }
@@ -143,11 +189,17 @@ impl Reconciler {
         patch: &Patch<&Value>,
     ) -> Result<Arc<V>, Error> {
         let mark = cache.mark(key);
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
         let api = self.api::<V>(key);
         let answer = match subresource {
             None => api.patch(key.name(), &params, patch).await?,
-            Some(subresource) => api.patch_subresource(subresource, key.name(), &params, patch).await?,
+            Some(subresource) => {
+                api.patch_subresource(subresource, key.name(), &params, patch)
+                    .await?
+            }
         };
         Ok(cache.observe(answer, mark))
     }

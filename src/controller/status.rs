@@ -33,26 +33,39 @@ pub fn of(foo: &Foo, result: Result<&Deployed, &Error>, now: Timestamp) -> Optio
             (ready, progressing, Some(deployed))
         }
         Err(error) => {
-            let verdict = Verdict { status: false, reason: error.reason()?, message: error.to_string() };
+            let verdict = Verdict {
+                status: false,
+                reason: error.reason()?,
+                message: error.to_string(),
+            };
             (verdict.clone(), verdict, None)
         }
     };
     let serving = match deployment {
         // Row R11: the old Deployment serves until the new one is available.
         Some(deployed) if ready.status => Some(deployed.key.name().to_owned()),
-        Some(deployed) => old.deployment_name.clone().or_else(|| Some(deployed.key.name().to_owned())),
+        Some(deployed) => old
+            .deployment_name
+            .clone()
+            .or_else(|| Some(deployed.key.name().to_owned())),
         None => old.deployment_name.clone(),
     };
     let view = deployment.map(|deployed| &*deployed.view);
-    let mut conditions: Vec<Condition> =
-        old.conditions.iter().filter(|c| c.type_ != "Ready" && c.type_ != "Progressing").cloned().collect();
+    let mut conditions: Vec<Condition> = old
+        .conditions
+        .iter()
+        .filter(|c| c.type_ != "Ready" && c.type_ != "Progressing")
+        .cloned()
+        .collect();
     conditions.push(ready.into_condition("Ready", foo, now));
     conditions.push(progressing.into_condition("Progressing", foo, now));
     Some(FooStatus {
         available_replicas: Some(view.map_or(0, |view| view.progress.available)),
         observed_generation: Some(foo.generation),
         replicas: Some(view.map_or(0, |view| view.progress.replicas)),
-        selector: view.map(|view| selector(&view.selector)).or_else(|| old.selector.clone()),
+        selector: view
+            .map(|view| selector(&view.selector))
+            .or_else(|| old.selector.clone()),
         deployment_name: serving,
         conditions,
     })
@@ -84,17 +97,34 @@ fn verdicts(deployed: &Deployed) -> (Verdict, Verdict) {
         view.progress.available,
         view.replicas
     );
-    let verdict = |status, reason| Verdict { status, reason, message: message.clone() };
+    let verdict = |status, reason| Verdict {
+        status,
+        reason,
+        message: message.clone(),
+    };
     if is_complete(view) {
-        (verdict(true, "DeploymentAvailable"), verdict(false, "DeploymentComplete"))
+        (
+            verdict(true, "DeploymentAvailable"),
+            verdict(false, "DeploymentComplete"),
+        )
     } else if view.deleting {
         let message = format!("Deployment {:?} is being deleted", deployed.key.name());
-        let verdict = |status| Verdict { status, reason: "DeploymentDeleting", message: message.clone() };
+        let verdict = |status| Verdict {
+            status,
+            reason: "DeploymentDeleting",
+            message: message.clone(),
+        };
         (verdict(false), verdict(true))
     } else if view.progress.stuck && view.progress.observed_generation >= view.generation {
-        (verdict(false, "ProgressDeadlineExceeded"), verdict(false, "ProgressDeadlineExceeded"))
+        (
+            verdict(false, "ProgressDeadlineExceeded"),
+            verdict(false, "ProgressDeadlineExceeded"),
+        )
     } else {
-        (verdict(false, "DeploymentProgressing"), verdict(true, "DeploymentProgressing"))
+        (
+            verdict(false, "DeploymentProgressing"),
+            verdict(true, "DeploymentProgressing"),
+        )
     }
 }
 
@@ -102,7 +132,11 @@ impl Verdict {
     /// A condition that stays as it is keeps its time, so that comparing statuses compares what they say.
     fn into_condition(self, type_: &str, foo: &Foo, now: Timestamp) -> Condition {
         let status = if self.status { "True" } else { "False" };
-        let old = foo.status.conditions.iter().find(|c| c.type_ == type_ && c.status == status);
+        let old = foo
+            .status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == type_ && c.status == status);
         Condition {
             type_: type_.to_owned(),
             status: status.to_owned(),
@@ -116,6 +150,9 @@ impl Verdict {
 
 /// The labels as the text that the scale subresource wants (row A6).
 fn selector(labels: &Labels) -> String {
-    let pairs = labels.to_map().into_iter().map(|(key, value)| format!("{key}={value}"));
+    let pairs = labels
+        .to_map()
+        .into_iter()
+        .map(|(key, value)| format!("{key}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }

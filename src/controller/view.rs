@@ -126,7 +126,10 @@ impl<'de, V: View> Deserialize<'de> for Object<V> {
         Ok(Self {
             key: Key::new(&metadata.namespace, &metadata.name),
             version: metadata.resource_version.parse().unwrap_or(0),
-            meta: ObjectMeta { resource_version: Some(metadata.resource_version), ..ObjectMeta::default() },
+            meta: ObjectMeta {
+                resource_version: Some(metadata.resource_version),
+                ..ObjectMeta::default()
+            },
             view,
         })
     }
@@ -218,7 +221,10 @@ impl View for Foo {
     }
 
     fn refers_to(&self) -> Option<&str> {
-        self.spec.as_ref().ok().map(|spec| spec.deployment_name.as_str())
+        self.spec
+            .as_ref()
+            .ok()
+            .map(|spec| spec.deployment_name.as_str())
     }
 }
 
@@ -295,7 +301,12 @@ impl View for Deployment {
     const RESOURCE: (&'static str, &'static str, &'static str, &'static str) = {
         use k8s_openapi::Resource as R;
         type D = apps::Deployment;
-        (<D as R>::GROUP, <D as R>::VERSION, <D as R>::KIND, <D as R>::URL_PATH_SEGMENT)
+        (
+            <D as R>::GROUP,
+            <D as R>::VERSION,
+            <D as R>::KIND,
+            <D as R>::URL_PATH_SEGMENT,
+        )
     };
 
     fn from_raw(mut raw: RawDeployment) -> (Metadata, Self) {
@@ -329,7 +340,11 @@ impl View for Deployment {
                 replicas: raw.status.replicas,
                 updated: raw.status.updated_replicas,
                 available: raw.status.available_replicas,
-                stuck: raw.status.conditions.iter().any(|c| c.reason == "ProgressDeadlineExceeded"),
+                stuck: raw
+                    .status
+                    .conditions
+                    .iter()
+                    .any(|c| c.reason == "ProgressDeadlineExceeded"),
             },
         };
         (raw.metadata, view)
@@ -343,9 +358,14 @@ impl View for Deployment {
 impl OwnerReference {
     /// Row R10: only a controller reference to a Foo of our API group, in whatever version, counts.
     fn of_foo(self) -> Option<Owner> {
-        let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
-        (self.controller && self.kind == api::KIND && group == api::GROUP)
-            .then_some(Owner { name: self.name, uid: self.uid })
+        let group = self
+            .api_version
+            .split_once('/')
+            .map_or("", |(group, _)| group);
+        (self.controller && self.kind == api::KIND && group == api::GROUP).then_some(Owner {
+            name: self.name,
+            uid: self.uid,
+        })
     }
 }
 

@@ -79,7 +79,9 @@ pub async fn watch<V: View>(
                 Event::InitApply(object) | Event::Apply(object) => {
                     cache.apply(scope, object).into_iter().for_each(&changed);
                 }
-                Event::Delete(object) => cache.delete(scope, &object).into_iter().for_each(&changed),
+                Event::Delete(object) => {
+                    cache.delete(scope, &object).into_iter().for_each(&changed)
+                }
                 Event::InitDone => cache.list_ends(scope).into_iter().for_each(&changed),
             }
             if trouble.take().is_some() {
@@ -118,7 +120,10 @@ fn status_of(error: &Error) -> Option<u16> {
 }
 
 fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
-    let place = namespace.map_or_else(|| "all namespaces".to_owned(), |ns| format!("namespace {ns}"));
+    let place = namespace.map_or_else(
+        || "all namespaces".to_owned(),
+        |ns| format!("namespace {ns}"),
+    );
     match status_of(error) {
         Some(404) if plural == api::PLURAL => format!(
             "the CustomResourceDefinition {}.{} is not installed: run `kubectl apply -k deploy` or \

@@ -65,9 +65,18 @@ impl FenceLayer {
         if harmless(path) {
             return Ok(MUTATION_TIMEOUT);
         }
-        let left = self.term.borrow().as_ref().and_then(Term::remaining).ok_or(Refused)?;
+        let left = self
+            .term
+            .borrow()
+            .as_ref()
+            .and_then(Term::remaining)
+            .ok_or(Refused)?;
         // The API server takes `timeout=0ms` for "none".
-        if left < Duration::from_millis(1) { Err(Refused) } else { Ok(left.min(MUTATION_TIMEOUT)) }
+        if left < Duration::from_millis(1) {
+            Err(Refused)
+        } else {
+            Ok(left.min(MUTATION_TIMEOUT))
+        }
     }
 
     fn admit(&self, request: &mut Request<Body>) -> Result<Duration, BoxError> {
@@ -92,7 +101,11 @@ fn harmless(path: &str) -> bool {
 /// request, and cancels the write to etcd with it.
 fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
     let separator = if uri.query().is_some() { '&' } else { '?' };
-    let path = format!("{}{separator}timeout={}ms", uri.path_and_query().map_or("/", PathAndQuery::as_str), limit.as_millis());
+    let path = format!(
+        "{}{separator}timeout={}ms",
+        uri.path_and_query().map_or("/", PathAndQuery::as_str),
+        limit.as_millis()
+    );
     let mut parts: Parts = uri.clone().into_parts();
     parts.path_and_query = Some(path.parse()?);
     Ok(Uri::from_parts(parts)?)
@@ -102,7 +115,10 @@ impl<S> Layer<S> for FenceLayer {
     type Service = Fence<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Fence { inner, fence: self.clone() }
+        Fence {
+            inner,
+            fence: self.clone(),
+        }
     }
 }
 
@@ -130,7 +146,10 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+        if matches!(
+            *request.method(),
+            Method::GET | Method::HEAD | Method::OPTIONS
+        ) {
             let reply = self.inner.call(request);
             return Box::pin(async move { Ok(reply.await.map_err(Into::into)?.map(Either::Left)) });
         }
@@ -148,6 +167,10 @@ where
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
             Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
         };
-        Box::pin(async move { tokio::time::timeout(limit, reply).await.map_err(|_| TimedOut(limit))? })
+        Box::pin(async move {
+            tokio::time::timeout(limit, reply)
+                .await
+                .map_err(|_| TimedOut(limit))?
+        })
     }
 }

@@ -49,7 +49,9 @@ async fn accept(listener: TcpListener, ready: Arc<impl Fn() -> bool + Send + Syn
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -80,7 +82,10 @@ fn answer(request: &Request<Incoming>, ready: &impl Fn() -> bool) -> Response<Fu
     let (status, text) = match request.uri().path() {
         "/livez" => (StatusCode::OK, "ok\n"),
         "/readyz" if ready() => (StatusCode::OK, "ok\n"),
-        "/readyz" => (StatusCode::SERVICE_UNAVAILABLE, "the caches are not in sync yet\n"),
+        "/readyz" => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the caches are not in sync yet\n",
+        ),
         _ => (StatusCode::NOT_FOUND, "try /livez or /readyz\n"),
     };
     let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));

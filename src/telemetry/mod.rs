@@ -22,13 +22,23 @@ pub fn init(log: &Log) {
         LogFormat::Auto => std::io::stderr().is_terminal(),
     };
     let directives = OURS_ALONE.join(",") + "," + &log.level;
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).parse_lossy(directives);
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .parse_lossy(directives);
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     let started = if text {
         registry.with(layer.with_target(false)).try_init()
     } else {
-        registry.with(layer.json().flatten_event(true).with_current_span(false).with_span_list(false)).try_init()
+        registry
+            .with(
+                layer
+                    .json()
+                    .flatten_event(true)
+                    .with_current_span(false)
+                    .with_span_list(false),
+            )
+            .try_init()
     };
     if started.is_ok() {
         // A panic is a line of the log like any other, and names its place.
