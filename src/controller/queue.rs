@@ -29,6 +29,7 @@ use std::{hash::Hash, sync::Arc, time::Duration};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
+    task::coop::consume_budget,
     time::{Instant, timeout_at},
 };
 
@@ -90,9 +91,9 @@ pub struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
 
 struct Shared<K> {
     state: Mutex<State<K>>,
-    /// Calls a worker that waits, when there is something that none knows of.
+    /// Calls a worker that waits.
     work: Notify,
-    /// The last key was given back after the shutdown.
+    /// Tells that the last key was given back after the shutdown.
     drained: Notify,
 }
 
@@ -137,6 +138,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// The next key to work on, waiting for one if need be; `None` once the queue is shut down.
     /// Safe to cancel: a key is either returned or still in the queue.
     pub async fn get(&self) -> Option<Taken<K>> {
+        // A worker that never has to wait still lets other tasks run.
+        consume_budget().await;
         let mut watch = Watch {
             queue: self,
             alarm: None,
@@ -258,7 +261,7 @@ impl<K: Clone + Eq + Hash> Taken<K> {
         self.lane
     }
 
-    /// How long it could have been worked on but wasn't: since it was added or its delay was over.
+    /// How long it waited for a worker: since it was added or its delay was over.
     pub fn waited(&self) -> Duration {
         self.waited
     }

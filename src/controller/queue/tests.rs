@@ -14,7 +14,10 @@ use std::{
 
 use futures::{FutureExt, future::poll_fn, poll};
 use proptest::prelude::*;
-use tokio::time::{advance, sleep, timeout};
+use tokio::{
+    task::{coop::unconstrained, yield_now},
+    time::{advance, sleep, timeout},
+};
 
 use super::{
     limiter::Delays,
@@ -34,9 +37,14 @@ fn q3() -> Backoff {
     }
 }
 
-/// The next key, which is there already.
+/// The next key, if one is there.
+fn try_take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> Option<Taken<K>> {
+    unconstrained(queue.get()).now_or_never().flatten()
+}
+
+/// The next key, which is there.
 fn take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> Taken<K> {
-    queue.get().now_or_never().unwrap().unwrap()
+    try_take(queue).unwrap()
 }
 
 /// Adds `key`, takes it and lets it fail; the delay of its retry.
@@ -103,7 +111,7 @@ impl Both {
                 self.owed.insert(*key);
             }
             Op::Get => {
-                let taken = queue.get().now_or_never().flatten();
+                let taken = try_take(queue);
                 let got = taken
                     .as_ref()
                     .map(|t| (*t.key(), t.lane(), t.waited(), t.failures()));
@@ -168,7 +176,7 @@ fn side_by_side(ops: &[Op]) {
         // In the end every key that was added is handed out, and nothing is left of any.
         both.held.clear();
         advance(Duration::from_secs(100)).await;
-        while let Some(taken) = both.queue.get().now_or_never().flatten() {
+        while let Some(taken) = try_take(&both.queue) {
             both.owed.remove(taken.key());
             taken.succeed();
         }
@@ -485,6 +493,29 @@ async fn an_earlier_key_moves_the_watch_forward() {
     assert_eq!(start.elapsed(), 100 * MS);
 }
 
+/// A worker that never has to wait for a key leaves room for other tasks on its thread.
+#[tokio::test]
+async fn a_busy_worker_lets_others_run() {
+    let queue = Queue::new(&q3());
+    for key in 0..1000 {
+        queue.add(key, Lane::Background);
+    }
+    let worker = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            while let Some(taken) = queue.get().await {
+                taken.succeed();
+            }
+        }
+    });
+    while queue.stats().depth[2] == 1000 {
+        yield_now().await;
+    }
+    assert_ne!(queue.stats().depth[2], 0);
+    queue.shut_down();
+    worker.await.unwrap();
+}
+
 /// P2: after the shutdown nothing is taken any more, what runs may finish, and then it is drained.
 #[tokio::test(start_paused = true)]
 async fn p2_a_shutdown_lets_running_work_finish() {
@@ -550,7 +581,7 @@ async fn q1_holds_on_real_threads() {
                 let object = &objects[*taken.key()];
                 clashes.fetch_add(usize::from(object.busy.swap(true, SeqCst)), SeqCst);
                 let changed = object.changed.load(SeqCst);
-                tokio::task::yield_now().await;
+                yield_now().await;
                 object.busy.store(false, SeqCst);
                 n += 1;
                 if n % 5 == 0 {
@@ -572,7 +603,7 @@ async fn q1_holds_on_real_threads() {
                     objects[key].changed.fetch_add(1, SeqCst);
                     queue.add(key, Lane::ALL[n % 3]);
                     if n % 16 == 0 {
-                        tokio::task::yield_now().await;
+                        yield_now().await;
                     }
                 }
             })
