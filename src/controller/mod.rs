@@ -8,6 +8,8 @@ pub mod cache;
 pub mod desired;
 mod error;
 mod events;
+#[cfg(test)]
+mod fixtures;
 mod key;
 pub mod queue;
 mod reconcile;
