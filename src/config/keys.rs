@@ -116,14 +116,6 @@ impl Key {
         KEYS.iter().find(|key| key.name == name)
     }
 
-    /// Its environment variable: `FOO_CONTROLLER__BACKOFF__MAX`.
-    pub fn env(&self) -> String {
-        format!(
-            "{ENV_PREFIX}{}",
-            self.name.to_uppercase().replace('.', "__")
-        )
-    }
-
     /// What the key is for, and what a value must be.
     pub fn meaning(&self) -> String {
         format!("{}: {}", self.help, self.rule)
@@ -139,6 +131,7 @@ impl Key {
 
     /// Its flag. The value stays text: flags and environment go through the same check as the file.
     pub fn arg(&self, default: &str) -> Arg {
+        let default = if default.is_empty() { "none" } else { default };
         let arg = Arg::new(self.name)
             .long(self.flag)
             .help_heading(self.heading)
@@ -268,8 +261,10 @@ fn is_master(text: &str) -> bool {
 
 /// A lone word that is no level would be taken for the name of a target, and would silence everything else.
 fn is_filter(text: &str) -> bool {
-    let words = text
-        .split(',')
-        .all(|word| word.contains('=') || word.trim().parse::<LevelFilter>().is_ok());
-    (words || text.contains('[')) && EnvFilter::builder().parse(text).is_ok()
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+    let clear = text.contains('[')
+        || text
+            .split(',')
+            .all(|word| word.contains('=') || is_level(word.trim()));
+    clear && EnvFilter::builder().parse(text).is_ok()
 }
