@@ -75,7 +75,7 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::Text(|path| !path.contains('\0'), "a path"),
         help: "Kubeconfig file; if empty, the pod's service account, else $KUBECONFIG, else ~/.kube/config" },
     Key { name: "master", flag: "master", heading: CLUSTER, placeholder: "URL",
-        rule: Rule::Text(is_master, "http:// or https:// with a host, perhaps a port and a path, and no credentials"),
+        rule: Rule::Text(is_master, "http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
         help: "API server's address, in place of the kubeconfig's; if empty, the kubeconfig's" },
     Key { name: "backoff.initial", flag: "backoff-initial", heading: RETRIES, placeholder: "DURATION", rule: Rule::Duration("1ms", "1h"),
         help: "Delay before the first retry of a Foo that failed, doubled each time" },
@@ -121,11 +121,13 @@ impl Key {
         format!("{}: {}", self.help, self.rule)
     }
 
-    /// Its value as a complaint may show it: without what could be credentials.
+    /// Its value as a complaint may show it: of an address, nothing that could be a credential.
     pub fn shown(&self, literal: &str) -> String {
-        match literal.rsplit_once('@') {
-            Some((_, host)) if self.name == "master" => format!("\"...@{host}"),
-            _ => literal.to_owned(),
+        let secret = self.name == "master" && literal.contains(['@', '?', '#']);
+        if secret {
+            "(hidden)".to_owned()
+        } else {
+            literal.to_owned()
         }
     }
 
@@ -160,8 +162,13 @@ impl Rule {
     pub fn value(&self, text: &str) -> Value {
         match self {
             Self::Bool => text.parse::<bool>().map_or(Value::from(text), Value::from),
-            Self::Whole(..) => text.parse::<i64>().map_or(Value::from(text), Value::from),
-            Self::Number(..) => text.parse::<f64>().map_or(Value::from(text), Value::from),
+            Self::Whole(..) | Self::Number(..) => {
+                match (text.parse::<i64>(), text.parse::<f64>()) {
+                    (Ok(whole), _) => Value::from(whole),
+                    (_, Ok(number)) => Value::from(number),
+                    _ => Value::from(text),
+                }
+            }
             Self::List(..) => {
                 let text = text.trim();
                 let inner = text
@@ -249,14 +256,15 @@ fn is_image(text: &str) -> bool {
 
 /// Credentials have no place in an address: it is printed and logged.
 fn is_master(text: &str) -> bool {
-    text.is_empty()
-        || text.parse::<Uri>().is_ok_and(|uri| {
-            matches!(uri.scheme_str(), Some("http" | "https"))
-                && uri.authority().is_some_and(|authority| {
-                    !authority.host().is_empty() && !authority.as_str().contains('@')
-                })
-                && uri.query().is_none()
-        })
+    let fits = |uri: Uri| {
+        let Some(authority) = uri.authority() else {
+            return false;
+        };
+        let (whole, host) = (authority.as_str(), authority.host());
+        let port_fits = whole == host || authority.port_u16().is_some();
+        matches!(uri.scheme_str(), Some("http" | "https")) && !host.is_empty() && port_fits
+    };
+    text.is_empty() || (!text.contains(['@', '?', '#']) && text.parse().is_ok_and(fits))
 }
 
 /// A lone word that is no level would be taken for the name of a target, and would silence everything else.

@@ -105,14 +105,10 @@ impl Settings {
         );
         problems.extend(self.contradictions(&good));
         if problems.is_empty() {
-            self.merged.extract().map_err(|error| {
-                Problems(
-                    error
-                        .into_iter()
-                        .map(|e| printable(&e.to_string()))
-                        .collect(),
-                )
-            })
+            // Cannot fail as long as the rules are at least as strict as the types.
+            self.merged
+                .extract()
+                .map_err(|error| Problems(vec![printable(&error.to_string())]))
         } else {
             Err(Problems(problems))
         }

@@ -122,7 +122,11 @@ proptest! {
         let mut settings = Settings::defaults();
         settings.env([(OsString::from(variable(&KEYS[index])), OsString::from(text))]);
         match settings.check() {
-            Err(problems) => prop_assert!(problems.lines().all(|line| !line.contains(char::is_control))),
+            Err(problems) => {
+                let name = format!("{} = ", KEYS[index].name);
+                prop_assert!(problems.lines().any(|line| line.contains(&name)), "{problems}");
+                prop_assert!(problems.lines().all(|line| !line.contains(char::is_control)));
+            }
             Ok(config) => {
                 let mut again = Settings::defaults();
                 again.toml(&settings.to_string(), &|line| format!("line {line}"));
