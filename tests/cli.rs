@@ -49,6 +49,7 @@ const BAD: &[Bad] = &[
     // Unknown keys.
     File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
     File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; there are initial, max, qps, burst"),
+    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
     File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
     File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
     Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr"),
