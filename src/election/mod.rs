@@ -1,0 +1,6 @@
+//! Who may act.
+
+pub mod fence;
+mod term;
+
+pub use term::{Clock, Term};
