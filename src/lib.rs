@@ -19,7 +19,9 @@ pub mod controller;
 pub mod election;
 pub mod telemetry;
 
-use tokio::sync::watch;
+use std::net::SocketAddr;
+
+use tokio::{net::TcpListener, sync::watch};
 use tracing::info;
 
 pub use config::Config;
@@ -34,7 +36,7 @@ pub enum Error {
     Client(#[from] client::Error),
     /// The address of `http.addr` cannot be listened on.
     #[error("http.addr: cannot listen on {0}: {1}")]
-    Listen(std::net::SocketAddr, std::io::Error),
+    Listen(SocketAddr, std::io::Error),
     /// A part of the controller ended that never should.
     #[error(transparent)]
     Died(#[from] controller::Died),
@@ -58,17 +60,33 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let (_term, term) = watch::channel(Some(Term::unlimited()));
     let client = client::fenced(kube, term.clone())?;
     let controller = Controller::new(&client, &config, "foo".to_owned());
-    let ready = controller.ready();
-    let http = match config.http.addr {
-        Some(addr) => Some(
-            telemetry::http::serve(addr, ready)
-                .await
-                .map_err(|e| Error::Listen(addr, e))?,
-        ),
-        None => None,
-    };
-    controller.run(term, shutdown).await?;
+    let health = health(config.http.addr, controller.ready()).await?;
+    tokio::select! {
+        ended = controller.run(term, shutdown) => ended?,
+        () = health => return Err(Error::Died(controller::Died("the health server"))),
+    }
     info!("stopped");
-    drop(http);
     Ok(())
+}
+
+/// Listens at once, so that a port that is taken is said at once, and serves when polled.
+async fn health(
+    addr: Option<SocketAddr>,
+    ready: impl Fn() -> bool + Send + Sync + 'static,
+) -> Result<impl Future<Output = ()>, Error> {
+    let listener = match addr {
+        None => None,
+        Some(addr) => {
+            let failed = |error| Error::Listen(addr, error);
+            let listener = TcpListener::bind(addr).await.map_err(failed)?;
+            info!(addr = %listener.local_addr().map_err(failed)?, "serving /livez and /readyz");
+            Some(listener)
+        }
+    };
+    Ok(async move {
+        match listener {
+            Some(listener) => telemetry::http::serve(listener, ready).await,
+            None => std::future::pending().await,
+        }
+    })
 }
