@@ -1,1 +1,3 @@
 //! The crate.
+
+pub mod election;

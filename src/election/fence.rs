@@ -1,0 +1,153 @@
+//! The fence: a tower layer in the work's client that lets no write past the end of the term (H6, I2).
+//!
+//! A mutation needs a live term, ends with it at the latest, and tells the API server so (`timeout=`), which then drops
+//! it rather than carry it out late. Reads pass: a standby keeps its caches warm. So do events, which tell people what
+//! happened and harm nobody, and reviews, which store nothing.
+
+use super::term::Term;
+use futures::future::{self, BoxFuture};
+use http::{
+    Method, Request, Response, Uri,
+    uri::{Parts, PathAndQuery},
+};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body as HttpBody, Bytes};
+use kube::client::Body;
+use std::{
+    error::Error as StdError,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::sync::watch;
+use tower::{BoxError, Layer, Service};
+
+/// The longest that any mutation may take; kube's client by itself would wait for ever.
+pub const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A write that was not sent, because this replica does not lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("refused to write: this replica does not lead")]
+pub struct Refused;
+
+/// A write whose fate is unknown: no answer came in this time, or before the term ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no answer from the API server in {0:?}; the write may or may not have happened")]
+pub struct TimedOut(pub Duration);
+
+/// Whether the fence refused this call, so that nothing was sent.
+#[must_use]
+pub fn is_refused(error: &kube::Error) -> bool {
+    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = source {
+        if error.is::<Refused>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// The fence, as a layer for [`kube::client::ClientBuilder::with_layer`].
+#[derive(Clone, Debug)]
+pub struct FenceLayer {
+    term: watch::Receiver<Option<Term>>,
+}
+
+impl FenceLayer {
+    /// A fence that is open while `term` holds a live term.
+    #[must_use]
+    pub fn new(term: watch::Receiver<Option<Term>>) -> Self {
+        Self { term }
+    }
+
+    /// How long a write to `path` that starts now may take.
+    fn limit(&self, path: &str) -> Result<Duration, Refused> {
+        if harmless(path) {
+            return Ok(MUTATION_TIMEOUT);
+        }
+        let left = self.term.borrow().as_ref().and_then(Term::remaining).ok_or(Refused)?;
+        // The API server takes `timeout=0ms` for "none".
+        if left < Duration::from_millis(1) { Err(Refused) } else { Ok(left.min(MUTATION_TIMEOUT)) }
+    }
+
+    fn admit(&self, request: &mut Request<Body>) -> Result<Duration, BoxError> {
+        let limit = self.limit(request.uri().path())?;
+        *request.uri_mut() = with_timeout(request.uri(), limit)?;
+        Ok(limit)
+    }
+}
+
+/// Writes that no leader is needed for: events, and reviews of who may do what.
+fn harmless(path: &str) -> bool {
+    let path: Vec<&str> = path.trim_matches('/').split('/').collect();
+    matches!(
+        path.as_slice(),
+        ["api", "v1", "namespaces", _, "events", ..]
+            | ["apis", "events.k8s.io", _, "namespaces", _, "events", ..]
+            | ["apis", "authorization.k8s.io" | "authentication.k8s.io", ..]
+    )
+}
+
+/// Tells the API server to drop the request after `limit`: it takes Go durations, counts from the arrival of the
+/// request, and cancels the write to etcd with it.
+fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
+    let separator = if uri.query().is_some() { '&' } else { '?' };
+    let path = format!("{}{separator}timeout={}ms", uri.path_and_query().map_or("/", PathAndQuery::as_str), limit.as_millis());
+    let mut parts: Parts = uri.clone().into_parts();
+    parts.path_and_query = Some(path.parse()?);
+    Ok(Uri::from_parts(parts)?)
+}
+
+impl<S> Layer<S> for FenceLayer {
+    type Service = Fence<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Fence { inner, fence: self.clone() }
+    }
+}
+
+/// The service that [`FenceLayer`] makes.
+#[derive(Clone, Debug)]
+pub struct Fence<S> {
+    inner: S,
+    fence: FenceLayer,
+}
+
+impl<S, B> Service<Request<Body>> for Fence<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Either<B, Full<Bytes>>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
+            let reply = self.inner.call(request);
+            return Box::pin(async move { Ok(reply.await.map_err(Into::into)?.map(Either::Left)) });
+        }
+        let limit = match self.fence.admit(&mut request) {
+            Ok(limit) => limit,
+            Err(error) => return Box::pin(future::ready(Err(error))),
+        };
+        let fence = self.fence.clone();
+        let path = request.uri().path().to_owned();
+        let reply = self.inner.call(request);
+        let reply = async move {
+            // Nothing is sent before the first poll, which on a busy machine may come late.
+            fence.limit(&path)?;
+            let (parts, body) = reply.await.map_err(Into::into)?.into_parts();
+            let body = body.collect().await.map_err(Into::into)?.to_bytes();
+            Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
+        };
+        Box::pin(async move { tokio::time::timeout(limit, reply).await.map_err(|_| TimedOut(limit))? })
+    }
+}

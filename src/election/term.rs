@@ -1,0 +1,89 @@
+//! A term of leadership: leave to write, until a deadline that is known before the first write.
+//!
+//! The deadline is kept on a clock that goes on while the machine is suspended, so a leader that slept through its
+//! lease wakes up deposed, whatever its timers and its wall clock say.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+/// A clock that never goes back, in time since some fixed instant.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Clock {
+    /// Time since boot, suspended time included (`CLOCK_BOOTTIME`; elsewhere `CLOCK_MONOTONIC`, which counts it on macOS).
+    #[must_use]
+    pub fn boottime() -> Self {
+        #[cfg(target_os = "linux")]
+        let id = rustix::time::ClockId::Boottime;
+        #[cfg(not(target_os = "linux"))]
+        let id = rustix::time::ClockId::Monotonic;
+        Self::from_fn(move || {
+            let now = rustix::time::clock_gettime(id);
+            Duration::try_from(now).unwrap_or_default()
+        })
+    }
+
+    /// A clock for tests: `now` returns the time since a fixed instant and never goes back.
+    pub fn from_fn(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// The time now.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        (self.0)()
+    }
+}
+
+/// One term of leadership. A renewal keeps the [`id`](Self::id) and moves the deadline.
+#[derive(Clone)]
+pub struct Term {
+    id: u64,
+    transitions: i32,
+    /// `None`: no election is held, so nobody can take over.
+    deadline: Option<Duration>,
+    clock: Clock,
+}
+
+impl Term {
+    /// A term that ends when `clock` reaches `deadline`, unless it is renewed.
+    #[must_use]
+    pub fn new(id: u64, transitions: i32, deadline: Duration, clock: Clock) -> Self {
+        Self { id, transitions, deadline: Some(deadline), clock }
+    }
+
+    /// The term of a process that stands in no election (`--leader-election=false`): it never ends.
+    #[must_use]
+    pub fn unlimited() -> Self {
+        Self { id: 1, transitions: 0, deadline: None, clock: Clock::boottime() }
+    }
+
+    /// Counts the terms of this process from 1: a new id is a new term, the same id a renewal.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The Lease's `leaseTransitions` under this term, for logs.
+    #[must_use]
+    pub fn transitions(&self) -> i32 {
+        self.transitions
+    }
+
+    /// The time left, never zero; `None` when the term is over; [`Duration::MAX`] without an election.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        let Some(deadline) = self.deadline else { return Some(Duration::MAX) };
+        deadline.checked_sub(self.clock.now()).filter(|left| !left.is_zero())
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Term")
+            .field("id", &self.id)
+            .field("transitions", &self.transitions)
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
