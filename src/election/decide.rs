@@ -183,25 +183,38 @@ impl Elector {
                 }
             }
             Event::WatchLost => self.watching = false,
-            Event::Tried { sent, outcome, pause } => {
+            Event::Tried {
+                sent,
+                outcome,
+                pause,
+            } => {
                 self.next_try = sent.saturating_add(pause);
                 self.tried(sent, outcome);
             }
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
         }
-        self.held.take_if(|held| self.stopping || now >= held.deadline);
+        self.held
+            .take_if(|held| self.stopping || now >= held.deadline);
         self.next(now, lease)
     }
 
     fn tried(&mut self, sent: Duration, outcome: Outcome) {
         match outcome {
             Outcome::Held { uid, transitions } => {
-                let same = self.held.take().filter(|held| held.uid == uid && held.transitions == transitions);
+                let same = self
+                    .held
+                    .take()
+                    .filter(|held| held.uid == uid && held.transitions == transitions);
                 let id = same.map_or(self.terms + 1, |held| held.id);
                 self.terms = id;
                 self.may_hold = true;
-                self.held = Some(Held { id, uid, transitions, deadline: sent + self.timing.renew_deadline });
+                self.held = Some(Held {
+                    id,
+                    uid,
+                    transitions,
+                    deadline: sent + self.timing.renew_deadline,
+                });
             }
             Outcome::HeldBy(_) => {
                 self.held = None;
@@ -215,7 +228,11 @@ impl Elector {
 
     fn next(&self, now: Duration, lease: &Sighting) -> Action {
         if self.stopping {
-            return if self.may_hold { Action::Release } else { Action::Done };
+            return if self.may_hold {
+                Action::Release
+            } else {
+                Action::Done
+            };
         }
         // A leader renews. A standby takes a Lease that nobody holds, whose holder was silent, or that is its own from
         // before a restart; while its watch works it asks for nothing else.
@@ -228,6 +245,8 @@ impl Elector {
         if now < due {
             return Action::Wait(end.map_or(due, |end| due.min(end)));
         }
-        Action::Try(end.map_or(self.timing.attempt, |end| self.timing.attempt.min(end - now)))
+        Action::Try(end.map_or(self.timing.attempt, |end| {
+            self.timing.attempt.min(end - now)
+        }))
     }
 }

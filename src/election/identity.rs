@@ -21,7 +21,12 @@ impl Identity {
     /// # Errors
     /// [`Error::Identity`] if the names are not printable ASCII, or the UID is too long to be one.
     pub fn from_env() -> Result<Self, Error> {
-        let name = variable("POD_NAME").unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+        let name = variable("POD_NAME").unwrap_or_else(|| {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        });
         let unique = variable("POD_UID").unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
         Self::new(&name, &unique)
     }
@@ -31,7 +36,10 @@ impl Identity {
     /// # Errors
     /// [`Error::Identity`] if either is not printable ASCII, or `unique` is empty or too long.
     pub fn new(name: &str, unique: &str) -> Result<Self, Error> {
-        let printable = name.bytes().chain(unique.bytes()).all(|byte| byte.is_ascii_graphic());
+        let printable = name
+            .bytes()
+            .chain(unique.bytes())
+            .all(|byte| byte.is_ascii_graphic());
         let room = MAX.checked_sub(unique.len() + 1);
         match room {
             Some(room) if printable && !unique.is_empty() => {
@@ -59,7 +67,11 @@ pub(super) fn namespace(configured: Option<&str>) -> String {
     configured
         .map(str::to_owned)
         .or_else(|| variable("POD_NAMESPACE"))
-        .or_else(|| fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE).ok().and_then(non_empty))
+        .or_else(|| {
+            fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE)
+                .ok()
+                .and_then(non_empty)
+        })
         .unwrap_or_else(|| "default".to_owned())
 }
 
@@ -81,12 +93,18 @@ mod tests {
 
     #[test]
     fn is_pod_name_and_uid() {
-        assert_eq!(Identity::new("foo-controller-abc", UID).unwrap().as_str(), format!("foo-controller-abc_{UID}"));
+        assert_eq!(
+            Identity::new("foo-controller-abc", UID).unwrap().as_str(),
+            format!("foo-controller-abc_{UID}")
+        );
     }
 
     #[test]
     fn h9_a_long_name_is_shortened_and_stays_unique() {
-        let (a, b) = (Identity::new(&"x".repeat(253), UID).unwrap(), Identity::new(&"x".repeat(253), "other").unwrap());
+        let (a, b) = (
+            Identity::new(&"x".repeat(253), UID).unwrap(),
+            Identity::new(&"x".repeat(253), "other").unwrap(),
+        );
         assert_eq!(a.as_str().len(), MAX);
         assert!(a.as_str().ends_with(UID));
         assert_ne!(a, b);
@@ -94,7 +112,12 @@ mod tests {
 
     #[test]
     fn h9_what_cannot_be_an_identity_is_refused() {
-        for (name, unique) in [("a", ""), ("a b", UID), ("a\u{e9}", UID), ("a", &*"u".repeat(128))] {
+        for (name, unique) in [
+            ("a", ""),
+            ("a b", UID),
+            ("a\u{e9}", UID),
+            ("a", &*"u".repeat(128)),
+        ] {
             assert!(Identity::new(name, unique).is_err(), "{name} {unique}");
         }
     }

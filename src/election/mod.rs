@@ -5,10 +5,14 @@
 //! it, and [`fence`] keeps the controller's writes within it.
 
 pub mod decide;
+#[cfg(test)]
+mod fake;
 pub mod fence;
 mod identity;
 pub mod lease_guard;
 mod term;
+#[cfg(test)]
+mod tests;
 
 pub use identity::Identity;
 pub use term::{Clock, Term};
@@ -62,7 +66,9 @@ pub enum Error {
     #[error("cannot build the lease's client: {0}")]
     Client(#[source] kube::Error),
     /// No identity can be made of these names (H9).
-    #[error("no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters")]
+    #[error(
+        "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
+    )]
     Identity(String),
 }
 
@@ -86,7 +92,11 @@ pub struct Election {
 /// [`Error::Client`] if no client can be built. An API server that is down or refuses is no error: the election goes on
 /// asking.
 pub async fn run(
-    Election { mut kube, settings, identity }: Election,
+    Election {
+        mut kube,
+        settings,
+        identity,
+    }: Election,
     term: watch::Sender<Option<Term>>,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
@@ -104,8 +114,21 @@ pub async fn run(
     // A watch that is silent for a whole lease has nothing to say, or says it to nobody.
     kube.read_timeout = Some(settings.lease_duration);
     let guard = LeaseGuardLayer::new(Clock::boottime(), call, settings.lease_duration);
-    let client = ClientBuilder::try_from(kube).map_err(Error::Client)?.with_layer(&guard).build();
-    Standing::new(Clock::boottime(), &settings, identity, client, guard, call, term).run(stop).await;
+    let client = ClientBuilder::try_from(kube)
+        .map_err(Error::Client)?
+        .with_layer(&guard)
+        .build();
+    Standing::new(
+        Clock::boottime(),
+        &settings,
+        identity,
+        client,
+        guard,
+        call,
+        term,
+    )
+    .run(stop)
+    .await;
     Ok(())
 }
 
@@ -151,7 +174,10 @@ impl Standing {
             holder_id: identity.to_string(),
             lease_ttl: settings.lease_duration,
         };
-        let timing = Timing { renew_deadline: settings.renew_deadline, attempt: call };
+        let timing = Timing {
+            renew_deadline: settings.renew_deadline,
+            attempt: call,
+        };
         Self {
             elector: Elector::new(identity.to_string(), timing),
             clock,
@@ -178,7 +204,9 @@ impl Standing {
         let mut event = Event::Tick;
         loop {
             let watched = self.elector.watching();
-            let action = self.elector.step(self.clock.now(), event, &self.guard.sighting());
+            let action = self
+                .elector
+                .step(self.clock.now(), event, &self.guard.sighting());
             self.publish(stopping);
             if self.elector.held().is_some() || (watched && !self.elector.watching()) {
                 watch = None;
@@ -216,34 +244,53 @@ impl Standing {
             return;
         }
         let held = self.elector.held().cloned();
-        let term = |held: &Held| Term::new(held.id, held.transitions, held.deadline, self.clock.clone());
+        let term =
+            |held: &Held| Term::new(held.id, held.transitions, held.deadline, self.clock.clone());
         self.term.send_replace(held.as_ref().map(term));
         let before = std::mem::replace(&mut self.published, held.clone());
         if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
             return;
         }
-        if let Some(Held { uid, transitions, .. }) = before {
+        if let Some(Held {
+            uid, transitions, ..
+        }) = before
+        {
             if !stopping {
-                let why = if self.trouble.is_empty() { "not renewed in time" } else { &self.trouble };
+                let why = if self.trouble.is_empty() {
+                    "not renewed in time"
+                } else {
+                    &self.trouble
+                };
                 warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
             }
-            self.announcer.announce("StopLeading", "stopped leading", uid);
+            self.announcer
+                .announce("StopLeading", "stopped leading", uid);
         }
-        if let Some(Held { uid, transitions, .. }) = held {
+        if let Some(Held {
+            uid, transitions, ..
+        }) = held
+        {
             info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
-            self.announcer.announce("BecomeLeader", "became leader", uid);
+            self.announcer
+                .announce("BecomeLeader", "became leader", uid);
         }
     }
 
     async fn attempt(&mut self, within: Duration) -> Event {
         let sent = self.clock.now();
         let outcome = match time::timeout(within, self.lock.try_acquire_or_renew()).await {
-            Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => self.outcome(lease),
+            Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
+                self.outcome(lease)
+            }
             Ok(Err(error)) => self.failed(&reason(&error)),
             Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
         };
         let pause = self.retry_period.mul_f64(0.9 + 0.2 * chance());
-        Event::Tried { sent, outcome, pause }
+        Event::Tried {
+            sent,
+            outcome,
+            pause,
+        }
     }
 
     /// Believes what the API server's reply says, not what the crate made of it (H2).
@@ -254,7 +301,10 @@ impl Standing {
             self.trouble.clear();
             self.leader.clear();
             let uid = lease.metadata.uid.unwrap_or_default();
-            return Outcome::Held { uid, transitions: spec.lease_transitions.unwrap_or_default() };
+            return Outcome::Held {
+                uid,
+                transitions: spec.lease_transitions.unwrap_or_default(),
+            };
         }
         self.trouble = format!("{holder} holds it");
         self.standing_by(&holder);
@@ -264,9 +314,15 @@ impl Standing {
     /// The same trouble is told once, not at every attempt.
     fn failed(&mut self, trouble: &str) -> Outcome {
         if self.trouble == trouble {
-            debug!(lease = self.lease, "cannot acquire or renew the lease: {trouble}");
+            debug!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
         } else {
-            warn!(lease = self.lease, "cannot acquire or renew the lease: {trouble}");
+            warn!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
             trouble.clone_into(&mut self.trouble);
         }
         Outcome::Failed
@@ -276,12 +332,17 @@ impl Standing {
         match seen {
             Ok(lease) => {
                 let news = self.guard.observe(lease.as_ref());
-                let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
+                let holder = lease
+                    .and_then(|lease| lease.spec)
+                    .and_then(|spec| spec.holder_identity);
                 self.standing_by(&holder.unwrap_or_default());
                 Event::Watched { news }
             }
             Err(error) => {
-                debug!(lease = self.lease, "the watch of the lease is down, polling: {error}");
+                debug!(
+                    lease = self.lease,
+                    "the watch of the lease is down, polling: {error}"
+                );
                 Event::WatchLost
             }
         }
@@ -300,7 +361,8 @@ impl Standing {
         let release = async {
             for _ in 0..RELEASES {
                 match self.lock.step_down().await {
-                    Err(LockError::ReleaseLease(kube::Error::Api(status))) if status.code == 409 => {}
+                    Err(LockError::ReleaseLease(kube::Error::Api(status)))
+                        if status.code == 409 => {}
                     done => return done,
                 }
             }
@@ -309,16 +371,30 @@ impl Standing {
         let (lease, holder) = (&self.lease, &self.identity);
         match time::timeout(self.call, release).await {
             Ok(Ok(())) => info!(lease, %holder, "released the lease"),
-            Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => debug!(lease, leader, "nothing to release"),
-            Ok(Err(error)) => warn!(lease, %holder, "could not release the lease, it will expire: {}", reason(&error)),
-            Err(_) => warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call),
+            Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => {
+                debug!(lease, leader, "nothing to release")
+            }
+            Ok(Err(error)) => {
+                warn!(lease, %holder, "could not release the lease, it will expire: {}", reason(&error))
+            }
+            Err(_) => {
+                warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call)
+            }
         }
     }
 }
 
 /// The next sight of the Lease from its watch, which is started when there is none.
-async fn next(watch: &mut Option<Watch>, leases: &Api<Lease>, name: &str) -> watcher::Result<Option<Lease>> {
-    let start = || watcher::watch_object(leases.clone(), name).default_backoff().boxed();
+async fn next(
+    watch: &mut Option<Watch>,
+    leases: &Api<Lease>,
+    name: &str,
+) -> watcher::Result<Option<Lease>> {
+    let start = || {
+        watcher::watch_object(leases.clone(), name)
+            .default_backoff()
+            .boxed()
+    };
     loop {
         match watch.get_or_insert_with(start).next().await {
             Some(seen) => return seen,
@@ -330,7 +406,9 @@ async fn next(watch: &mut Option<Watch>, leases: &Api<Lease>, name: &str) -> wat
 /// What went wrong, without the debug output that kube adds to it.
 fn reason(error: &LockError) -> String {
     let cause = match error {
-        LockError::ApiError { response } => return format!("{}: {}", response.reason, response.message),
+        LockError::ApiError { response } => {
+            return format!("{}: {}", response.reason, response.message);
+        }
         LockError::GetLease(cause)
         | LockError::CreateLease(cause)
         | LockError::AcquireLease(cause)
@@ -351,7 +429,12 @@ fn reason(error: &LockError) -> String {
 
 /// Evenly distributed between 0 and 1.
 fn chance() -> f64 {
-    let random = u32::from_ne_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().unwrap_or(&[0; 4]));
+    let random = u32::from_ne_bytes(
+        *uuid::Uuid::new_v4()
+            .as_bytes()
+            .first_chunk()
+            .unwrap_or(&[0; 4]),
+    );
     f64::from(random) / f64::from(u32::MAX)
 }
 
@@ -365,7 +448,10 @@ struct Announcer {
 
 impl Announcer {
     fn new(client: Client, namespace: &str, name: &str, identity: &Identity) -> Self {
-        let reporter = Reporter { controller: env!("CARGO_PKG_NAME").into(), instance: Some(identity.to_string()) };
+        let reporter = Reporter {
+            controller: env!("CARGO_PKG_NAME").into(),
+            instance: Some(identity.to_string()),
+        };
         let lease = ObjectReference {
             api_version: Some("coordination.k8s.io/v1".into()),
             kind: Some("Lease".into()),
@@ -373,13 +459,21 @@ impl Announcer {
             name: Some(name.into()),
             ..ObjectReference::default()
         };
-        Self { recorder: Recorder::new(client, reporter), lease, identity: identity.clone(), tasks: JoinSet::new() }
+        Self {
+            recorder: Recorder::new(client, reporter),
+            lease,
+            identity: identity.clone(),
+            tasks: JoinSet::new(),
+        }
     }
 
     fn announce(&mut self, action: &str, what: &str, uid: String) {
         while self.tasks.try_join_next().is_some() {}
         let recorder = self.recorder.clone();
-        let lease = ObjectReference { uid: Some(uid), ..self.lease.clone() };
+        let lease = ObjectReference {
+            uid: Some(uid),
+            ..self.lease.clone()
+        };
         let event = events::Event {
             type_: EventType::Normal,
             reason: "LeaderElection".into(),

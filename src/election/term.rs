@@ -49,13 +49,23 @@ impl Term {
     /// A term that ends when `clock` reaches `deadline`, unless it is renewed.
     #[must_use]
     pub fn new(id: u64, transitions: i32, deadline: Duration, clock: Clock) -> Self {
-        Self { id, transitions, deadline: Some(deadline), clock }
+        Self {
+            id,
+            transitions,
+            deadline: Some(deadline),
+            clock,
+        }
     }
 
     /// The term of a process that stands in no election (`--leader-election=false`): it never ends.
     #[must_use]
     pub fn unlimited() -> Self {
-        Self { id: 1, transitions: 0, deadline: None, clock: Clock::boottime() }
+        Self {
+            id: 1,
+            transitions: 0,
+            deadline: None,
+            clock: Clock::boottime(),
+        }
     }
 
     /// Counts the terms of this process from 1: a new id is a new term, the same id a renewal.
@@ -73,8 +83,12 @@ impl Term {
     /// The time left, never zero; `None` when the term is over; [`Duration::MAX`] without an election.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        let Some(deadline) = self.deadline else { return Some(Duration::MAX) };
-        deadline.checked_sub(self.clock.now()).filter(|left| !left.is_zero())
+        let Some(deadline) = self.deadline else {
+            return Some(Duration::MAX);
+        };
+        deadline
+            .checked_sub(self.clock.now())
+            .filter(|left| !left.is_zero())
     }
 }
 
