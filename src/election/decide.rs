@@ -246,7 +246,7 @@ impl Elector {
             return Action::Wait(end.map_or(due, |end| due.min(end)));
         }
         Action::Try(end.map_or(self.timing.attempt, |end| {
-            self.timing.attempt.min(end - now)
+            self.timing.attempt.min(end.saturating_sub(now))
         }))
     }
 }

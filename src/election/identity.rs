@@ -67,19 +67,15 @@ pub(super) fn namespace(configured: Option<&str>) -> String {
     configured
         .map(str::to_owned)
         .or_else(|| variable("POD_NAMESPACE"))
-        .or_else(|| {
-            fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE)
-                .ok()
-                .and_then(non_empty)
-        })
+        .or_else(|| non_empty(&fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE).ok()?))
         .unwrap_or_else(|| "default".to_owned())
 }
 
 fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().and_then(non_empty)
+    non_empty(&env::var(name).ok()?)
 }
 
-fn non_empty(value: String) -> Option<String> {
+fn non_empty(value: &str) -> Option<String> {
     let value = value.trim();
     (!value.is_empty()).then(|| value.to_owned())
 }

@@ -280,7 +280,11 @@ where
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::unchecked_time_subtraction,
+        reason = "a test fails by panicking"
+    )]
     use super::*;
     use crate::election::fake::{FakeApi, Mood};
     use kube::{

@@ -17,6 +17,7 @@ mod tests;
 pub use identity::Identity;
 pub use term::{Clock, Term};
 
+use crate::config::LeaderElection;
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
@@ -39,25 +40,8 @@ use tracing::{debug, info, warn};
 const LOOK: Duration = Duration::from_secs(1);
 /// How long an event about a change of leader may take; nobody waits for it but the end of the process.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a release is tried against our own last renewal landing late.
-const RELEASES: u32 = 3;
-
-/// The election's configuration, `leader_election` in the file.
-#[derive(Clone, Debug)]
-pub struct LeaderElection {
-    /// Whether an election is held; without one this process always leads.
-    pub enabled: bool,
-    /// The Lease's name.
-    pub lease_name: String,
-    /// The Lease's namespace; by default the pod's own.
-    pub lease_namespace: Option<String>,
-    /// How long a silent leader keeps the Lease: whole seconds, at least 1 (H8).
-    pub lease_duration: Duration,
-    /// How long a leader that cannot renew goes on; less than the lease.
-    pub renew_deadline: Duration,
-    /// The time between two attempts; less than the deadline.
-    pub retry_period: Duration,
-}
+/// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
+const CONFLICTS: u32 = 2;
 
 /// Why an election cannot be held at all.
 #[derive(Debug, thiserror::Error)]
@@ -359,26 +343,29 @@ impl Standing {
     /// nothing to release, or an own renewal that came late, and there is.
     async fn release(&mut self) {
         let release = async {
-            for _ in 0..RELEASES {
+            let mut conflicts = 0;
+            loop {
                 match self.lock.step_down().await {
                     Err(LockError::ReleaseLease(kube::Error::Api(status)))
-                        if status.code == 409 => {}
+                        if status.code == 409 && conflicts < CONFLICTS =>
+                    {
+                        conflicts += 1;
+                    }
                     done => return done,
                 }
             }
-            Ok(())
         };
         let (lease, holder) = (&self.lease, &self.identity);
         match time::timeout(self.call, release).await {
             Ok(Ok(())) => info!(lease, %holder, "released the lease"),
             Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => {
-                debug!(lease, leader, "nothing to release")
+                debug!(lease, leader, "nothing to release");
             }
             Ok(Err(error)) => {
-                warn!(lease, %holder, "could not release the lease, it will expire: {}", reason(&error))
+                warn!(lease, %holder, "could not release the lease, it will expire: {}", reason(&error));
             }
             Err(_) => {
-                warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call)
+                warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call);
             }
         }
     }

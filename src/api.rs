@@ -1,0 +1,110 @@
+//! The `Foo` API: what users write (`spec`), what the controller tells them (`status`), and the CRD that
+//! the API server checks both against (rows A1–A8).
+//!
+//! What a webhook would check is checked by CEL rules in the CRD: no certificates, nothing to be down.
+
+use k8s_openapi::{
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{CustomResource, CustomResourceExt, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The API group of `Foo` (row A1).
+pub const GROUP: &str = "samplecontroller.k8s.io";
+/// The version of the API group (row A1).
+pub const VERSION: &str = "v1alpha1";
+/// The kind (row A1).
+pub const KIND: &str = "Foo";
+/// The resource's name in URLs and in RBAC (row A1).
+pub const PLURAL: &str = "foos";
+
+/// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
+#[derive(
+    CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
+)]
+#[kube(
+    group = "samplecontroller.k8s.io",
+    version = "v1alpha1",
+    kind = "Foo",
+    plural = "foos",
+    shortname = "fo",
+    category = "all",
+    namespaced,
+    status = "FooStatus",
+    derive = "PartialEq",
+    doc = "A Foo has one Deployment in its own namespace, which the Foo controller creates and keeps as the Foo says.",
+    annotation("api-approved.kubernetes.io", "unapproved, experimental-only"),
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("metadata.name: must be at most 63 characters, because it becomes a label value"),
+    printcolumn(name = "Deployment", json_path = ".spec.deploymentName", type_ = "string"),
+    printcolumn(name = "Desired", json_path = ".spec.replicas", type_ = "integer"),
+    printcolumn(name = "Available", json_path = ".status.availableReplicas", type_ = "integer"),
+    printcolumn(name = "Ready", json_path = ".status.conditions[?(@.type==\"Ready\")].status", type_ = "string"),
+    printcolumn(
+        name = "Reason",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        type_ = "string",
+        priority = 1
+    ),
+    printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct FooSpec {
+    /// The name of the Foo's Deployment: lower case letters, digits, '-' and '.', at most 63 characters.
+    ///
+    /// An empty name asks for no Deployment: the Foo is then not Ready, with the reason InvalidSpec.
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new(
+        r"self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')"
+    ).message("must be empty or a DNS-1123 name: lower case letters, digits, '-' and '.', starting and ending with a letter or a digit"))]
+    pub deployment_name: String,
+
+    /// How many pods the Deployment runs, 1 to 10.
+    ///
+    /// Leave it out to leave the Deployment's replicas alone, for instance to a HorizontalPodAutoscaler.
+    #[schemars(range(min = 1, max = 10))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+}
+
+/// What the controller last saw of a Foo's Deployment. Written by the controller alone.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct FooStatus {
+    /// How many of the Deployment's pods have been Ready for at least its minReadySeconds.
+    pub available_replicas: Option<i32>,
+
+    /// The Foo's metadata.generation that this status is about.
+    pub observed_generation: Option<i64>,
+
+    /// How many pods the Deployment has, Ready or not; read by the scale subresource.
+    pub replicas: Option<i32>,
+
+    /// The label selector of the Deployment's pods, as text; read by the scale subresource.
+    pub selector: Option<String>,
+
+    /// The name of the Deployment that serves this Foo.
+    ///
+    /// After a change of spec.deploymentName this stays the old name until the new Deployment is available.
+    pub deployment_name: Option<String>,
+
+    /// Ready: the Deployment is as the Foo says, and its pods are available.
+    ///
+    /// Progressing: the Deployment is on its way there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// The CustomResourceDefinition, as `foo-controller crd` prints it.
+#[must_use]
+pub fn crd() -> CustomResourceDefinition {
+    Foo::crd()
+}

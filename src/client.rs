@@ -1,0 +1,119 @@
+//! The ways to the cluster: where it is, and the client that the work goes through.
+
+use std::{path::Path, time::Duration};
+
+use http::header::{HeaderValue, USER_AGENT};
+use kube::{
+    Client, Config as KubeConfig,
+    client::ClientBuilder,
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use tokio::sync::watch;
+
+use crate::{
+    Config,
+    election::{Term, fence::FenceLayer},
+};
+
+/// How the API server's audit log names us.
+const AGENT: &str = concat!("foo-controller/", env!("CARGO_PKG_VERSION"));
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection may be silent while an answer or a watch is read. The API server says something
+/// on every watch at least once a minute (a bookmark), so that a silent one is a dead one: a router that
+/// forgot the connection, a machine that lost its power.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// No way to the cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A kubeconfig cannot be read or makes no sense.
+    #[error("kubeconfig {from}: {error}")]
+    Kubeconfig {
+        /// Which file, and who named it.
+        from: String,
+        /// What is wrong with it.
+        error: KubeconfigError,
+    },
+    /// Nothing says where the cluster is (row P1).
+    #[error(
+        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); \
+         name one by --kubeconfig or --master"
+    )]
+    NoCluster(KubeconfigError),
+    /// The service account of this pod cannot be read.
+    #[error("in-cluster configuration: {0}")]
+    InCluster(#[from] kube::config::InClusterError),
+    /// Certificates or keys make no client.
+    #[error("no client can be made from this configuration of the cluster: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// Where the cluster is, and who we are there (row P1): `kubeconfig`, else the pod's own service account,
+/// else `$KUBECONFIG`, else `~/.kube/config`; `master` over the address in any of them.
+///
+/// # Errors
+/// Where none of them can be used.
+pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
+    let mut kube = match (&config.kubeconfig, &config.master) {
+        (Some(path), _) => from_file(path).await?,
+        (None, _) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+            KubeConfig::incluster()?
+        }
+        (None, master) => match (
+            KubeConfig::from_kubeconfig(&KubeConfigOptions::default()).await,
+            master,
+        ) {
+            (Ok(kube), _) => kube,
+            // As client-go: an address alone will do, for a server that asks for no credentials.
+            (Err(KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath), Some(master)) => {
+                KubeConfig::new(master.clone())
+            }
+            (Err(error), _) => match std::env::var("KUBECONFIG") {
+                Ok(path) => {
+                    return Err(Error::Kubeconfig {
+                        from: format!("{path} (from $KUBECONFIG)"),
+                        error,
+                    });
+                }
+                Err(_) => return Err(Error::NoCluster(error)),
+            },
+        },
+    };
+    if let Some(master) = &config.master {
+        kube.cluster_url = master.clone();
+    }
+    kube.connect_timeout = Some(CONNECT_TIMEOUT);
+    kube.read_timeout = Some(READ_TIMEOUT);
+    kube.headers
+        .push((USER_AGENT, HeaderValue::from_static(AGENT)));
+    // Whoever calls decides about trying again: kube's own retries would repeat a write for minutes (H3).
+    kube.default_retry = false;
+    Ok(kube)
+}
+
+async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
+    let named = |error| Error::Kubeconfig {
+        from: path.display().to_string(),
+        error,
+    };
+    let file = Kubeconfig::read_from(path).map_err(named)?;
+    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(named)
+}
+
+/// The client of the work: it reads at any time, and writes only under a live term.
+///
+/// # Errors
+/// [`Error::Client`], where certificates or keys cannot be used.
+pub(crate) fn fenced(
+    kube: KubeConfig,
+    term: watch::Receiver<Option<Term>>,
+) -> Result<Client, Error> {
+    Ok(ClientBuilder::try_from(kube)?
+        .with_layer(&FenceLayer::new(term))
+        .build())
+}

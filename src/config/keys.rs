@@ -1,0 +1,275 @@
+//! Every key of the configuration, once: its flag, its place in `--help`, and the rule that a value must meet. The
+//! flags, the names of the environment variables, the check and its message all come from this table; the defaults
+//! come from `config/foo-controller.toml`, and a test holds the comments there to the meaning given here.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction};
+use figment::value::Value;
+use http::Uri;
+use humantime_serde::Serde;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// What environment variables start with. Two underscores, since the kubelet injects `FOO_CONTROLLER_SERVICE_HOST`
+/// and the like where a Service is called foo-controller.
+pub(super) const ENV_PREFIX: &str = "FOO_CONTROLLER__";
+
+/// One key of the configuration.
+pub(super) struct Key {
+    /// The name as in the file, sections joined by a dot: `backoff.max`.
+    pub name: &'static str,
+    /// The flag without its dashes: `backoff-max`.
+    pub flag: &'static str,
+    /// The heading in `--help`.
+    heading: &'static str,
+    /// What the value is called in `--help`.
+    placeholder: &'static str,
+    /// What the key is for.
+    help: &'static str,
+    /// What a value must be.
+    pub rule: Rule,
+}
+
+/// What a value must be. As text it completes "must be ...".
+pub(super) enum Rule {
+    Bool,
+    /// A whole number between the two, inclusive.
+    Whole(u32, u32),
+    /// A number between the two, inclusive.
+    Number(f64, f64),
+    /// A duration between the two, inclusive.
+    Duration(&'static str, &'static str),
+    /// The same, in whole seconds: the API has no smaller unit for a Lease (hazard H8).
+    Seconds(&'static str, &'static str),
+    /// A string that passes the check, and what the check demands.
+    Text(fn(&str) -> bool, &'static str),
+    /// Strings that each pass the check, and what the check demands.
+    List(fn(&str) -> bool, &'static str),
+}
+
+const WORK: &str = "Work";
+const RETRIES: &str = "Retries";
+const CLUSTER: &str = "Cluster";
+const ELECTION: &str = "Leader election";
+const HEALTH: &str = "Logs and health";
+
+/// All keys, in the order of the file.
+#[rustfmt::skip]
+pub(super) const KEYS: &[Key] = &[
+    Key { name: "resync", flag: "resync", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "24h"),
+        help: "How often every Foo is looked at again, changed or not" },
+    Key { name: "workers", flag: "workers", heading: WORK, placeholder: "N", rule: Rule::Whole(1, 1000),
+        help: "How many Foos are reconciled at once" },
+    Key { name: "namespaces", flag: "namespace", heading: WORK, placeholder: "NAME",
+        rule: Rule::List(is_label, "a list of namespace names (a-z, 0-9 and -, at most 63 characters)"),
+        help: "Where to look for Foos, all namespaces if none is named" },
+    Key { name: "image", flag: "image", heading: WORK, placeholder: "IMAGE",
+        rule: Rule::Text(is_image, "an image name without blanks, at most 1024 characters"),
+        help: "What the one container of every Deployment runs" },
+    Key { name: "shutdown_timeout", flag: "shutdown-timeout", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "1h"),
+        help: "How long running work may take to finish once asked to stop" },
+    Key { name: "kubeconfig", flag: "kubeconfig", heading: CLUSTER, placeholder: "FILE",
+        rule: Rule::Text(|path| !path.contains('\0'), "a path"),
+        help: "Kubeconfig file; if empty, the pod's service account, else $KUBECONFIG, else ~/.kube/config" },
+    Key { name: "master", flag: "master", heading: CLUSTER, placeholder: "URL",
+        rule: Rule::Text(is_master, "http:// or https:// with a host, perhaps a port and a path, and no credentials"),
+        help: "API server's address, in place of the kubeconfig's; if empty, the kubeconfig's" },
+    Key { name: "backoff.initial", flag: "backoff-initial", heading: RETRIES, placeholder: "DURATION", rule: Rule::Duration("1ms", "1h"),
+        help: "Delay before the first retry of a Foo that failed, doubled each time" },
+    Key { name: "backoff.max", flag: "backoff-max", heading: RETRIES, placeholder: "DURATION", rule: Rule::Duration("1ms", "24h"),
+        help: "Longest delay between two retries of one Foo" },
+    Key { name: "backoff.qps", flag: "backoff-qps", heading: RETRIES, placeholder: "RATE", rule: Rule::Number(0.1, 100_000.0),
+        help: "Retries a second over all Foos" },
+    Key { name: "backoff.burst", flag: "backoff-burst", heading: RETRIES, placeholder: "N", rule: Rule::Whole(1, 100_000),
+        help: "Retries that may go at once before qps slows them down" },
+    Key { name: "leader_election.enabled", flag: "leader-election", heading: ELECTION, placeholder: "BOOL", rule: Rule::Bool,
+        help: "Work only while holding the Lease; false is for one replica alone" },
+    Key { name: "leader_election.lease_name", flag: "lease-name", heading: ELECTION, placeholder: "NAME",
+        rule: Rule::Text(is_subdomain, "lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"),
+        help: "Name of the Lease" },
+    Key { name: "leader_election.lease_namespace", flag: "lease-namespace", heading: ELECTION, placeholder: "NAME",
+        rule: Rule::Text(|text| text.is_empty() || is_label(text), "a namespace name (a-z, 0-9 and -, at most 63 characters)"),
+        help: "Namespace of the Lease; if empty, the pod's own, else the kubeconfig's" },
+    Key { name: "leader_election.lease_duration", flag: "lease-duration", heading: ELECTION, placeholder: "DURATION", rule: Rule::Seconds("1s", "1h"),
+        help: "How long a leader that went silent keeps the Lease" },
+    Key { name: "leader_election.renew_deadline", flag: "lease-renew-deadline", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("100ms", "1h"),
+        help: "How long a leader works on without renewing, less than lease_duration" },
+    Key { name: "leader_election.retry_period", flag: "lease-retry-period", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("10ms", "1h"),
+        help: "Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long" },
+    Key { name: "http.addr", flag: "http-addr", heading: HEALTH, placeholder: "ADDRESS",
+        rule: Rule::Text(|text| text.is_empty() || text.parse::<SocketAddr>().is_ok(), "an IP address and port such as 0.0.0.0:8080 or [::]:8080"),
+        help: "Where /livez, /readyz and /metrics are served; if empty, nowhere" },
+    Key { name: "log.level", flag: "log-level", heading: HEALTH, placeholder: "LEVEL",
+        rule: Rule::Text(is_filter, "a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"),
+        help: "What is logged" },
+    Key { name: "log.format", flag: "log-format", heading: HEALTH, placeholder: "FORMAT",
+        rule: Rule::Text(|text| matches!(text, "auto" | "text" | "json"), "auto, text or json"),
+        help: "How it is written; auto is text on a terminal and json elsewhere" },
+];
+
+impl Key {
+    /// The key called `name`, if there is one.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// Its environment variable: `FOO_CONTROLLER__BACKOFF__MAX`.
+    pub fn env(&self) -> String {
+        format!(
+            "{ENV_PREFIX}{}",
+            self.name.to_uppercase().replace('.', "__")
+        )
+    }
+
+    /// What the key is for, and what a value must be.
+    pub fn meaning(&self) -> String {
+        format!("{}: {}", self.help, self.rule)
+    }
+
+    /// Its value as a complaint may show it: without what could be credentials.
+    pub fn shown(&self, literal: &str) -> String {
+        match literal.rsplit_once('@') {
+            Some((_, host)) if self.name == "master" => format!("\"...@{host}"),
+            _ => literal.to_owned(),
+        }
+    }
+
+    /// Its flag. The value stays text: flags and environment go through the same check as the file.
+    pub fn arg(&self, default: &str) -> Arg {
+        let arg = Arg::new(self.name)
+            .long(self.flag)
+            .help_heading(self.heading)
+            .value_name(self.placeholder)
+            .help(format!(
+                "{} [key: {}] [default: {default}]",
+                self.meaning(),
+                self.name
+            ))
+            .global(true);
+        match self.rule {
+            Rule::Bool => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true"),
+            Rule::List(..) => arg.action(ArgAction::Append),
+            Rule::Whole(..) | Rule::Number(..) => arg.allow_negative_numbers(true),
+            _ => arg,
+        }
+    }
+}
+
+impl Rule {
+    /// Text from a flag or the environment, as the type that the file would have. Text that does not fit stays text,
+    /// for [`Rule::allows`] to refuse.
+    pub fn value(&self, text: &str) -> Value {
+        match self {
+            Self::Bool => text.parse::<bool>().map_or(Value::from(text), Value::from),
+            Self::Whole(..) => text.parse::<i64>().map_or(Value::from(text), Value::from),
+            Self::Number(..) => text.parse::<f64>().map_or(Value::from(text), Value::from),
+            Self::List(..) => {
+                let text = text.trim();
+                let inner = text
+                    .strip_prefix('[')
+                    .and_then(|text| text.strip_suffix(']'));
+                match inner {
+                    Some(inner) if inner.trim().is_empty() => Value::from(Vec::<Value>::new()),
+                    _ => inner
+                        .unwrap_or(text)
+                        .split(',')
+                        .map(|item| item.trim().trim_matches('"'))
+                        .collect::<Vec<_>>()
+                        .into(),
+                }
+            }
+            Self::Duration(..) | Self::Seconds(..) | Self::Text(..) => Value::from(text),
+        }
+    }
+
+    /// Whether the value is what it must be.
+    pub fn allows(&self, value: &Value) -> bool {
+        match self {
+            Self::Bool => value.to_bool().is_some(),
+            Self::Whole(min, max) => value
+                .deserialize::<u32>()
+                .is_ok_and(|n| (*min..=*max).contains(&n)),
+            Self::Number(min, max) => value
+                .deserialize::<f64>()
+                .is_ok_and(|n| (*min..=*max).contains(&n)),
+            Self::Duration(min, max) => duration(value).is_some_and(|d| {
+                duration(&Value::from(*min)) <= Some(d) && Some(d) <= duration(&Value::from(*max))
+            }),
+            Self::Seconds(min, max) => {
+                duration(value).is_some_and(|d| d.subsec_nanos() == 0)
+                    && Self::Duration(min, max).allows(value)
+            }
+            Self::Text(check, _) => value.as_str().is_some_and(check),
+            Self::List(check, _) => value
+                .deserialize::<Vec<String>>()
+                .is_ok_and(|items| items.iter().all(|item| check(item))),
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool => write!(f, "true or false"),
+            Self::Whole(min, max) => write!(f, "a whole number from {min} to {max}"),
+            Self::Number(min, max) => write!(f, "a number from {min} to {max}"),
+            Self::Duration(min, max) => write!(f, "a duration from {min} to {max}"),
+            Self::Seconds(min, max) => write!(f, "whole seconds from {min} to {max}"),
+            Self::Text(_, demand) | Self::List(_, demand) => f.write_str(demand),
+        }
+    }
+}
+
+/// The value as a duration, written as `30s`.
+pub(super) fn duration(value: &Value) -> Option<Duration> {
+    value
+        .deserialize::<Serde<Duration>>()
+        .ok()
+        .map(Serde::into_inner)
+}
+
+/// A DNS-1123 label: what a namespace may be called.
+fn is_label(text: &str) -> bool {
+    text.len() <= 63 && is_dns(text)
+}
+
+/// What both are made of: lower-case letters, digits and, inside, hyphens.
+fn is_dns(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// A DNS-1123 subdomain: what a Lease may be called. Its parts have no bound of their own.
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns)
+}
+
+fn is_image(text: &str) -> bool {
+    (1..=1024).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Credentials have no place in an address: it is printed and logged.
+fn is_master(text: &str) -> bool {
+    text.is_empty()
+        || text.parse::<Uri>().is_ok_and(|uri| {
+            matches!(uri.scheme_str(), Some("http" | "https"))
+                && uri.authority().is_some_and(|authority| {
+                    !authority.host().is_empty() && !authority.as_str().contains('@')
+                })
+                && uri.query().is_none()
+        })
+}
+
+/// A lone word that is no level would be taken for the name of a target, and would silence everything else.
+fn is_filter(text: &str) -> bool {
+    let words = text
+        .split(',')
+        .all(|word| word.contains('=') || word.trim().parse::<LevelFilter>().is_ok());
+    (words || text.contains('[')) && EnvFilter::builder().parse(text).is_ok()
+}

@@ -1,0 +1,196 @@
+//! The configuration: what the operator may set, checked before anything talks to a cluster.
+//!
+//! Four layers, the later over the earlier: the defaults, the file of `--config`, the environment, the flags. Each value
+//! keeps its origin, so that a complaint names the key, the value, what is wrong and where it came from, and
+//! `foo-controller config` can say it, too. Serde alone would stop at the first mistake; here [`keys`] has a rule for
+//! every key, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
+
+mod keys;
+mod layers;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Arg, ArgMatches, value_parser};
+use http::Uri;
+use serde::{Deserialize, Deserializer};
+
+pub use layers::Settings;
+
+/// The configuration in force. Its default is the shipped `config/foo-controller.toml`.
+///
+/// Whatever [`load`] returns keeps the ranges given here; code that builds one by hand keeps them itself.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// How often every Foo is looked at again (row Q4), 1 s to 24 h.
+    #[serde(with = "humantime_serde")]
+    pub resync: Duration,
+    /// How many Foos are reconciled at once (row Q2), 1 to 1000.
+    pub workers: u32,
+    /// The namespaces to look for Foos in, valid names; empty means all.
+    pub namespaces: Vec<String>,
+    /// The image of every Deployment's container (row R1), not empty.
+    pub image: String,
+    /// How long running work may take to finish once asked to stop (row P2), 1 s to 1 h.
+    #[serde(with = "humantime_serde")]
+    pub shutdown_timeout: Duration,
+    /// The kubeconfig file (row P1). Whether it can be read is seen when the client is made.
+    #[serde(deserialize_with = "unless_empty")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The API server's address, over what the kubeconfig says (row P1): http or https, with a host, without credentials.
+    #[serde(deserialize_with = "unless_empty")]
+    pub master: Option<Uri>,
+    /// How failures are retried.
+    pub backoff: Backoff,
+    /// Who may act.
+    pub leader_election: LeaderElection,
+    /// What is served over HTTP.
+    pub http: Http,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// The delays of retries (row Q3): the longer of what the object's own failures and the bucket over all objects ask for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Backoff {
+    /// Delay before an object's first retry, doubled each time; 1 ms to 1 h, at most `max`.
+    #[serde(with = "humantime_serde")]
+    pub initial: Duration,
+    /// Longest delay of one object, 1 ms to 24 h.
+    #[serde(with = "humantime_serde")]
+    pub max: Duration,
+    /// Retries a second that the bucket lets through, 0.1 to 100,000.
+    pub qps: f64,
+    /// Retries that the bucket holds when full, 1 to 100,000.
+    pub burst: u32,
+}
+
+/// The Lease, and how it is held: `lease_duration` > `renew_deadline` > 1.2 × `retry_period` (hazard H8).
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaderElection {
+    /// Off means always leading: for one replica alone.
+    pub enabled: bool,
+    /// The Lease's name, a DNS-1123 subdomain.
+    pub lease_name: String,
+    /// The Lease's namespace; unset, it is found at run time.
+    #[serde(deserialize_with = "unless_empty")]
+    pub lease_namespace: Option<String>,
+    /// How long a silent leader keeps the Lease: whole seconds, 1 s to 1 h.
+    #[serde(with = "humantime_serde")]
+    pub lease_duration: Duration,
+    /// How long a leader works on without renewing, at least 100 ms.
+    #[serde(with = "humantime_serde")]
+    pub renew_deadline: Duration,
+    /// Pause between tries to get or renew the Lease, at least 10 ms.
+    #[serde(with = "humantime_serde")]
+    pub retry_period: Duration,
+}
+
+/// The HTTP server for probes and metrics.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// Where it listens; port 0 takes any free one, unset means no server.
+    #[serde(deserialize_with = "unless_empty")]
+    pub addr: Option<SocketAddr>,
+}
+
+/// The log.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// Directives that `tracing_subscriber::EnvFilter` parses: `info`, or `info,kube=debug`.
+    pub level: String,
+    /// How lines are written.
+    pub format: LogFormat,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Settings::defaults()
+            .check()
+            .expect("tests hold the shipped defaults to their own rules")
+    }
+}
+
+/// The flags that set the configuration, `--config` among them, for a `clap::Command` whose matches [`load`] takes.
+pub fn args() -> impl Iterator<Item = Arg> {
+    let file = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("Configuration file (TOML), over the defaults")
+        .global(true);
+    let defaults = Settings::defaults();
+    std::iter::once(file).chain(
+        keys::KEYS
+            .iter()
+            .map(move |key| key.arg(&defaults.plain(key))),
+    )
+}
+
+/// Read all layers: the file that `--config` names, the environment `env`, the flags. The settings that come with the
+/// configuration tell where each value is from.
+///
+/// # Errors
+/// Everything that is wrong, at once: keys that are unknown, values of a wrong type or out of range, values at odds with
+/// one another, a file that cannot be read.
+pub fn load(
+    flags: &ArgMatches,
+    env: impl IntoIterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+) -> Result<(Config, Settings), Problems> {
+    let mut settings = Settings::defaults();
+    if let Some(path) = flags.get_one::<PathBuf>("config") {
+        settings.file(path);
+    }
+    settings.env(env);
+    settings.flags(flags);
+    let config = settings.check()?;
+    Ok((config, settings))
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    /// One line for each, naming key, value, origin and what is wrong.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+/// An empty string means unset: the only way to unset in an upper layer what a lower one sets.
+fn unless_empty<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(from)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}

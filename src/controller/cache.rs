@@ -1,0 +1,317 @@
+//! The caches of Foos and Deployments: what a watch keeps current and workers read.
+//!
+//! Three things are done here that kube's own store does not do: an object that vanished while the watch
+//! was down is noticed when the list is read again and wakes its Foo (row R10); the answer to a write of
+//! ours enters the cache at once, so that reconcile never acts on a state older than its own last write;
+//! and an object that refers to another is found from there (`referring`).
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use super::{
+    key::Key,
+    view::{Object, View},
+};
+
+/// The objects of one kind, in all watched namespaces.
+pub struct Cache<V> {
+    state: RwLock<State<V>>,
+    synced: watch::Sender<usize>,
+}
+
+struct State<V> {
+    objects: HashMap<Key, Entry<V>>,
+    /// Which objects speak of the object of this key ([`View::refers_to`]).
+    referring: HashMap<Key, Vec<Key>>,
+    /// One for each watch: a single one for all namespaces, or one for each configured namespace.
+    scopes: Vec<Scope>,
+}
+
+struct Entry<V> {
+    version: u64,
+    /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
+    epoch: u32,
+    view: Arc<V>,
+}
+
+struct Scope {
+    /// `None`: all namespaces.
+    namespace: Option<String>,
+    /// Odd while a list is being read; grows when one begins and when it ends.
+    epoch: u32,
+    /// The resourceVersion up to which the watch has told everything.
+    version: u64,
+    synced: bool,
+}
+
+/// One object as it was when reconcile looked.
+#[derive(Clone, Debug)]
+pub struct Snapshot<V> {
+    /// `metadata.resourceVersion`: the precondition of every write that is based on this.
+    pub version: u64,
+    /// The object.
+    pub view: Arc<V>,
+}
+
+/// What a change of one object did to the cache.
+#[derive(Debug, PartialEq)]
+pub struct Change<V> {
+    /// The object.
+    pub key: Key,
+    /// Before; `None`: it was not there.
+    pub old: Option<Arc<V>>,
+    /// After; `None`: it is gone.
+    pub new: Option<Arc<V>>,
+}
+
+/// The moment before a write is sent; see [`Cache::observe`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u32);
+
+impl<V: View> Cache<V> {
+    /// An empty cache for the given namespaces; none stands for all.
+    #[must_use]
+    pub fn new(namespaces: &[String]) -> Self {
+        let scope = |namespace| Scope {
+            namespace,
+            epoch: 0,
+            version: 0,
+            synced: false,
+        };
+        let scopes = if namespaces.is_empty() {
+            vec![scope(None)]
+        } else {
+            namespaces.iter().cloned().map(Some).map(scope).collect()
+        };
+        let state = State {
+            objects: HashMap::new(),
+            referring: HashMap::new(),
+            scopes,
+        };
+        Self {
+            state: RwLock::new(state),
+            synced: watch::Sender::new(0),
+        }
+    }
+
+    /// Waits until every watch has delivered its first list (row Q5).
+    pub async fn synced(&self) {
+        let scopes = self.state.read().scopes.len();
+        let mut synced = self.synced.subscribe();
+        // The sender lives as long as `self`.
+        let _ = synced.wait_for(|count| *count == scopes).await;
+    }
+
+    /// Whether every watch has delivered its first list.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow() == self.state.read().scopes.len()
+    }
+
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.state.read().objects.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All keys, in no order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Key> {
+        self.state.read().objects.keys().cloned().collect()
+    }
+
+    /// The object of this key.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Snapshot<V>> {
+        self.state.read().objects.get(key).map(Entry::snapshot)
+    }
+
+    /// The objects that speak of the object of this key, whether that exists or not.
+    #[must_use]
+    pub fn referring(&self, to: &Key) -> Vec<Key> {
+        self.state
+            .read()
+            .referring
+            .get(to)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Marks the moment before a write is sent, for [`Cache::observe`].
+    #[must_use]
+    pub fn mark(&self, key: &Key) -> Mark {
+        let state = self.state.read();
+        Mark(state.scope_of(key).map_or(0, |scope| scope.epoch))
+    }
+
+    /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
+    /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer.
+    ///
+    /// An answer that is older than what the watch has told, or that met a list being read, is left out:
+    /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
+    pub fn observe(&self, answer: Object<V>, sent: Mark) -> Arc<V> {
+        let mut state = self.state.write();
+        let told = state.scope_of(&answer.key).is_none_or(|scope| {
+            scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
+        });
+        let known = state
+            .objects
+            .get(&answer.key)
+            .is_some_and(|entry| entry.version >= answer.version);
+        if told || known {
+            return Arc::new(answer.view);
+        }
+        state.put(answer, sent.0).1
+    }
+
+    /// A watch begins to list anew.
+    pub(super) fn list_begins(&self, scope: usize) {
+        if let Some(scope) = self.state.write().scopes.get_mut(scope) {
+            scope.epoch += 1 + scope.epoch % 2;
+        }
+    }
+
+    /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads.
+    pub(super) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
+        let mut state = self.state.write();
+        let epoch = state.advance(scope, object.version)?;
+        let key = object.key.clone();
+        let (old, new) = state.put(object, epoch);
+        (old.as_deref() != Some(&*new)).then_some(Change {
+            key,
+            old,
+            new: Some(new),
+        })
+    }
+
+    /// A watch has told that an object is gone.
+    pub(super) fn delete(&self, scope: usize, object: &Object<V>) -> Option<Change<V>> {
+        let mut state = self.state.write();
+        state.advance(scope, object.version)?;
+        state.remove(&object.key)
+    }
+
+    /// A list has been read to its end: what was not in it is gone (row R10).
+    pub(super) fn list_ends(&self, scope: usize) -> Vec<Change<V>> {
+        let mut state = self.state.write();
+        let Some(ended) = state.scopes.get_mut(scope) else {
+            return Vec::new();
+        };
+        let list = ended.epoch;
+        ended.epoch += 1;
+        let first = !std::mem::replace(&mut ended.synced, true);
+        let namespace = ended.namespace.clone();
+        let gone: Vec<Key> = state
+            .objects
+            .iter()
+            .filter(|(key, entry)| {
+                entry.epoch != list && namespace.as_deref().is_none_or(|ns| ns == key.namespace())
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        let changes = gone.iter().filter_map(|key| state.remove(key)).collect();
+        drop(state);
+        if first {
+            self.synced.send_modify(|count| *count += 1);
+        }
+        changes
+    }
+}
+
+impl<V: View> State<V> {
+    fn scope_of(&self, key: &Key) -> Option<&Scope> {
+        self.scopes.iter().find(|scope| {
+            scope
+                .namespace
+                .as_deref()
+                .is_none_or(|ns| ns == key.namespace())
+        })
+    }
+
+    /// Notes how far the watch has come. The API server's word is taken as it is, also where it goes back:
+    /// a cluster restored from a backup counts anew from there.
+    fn advance(&mut self, scope: usize, version: u64) -> Option<u32> {
+        let scope = self.scopes.get_mut(scope)?;
+        scope.version = version;
+        Some(scope.epoch)
+    }
+
+    fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
+        let Object {
+            key, version, view, ..
+        } = object;
+        let Some(entry) = self.objects.get_mut(&key) else {
+            let view = Arc::new(view);
+            self.link(&key, view.refers_to());
+            self.objects.insert(
+                key,
+                Entry {
+                    version,
+                    epoch,
+                    view: Arc::clone(&view),
+                },
+            );
+            return (None, view);
+        };
+        entry.version = version;
+        entry.epoch = epoch;
+        if *entry.view == view {
+            return (Some(Arc::clone(&entry.view)), Arc::clone(&entry.view));
+        }
+        let new = Arc::new(view);
+        let old = std::mem::replace(&mut entry.view, Arc::clone(&new));
+        if old.refers_to() != new.refers_to() {
+            self.unlink(&key, old.refers_to());
+            self.link(&key, new.refers_to());
+        }
+        (Some(old), new)
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Change<V>> {
+        let (key, entry) = self.objects.remove_entry(key)?;
+        self.unlink(&key, entry.view.refers_to());
+        Some(Change {
+            key,
+            old: Some(entry.view),
+            new: None,
+        })
+    }
+
+    fn link(&mut self, key: &Key, to: Option<&str>) {
+        let Some(to) = to else { return };
+        let referring = self
+            .referring
+            .entry(key.sibling(to))
+            .or_insert_with(|| Vec::with_capacity(1));
+        referring.push(key.clone());
+    }
+
+    fn unlink(&mut self, key: &Key, to: Option<&str>) {
+        let Some(to) = to.map(|to| key.sibling(to)) else {
+            return;
+        };
+        if let Some(referring) = self.referring.get_mut(&to) {
+            referring.retain(|other| other != key);
+            if referring.is_empty() {
+                self.referring.remove(&to);
+            }
+        }
+    }
+}
+
+impl<V> Entry<V> {
+    fn snapshot(&self) -> Snapshot<V> {
+        Snapshot {
+            version: self.version,
+            view: Arc::clone(&self.view),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! From a Foo to what its Deployment should be, and to the step that gets there. Pure: no client in sight.
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{Deployment as Manifest, DeploymentSpec},
+        core::v1::{Container, PodSpec, PodTemplateSpec},
+    },
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
+};
+use serde_json::{Value, json};
+
+use super::{
+    cache::Snapshot,
+    error::Error,
+    key::Key,
+    view::{Deployment, Foo, GENERATION_ANNOTATION, Labels},
+};
+use crate::api;
+
+/// The name of the pod's one container (row R1).
+pub const CONTAINER: &str = "nginx";
+
+/// What a Foo's Deployment should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired<'a> {
+    /// The Deployment's key.
+    pub key: Key,
+    /// The Foo's name.
+    foo_name: &'a str,
+    /// The Foo's UID.
+    foo_uid: &'a str,
+    /// The Foo's generation that this was made from.
+    generation: i64,
+    /// On the Deployment, in its selector and on its pods alike.
+    labels: Labels,
+    /// `None`: not ours to say (row A3).
+    replicas: Option<i32>,
+    image: &'a str,
+}
+
+/// The one thing to do about a Deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// It is not there: create it. A plain create, so that one that the cache has not seen is not taken over.
+    Create(Box<Manifest>),
+    /// It differs: send this strategic merge patch, which holds only what differs.
+    Patch(Value),
+    /// It is as it should be, or is being deleted and can only be waited for.
+    Keep,
+}
+
+impl<'a> Desired<'a> {
+    /// What the Foo `key` asks for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSpec`] where it asks for nothing that could be (row R7).
+    pub fn of(key: &'a Key, foo: &'a Foo, image: &'a str) -> Result<Self, Error> {
+        let spec = foo
+            .spec
+            .as_ref()
+            .map_err(|complaint| Error::InvalidSpec(complaint.to_string()))?;
+        if spec.deployment_name.is_empty() {
+            return Err(Error::InvalidSpec(
+                "spec.deploymentName: must not be empty".to_owned(),
+            ));
+        }
+        Ok(Self {
+            key: key.sibling(&spec.deployment_name),
+            foo_name: key.name(),
+            foo_uid: &foo.uid,
+            generation: foo.generation,
+            labels: Labels {
+                app: Some("nginx".into()),
+                controller: Some(key.name().into()),
+            },
+            replicas: spec.replicas,
+            image,
+        })
+    }
+
+    /// What to do, given the Deployment of that name as it is.
+    ///
+    /// # Errors
+    /// [`Error::ResourceExists`] where this Foo does not control it (row R4, invariant I5), and
+    /// [`Error::Conflict`] where it was made from a newer Foo than this one (invariant I7).
+    pub fn step(&self, actual: Option<&Snapshot<Deployment>>) -> Result<Step, Error> {
+        let Some(actual) = actual else {
+            return Ok(Step::Create(Box::new(self.manifest())));
+        };
+        if actual
+            .view
+            .owner
+            .as_ref()
+            .is_none_or(|owner| *owner.uid != *self.foo_uid)
+        {
+            return Err(Error::ResourceExists(self.key.name().to_owned()));
+        }
+        if actual.view.deleting {
+            return Ok(Step::Keep);
+        }
+        if actual
+            .view
+            .foo_generation
+            .is_some_and(|generation| generation > self.generation)
+        {
+            return Err(Error::Conflict);
+        }
+        Ok(self.patch(actual).map_or(Step::Keep, Step::Patch))
+    }
+
+    /// The Deployment, new (rows R1 and R2).
+    fn manifest(&self) -> Manifest {
+        let labels = self.labels.to_map();
+        Manifest {
+            metadata: ObjectMeta {
+                name: Some(self.key.name().to_owned()),
+                namespace: Some(self.key.namespace().to_owned()),
+                labels: Some(labels.clone()),
+                annotations: Some(
+                    [(
+                        GENERATION_ANNOTATION.to_owned(),
+                        self.generation.to_string(),
+                    )]
+                    .into(),
+                ),
+                owner_references: Some(vec![OwnerReference {
+                    api_version: format!("{}/{}", api::GROUP, api::VERSION),
+                    kind: api::KIND.to_owned(),
+                    name: self.foo_name.to_owned(),
+                    uid: self.foo_uid.to_owned(),
+                    controller: Some(true),
+                    block_owner_deletion: Some(true),
+                }]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(DeploymentSpec {
+                replicas: self.replicas,
+                selector: LabelSelector {
+                    match_labels: Some(labels.clone()),
+                    ..LabelSelector::default()
+                },
+                template: PodTemplateSpec {
+                    metadata: Some(ObjectMeta {
+                        labels: Some(labels),
+                        ..ObjectMeta::default()
+                    }),
+                    spec: Some(PodSpec {
+                        containers: vec![Container {
+                            name: CONTAINER.to_owned(),
+                            image: Some(self.image.to_owned()),
+                            ..Container::default()
+                        }],
+                        ..PodSpec::default()
+                    }),
+                },
+                ..DeploymentSpec::default()
+            }),
+            status: None,
+        }
+    }
+
+    /// What puts the Deployment right (rows R3 and R6), with the UID and the resourceVersion that it is
+    /// based on; `None` where nothing differs. What somebody added beside our fields stays.
+    fn patch(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
+        let Snapshot { version, view } = actual;
+        // Taken apart without `..`: a field that is kept must be compared, or not, on purpose.
+        let Deployment {
+            uid,
+            owner: _,
+            deleting: _,
+            generation: _,
+            foo_generation: _,
+            labels,
+            // Immutable: what the API server accepted at the creation stays.
+            selector: _,
+            pod_labels,
+            image,
+            replicas,
+            progress: _,
+        } = &**view;
+        let mut spec = json!({});
+        let mut metadata = json!({});
+        if let Some(wanted) = self.replicas.filter(|wanted| wanted != replicas) {
+            spec["replicas"] = wanted.into();
+        }
+        if image.as_deref() != Some(self.image) {
+            spec["template"]["spec"]["containers"] =
+                json!([{ "name": CONTAINER, "image": self.image }]);
+        }
+        if *pod_labels != self.labels {
+            spec["template"]["metadata"]["labels"] = json!(self.labels.to_map());
+        }
+        if *labels != self.labels {
+            metadata["labels"] = json!(self.labels.to_map());
+        }
+        if spec == json!({}) && metadata == json!({}) {
+            return None;
+        }
+        metadata["uid"] = json!(uid);
+        metadata["resourceVersion"] = version.to_string().into();
+        metadata["annotations"][GENERATION_ANNOTATION] = self.generation.to_string().into();
+        Some(json!({ "metadata": metadata, "spec": spec }))
+    }
+}

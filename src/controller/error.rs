@@ -1,0 +1,129 @@
+//! What can go wrong with one Foo, and who has to know.
+
+use kube::core::Status;
+
+use crate::election::fence;
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The user has to change the Foo (row R7). Not retried: the change wakes it.
+    #[error("{0}")]
+    InvalidSpec(String),
+
+    /// Somebody else's Deployment has the name (row R4).
+    #[error("Resource \"{0}\" already exists and is not managed by Foo")]
+    ResourceExists(String),
+
+    /// The API server refuses the Deployment: a quota, an admission policy, missing rights.
+    #[error("the API server refuses the Deployment: {0}")]
+    Rejected(String),
+
+    /// The namespace is going away, and the Foo with it: nothing can be created there.
+    #[error("the namespace is being deleted")]
+    NamespaceTerminating,
+
+    /// The object changed between reading and writing: another look will do.
+    #[error("changed meanwhile")]
+    Conflict,
+
+    /// This replica does not lead (any more): whoever leads goes on.
+    #[error("not leading: the write was not sent")]
+    NotLeading,
+
+    /// The API server did not do it, for a reason that passes.
+    #[error("{0}")]
+    Transient(String),
+
+    /// A bug of ours (row Q6).
+    #[error("the reconcile panicked: see the log line before this one")]
+    Panicked,
+}
+
+impl Error {
+    /// The reason in the Foo's conditions and events, in CamelCase; `None` where the user need not know.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::InvalidSpec(_) => Some("InvalidSpec"),
+            Self::ResourceExists(_) => Some("ErrResourceExists"),
+            Self::Rejected(_) => Some("DeploymentRejected"),
+            Self::NamespaceTerminating
+            | Self::Conflict
+            | Self::NotLeading
+            | Self::Transient(_)
+            | Self::Panicked => None,
+        }
+    }
+
+    /// Whether trying again without a change cannot help.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::InvalidSpec(_))
+    }
+
+    /// Whether it is part of everyday life and no concern of an operator's.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        matches!(
+            self,
+            Self::Conflict | Self::NotLeading | Self::NamespaceTerminating
+        )
+    }
+}
+
+/// What the API server's answer to a write means.
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        if fence::is_refused(&error) {
+            return Self::NotLeading;
+        }
+        let kube::Error::Api(status) = &error else {
+            return Self::Transient(root_cause(&error));
+        };
+        match status.code {
+            403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
+            // 404: the object was deleted meanwhile.
+            404 | 409 => Self::Conflict,
+            400 | 403 | 405 | 413 | 422 => Self::Rejected(brief(&status.message)),
+            code => Self::Transient(format!(
+                "the API server answers {code}: {}",
+                brief(&status.message)
+            )),
+        }
+    }
+}
+
+fn is_terminating(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| {
+        details.kind == "namespaces"
+            || details
+                .causes
+                .iter()
+                .any(|cause| cause.reason == "NamespaceTerminating")
+    })
+}
+
+/// A message from outside, short enough for a condition, an event and a log line.
+fn brief(message: &str) -> String {
+    const LONGEST: usize = 500;
+    let mut text: String = message
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.len() < message.len() {
+        text.push('…');
+    }
+    text
+}
+
+/// The innermost error tells most: "Connection refused", "certificate has expired", …
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    brief(&cause.to_string())
+}

@@ -1,0 +1,330 @@
+//! What is to be done: caches → queue → workers → reconcile, under a term of leadership.
+//!
+//! Every replica keeps its caches warm. Only under a term is there a queue, with workers on it; a new term
+//! begins with a new queue, into which everything goes once. State flows one way: a watch changes a cache,
+//! the change wakes a key, a worker takes the key and looks into the caches.
+
+pub mod cache;
+pub mod desired;
+mod error;
+mod events;
+mod key;
+pub mod queue;
+mod reconcile;
+pub mod status;
+pub mod view;
+mod watch;
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::FutureExt as _;
+use kube::Client;
+use tokio::{sync::watch as channel, task::JoinSet, time::timeout};
+use tracing::{debug, info, warn};
+
+use self::{
+    cache::{Cache, Change},
+    events::Events,
+    queue::{Lane, Queue, Taken},
+    reconcile::Reconciler,
+    view::{Deployment, Foo},
+    watch::watch,
+};
+pub use self::{error::Error, key::Key, reconcile::MANAGER};
+use crate::{Config, election::Term};
+
+/// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
+/// every pod; the end of a rollout is told at once.
+const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+
+/// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
+const RESYNC_STEPS: u32 = 32;
+
+/// The controller, before it runs.
+pub struct Controller {
+    reconciler: Arc<Reconciler>,
+    /// The queue of the current term: where changes wake their Foos.
+    queue: channel::Sender<Option<Queue<Key>>>,
+    tasks: Tasks,
+    config: Config,
+}
+
+/// Tasks that live as long as the controller, each with its name: one that ends, ends the controller.
+type Tasks = JoinSet<&'static str>;
+
+/// Why [`Controller::run`] came to an end that nobody asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} came to an end, which it never should; see the log above")]
+pub struct Died(&'static str);
+
+/// How a term ended.
+enum Ended {
+    Lost,
+    Stopped,
+    Died(Died),
+}
+
+impl Controller {
+    /// Starts the watches. Must be called within a Tokio runtime.
+    ///
+    /// `client` must refuse writes past the end of the term (see [`crate::election::fence`]); `instance`
+    /// is this replica's name in events.
+    #[must_use]
+    pub fn new(client: &Client, config: &Config, instance: String) -> Self {
+        let (events, write_events) = Events::new(client.clone(), instance);
+        let reconciler = Arc::new(Reconciler {
+            client: client.clone(),
+            foos: Arc::new(Cache::new(&config.namespaces)),
+            deployments: Arc::new(Cache::new(&config.namespaces)),
+            image: config.image.clone(),
+            events,
+        });
+        let queue = channel::Sender::new(None);
+        let mut tasks = Tasks::new();
+        tasks.spawn(write_events.map(|()| "the writer of events"));
+        let namespaces: Vec<Option<String>> = if config.namespaces.is_empty() {
+            vec![None]
+        } else {
+            config.namespaces.iter().cloned().map(Some).collect()
+        };
+        for (scope, namespace) in namespaces.into_iter().enumerate() {
+            let waker = Waker {
+                queue: queue.subscribe(),
+                foos: Arc::clone(&reconciler.foos),
+            };
+            let foos = watch(
+                client.clone(),
+                namespace.clone(),
+                Arc::clone(&reconciler.foos),
+                scope,
+                {
+                    let waker = waker.clone();
+                    move |change| waker.foo_changed(&change)
+                },
+            );
+            let deployments = watch(
+                client.clone(),
+                namespace,
+                Arc::clone(&reconciler.deployments),
+                scope,
+                move |change| {
+                    waker.deployment_changed(&change);
+                },
+            );
+            tasks.spawn(foos.map(|()| "the watch of Foos"));
+            tasks.spawn(deployments.map(|()| "the watch of Deployments"));
+        }
+        Self {
+            reconciler,
+            queue,
+            tasks,
+            config: config.clone(),
+        }
+    }
+
+    /// Tells whether the caches are in sync: what readiness means (never leadership).
+    #[must_use]
+    pub fn ready(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let Reconciler {
+            foos, deployments, ..
+        } = &*self.reconciler;
+        let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
+        move || foos.is_synced() && deployments.is_synced()
+    }
+
+    /// Works whenever there is a term, until `stop` resolves; then lets what is running finish, for at most
+    /// the configured shutdown timeout (row P2).
+    ///
+    /// # Errors
+    /// [`Died`] when a task ended that never should.
+    pub async fn run(
+        mut self,
+        mut term: channel::Receiver<Option<Term>>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Died> {
+        let mut stop = std::pin::pin!(stop.fuse());
+        loop {
+            let id = tokio::select! {
+                () = &mut stop => return Ok(()),
+                died = died(&mut self.tasks) => return Err(died),
+                id = gained(&mut term) => id,
+            };
+            match self.lead(id, &mut term, &mut stop).await {
+                Ended::Lost => info!("the term is over: standing by with warm caches"),
+                Ended::Stopped => return Ok(()),
+                Ended::Died(died) => return Err(died),
+            }
+        }
+    }
+
+    /// One term: workers on a queue of their own, from the first look at everything to the drain.
+    async fn lead(
+        &mut self,
+        id: u64,
+        term: &mut channel::Receiver<Option<Term>>,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+    ) -> Ended {
+        let Reconciler {
+            foos, deployments, ..
+        } = &*self.reconciler;
+        tokio::select! {
+            () = async { tokio::join!(foos.synced(), deployments.synced()); } => {} // Row Q5.
+            () = &mut *stop => return Ended::Stopped,
+            () = lost(term, id) => return Ended::Lost,
+            died = died(&mut self.tasks) => return Ended::Died(died),
+        }
+        let queue = Queue::new(&self.config.backoff);
+        self.queue.send_replace(Some(queue.clone()));
+        let keys = foos.keys();
+        info!(
+            foos = keys.len(),
+            deployments = deployments.len(),
+            workers = self.config.workers,
+            "working"
+        );
+        for key in keys {
+            queue.add(key, Lane::Background);
+        }
+        let mut work = JoinSet::new();
+        for _ in 0..self.config.workers {
+            work.spawn(work_on(queue.clone(), Arc::clone(&self.reconciler)));
+        }
+        work.spawn(resync(queue.clone(), Arc::clone(foos), self.config.resync));
+        let ended = tokio::select! {
+            () = stop => Ended::Stopped,
+            () = lost(term, id) => Ended::Lost,
+            died = died(&mut self.tasks) => Ended::Died(died),
+            Some(_) = work.join_next() => Ended::Died(Died("a worker")),
+        };
+        self.queue.send_replace(None);
+        queue.shut_down();
+        if timeout(self.config.shutdown_timeout, queue.drained())
+            .await
+            .is_err()
+        {
+            warn!(
+                running = queue.stats().processing,
+                "work is still running: cut off"
+            );
+        }
+        work.shutdown().await;
+        ended
+    }
+}
+
+/// Which Foos a change wakes.
+#[derive(Clone)]
+struct Waker {
+    queue: channel::Receiver<Option<Queue<Key>>>,
+    foos: Arc<Cache<Foo>>,
+}
+
+impl Waker {
+    fn foo_changed(&self, change: &Change<Foo>) {
+        if let Some(queue) = &*self.queue.borrow() {
+            queue.add(change.key.clone(), Lane::Change);
+        }
+    }
+
+    /// Row R10: the Foo that controls the Deployment, or did; and those that want its name, for which a
+    /// foreign Deployment may have made way (row R4).
+    fn deployment_changed(&self, change: &Change<Deployment>) {
+        let queue = self.queue.borrow();
+        let Some(queue) = &*queue else { return };
+        let owners = [&change.old, &change.new]
+            .into_iter()
+            .flatten()
+            .filter_map(|view| view.owner.as_ref());
+        let owners = owners.map(|owner| change.key.sibling(&owner.name));
+        for foo in owners.chain(self.foos.referring(&change.key)) {
+            if is_under_way(change) {
+                queue.add_after(foo, Lane::Change, ROLLOUT_PACE);
+            } else {
+                queue.add(foo, Lane::Change);
+            }
+        }
+    }
+}
+
+/// Whether a rollout has merely come further: nothing but the counts differs, and it is not done.
+fn is_under_way(change: &Change<Deployment>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return false;
+    };
+    let counts_alone = Deployment {
+        progress: new.progress,
+        ..(**old).clone()
+    } == **new;
+    counts_alone && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
+}
+
+/// A worker: takes a key, reconciles it, says how it went.
+async fn work_on(queue: Queue<Key>, reconciler: Arc<Reconciler>) {
+    while let Some(taken) = queue.get().await {
+        // Row Q6: a panic is this object's failure.
+        let result = AssertUnwindSafe(reconciler.reconcile(taken.key()))
+            .catch_unwind()
+            .await;
+        settle(taken, result.unwrap_or_else(|_| Err(Error::Panicked)));
+    }
+}
+
+/// Row P3: what failed, why, and when it is tried again.
+fn settle(taken: Taken<Key>, result: Result<(), Error>) {
+    let foo = taken.key().clone();
+    match result {
+        Ok(()) => taken.succeed(),
+        Err(error) if error.is_final() => {
+            taken.succeed();
+            warn!(%foo, reason = error.reason(), "{error}; waiting for the Foo to change");
+        }
+        Err(error) => {
+            let attempt = taken.failures() + 1;
+            let delay = taken.retry();
+            if error.is_quiet() {
+                debug!(%foo, attempt, ?delay, "{error}; trying again");
+            } else {
+                warn!(%foo, reason = error.reason(), attempt, ?delay, "{error}; trying again");
+            }
+        }
+    }
+}
+
+/// Row Q4: every Foo once in each period, a few at a time.
+async fn resync(queue: Queue<Key>, foos: Arc<Cache<Foo>>, period: Duration) {
+    let step = period / RESYNC_STEPS;
+    loop {
+        let begun = tokio::time::Instant::now();
+        let mut keys = foos.keys().into_iter();
+        let portion = keys.len().div_ceil(RESYNC_STEPS as usize);
+        for number in 1..=RESYNC_STEPS {
+            tokio::time::sleep_until(begun + step * number).await;
+            for key in keys.by_ref().take(portion) {
+                queue.add(key, Lane::Background);
+            }
+        }
+    }
+}
+
+async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
+    match term.wait_for(Option::is_some).await {
+        Ok(term) => term.as_ref().map_or(0, Term::id),
+        // The election is over, and the process with it: whoever runs it says why.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
+    // A closed channel is the end of the election: nobody renews the term any more.
+    let _ = term
+        .wait_for(|term| term.as_ref().is_none_or(|term| term.id() != id))
+        .await;
+}
+
+async fn died(tasks: &mut Tasks) -> Died {
+    match tasks.join_next().await {
+        Some(Ok(name)) => Died(name),
+        Some(Err(_)) => Died("a task"),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,210 @@
+//! One Foo, from what is to what should be: observe, decide, apply, retire what it replaces, tell.
+//!
+//! What to do is decided in [`desired`](super::desired) and [`status`](super::status), without a client;
+//! here it is done. Every write names the UID and the resourceVersion that it is based on, and its answer
+//! enters the cache before anybody looks again.
+
+use std::sync::Arc;
+
+use k8s_openapi::{api::apps::v1::Deployment as Manifest, jiff::Timestamp};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
+};
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::{
+    cache::{Cache, Snapshot},
+    desired::{Desired, Step},
+    error::Error,
+    events::{Event, Events},
+    key::Key,
+    status::{self, Deployed},
+    view::{Deployment, Foo, Object, View},
+};
+
+/// The field manager of all our writes.
+pub const MANAGER: &str = "foo-controller";
+
+/// What reconcile works with: the caches to look into, the client to write through.
+pub struct Reconciler {
+    /// Refuses writes past the end of the term.
+    pub client: Client,
+    /// All Foos.
+    pub foos: Arc<Cache<Foo>>,
+    /// All Deployments, whoever made them.
+    pub deployments: Arc<Cache<Deployment>>,
+    /// The container image of every Deployment.
+    pub image: String,
+    /// Where events go.
+    pub events: Events,
+}
+
+impl Reconciler {
+    /// Brings the Foo's Deployment, and then its status, to what they should be. Without anything to
+    /// change, no request is sent (invariant I6).
+    ///
+    /// # Errors
+    /// See [`Error`]. What the user has to know is in the Foo's status by then.
+    pub async fn reconcile(&self, key: &Key) -> Result<(), Error> {
+        let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
+            return Ok(()); // Row R8.
+        };
+        let mut result = self.apply(key, &foo.view).await;
+        if let Ok(deployed) = &mut result {
+            self.retire_predecessors(key, &foo.view, deployed).await?;
+        }
+        self.tell(key, &foo, result.as_ref()).await?;
+        result.map(drop)
+    }
+
+    /// Creates the Deployment, puts it right, or leaves it as it is (rows R1, R3, R4 and R6).
+    async fn apply(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
+        let desired = Desired::of(key, foo, &self.image)?;
+        let actual = self.deployments.get(&desired.key);
+        let view = match (desired.step(actual.as_ref())?, actual) {
+            (Step::Create(manifest), _) => {
+                let view = self.create(&desired.key, &manifest).await?;
+                info!(foo = %key, deployment = %desired.key, "created the Deployment");
+                view
+            }
+            (Step::Patch(patch), _) => {
+                let view = self
+                    .patch(
+                        &self.deployments,
+                        &desired.key,
+                        None,
+                        &Patch::Strategic(&patch),
+                    )
+                    .await?;
+                info!(foo = %key, deployment = %desired.key, spec = %patch["spec"], "changed the Deployment");
+                view
+            }
+            (Step::Keep, Some(actual)) => {
+                return Ok(Deployed {
+                    key: desired.key,
+                    view: actual.view,
+                    changed: false,
+                });
+            }
+            (Step::Keep, None) => return Err(Error::Conflict),
+        };
+        Ok(Deployed {
+            key: desired.key,
+            view,
+            changed: true,
+        })
+    }
+
+    /// Deletes what the Foo had under an earlier name, once the new one is available (row R11).
+    async fn retire_predecessors(
+        &self,
+        key: &Key,
+        foo: &Foo,
+        deployed: &mut Deployed,
+    ) -> Result<(), Error> {
+        if !status::is_complete(&deployed.view) {
+            return Ok(());
+        }
+        for old in self.deployments.referring(key) {
+            let Some(actual) = self.deployments.get(&old) else {
+                continue;
+            };
+            let ours = actual
+                .view
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.uid == foo.uid);
+            if old == deployed.key || actual.view.deleting || !ours {
+                continue;
+            }
+            let preconditions = Preconditions {
+                uid: Some(actual.view.uid.to_string()),
+                resource_version: Some(actual.version.to_string()),
+            };
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::background()
+            };
+            self.api::<Deployment>(&old)
+                .delete(old.name(), &params)
+                .await?;
+            info!(foo = %key, deployment = %old, "deleted the Deployment of the Foo's earlier spec.deploymentName");
+            deployed.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the status where it says something new, and an event where something was done or went
+    /// wrong in a new way (rows R4, R5, R7 and R9).
+    async fn tell(
+        &self,
+        key: &Key,
+        foo: &Snapshot<Foo>,
+        result: Result<&Deployed, &Error>,
+    ) -> Result<(), Error> {
+        let Some(status) = status::of(&foo.view, result, Timestamp::now()) else {
+            return Ok(());
+        };
+        let news = status != foo.view.status;
+        if news {
+            let metadata =
+                json!({ "uid": foo.view.uid, "resourceVersion": foo.version.to_string() });
+            let patch = json!({ "metadata": metadata, "status": status });
+            self.patch(&self.foos, key, Some("status"), &Patch::Merge(&patch))
+                .await?;
+        }
+        match result {
+            Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
+            Err(error) if news => {
+                self.events.send(key, &foo.view.uid, Event::failed(error));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn create(&self, key: &Key, manifest: &Manifest) -> Result<Arc<Deployment>, Error> {
+        let mark = self.deployments.mark(key);
+        let url = Object::<Deployment>::url_path(&(), Some(key.namespace()));
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let body =
+            serde_json::to_vec(manifest).map_err(|error| Error::Transient(error.to_string()))?;
+        let request = Request::new(url)
+            .create(&params, body)
+            .map_err(kube::Error::BuildRequest)?;
+        let answer = self.client.request::<Object<Deployment>>(request).await?;
+        Ok(self.deployments.observe(answer, mark))
+    }
+
+    async fn patch<V: View>(
+        &self,
+        cache: &Cache<V>,
+        key: &Key,
+        subresource: Option<&str>,
+        patch: &Patch<&Value>,
+    ) -> Result<Arc<V>, Error> {
+        let mark = cache.mark(key);
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api::<V>(key);
+        let answer = match subresource {
+            None => api.patch(key.name(), &params, patch).await?,
+            Some(subresource) => {
+                api.patch_subresource(subresource, key.name(), &params, patch)
+                    .await?
+            }
+        };
+        Ok(cache.observe(answer, mark))
+    }
+
+    fn api<V: View>(&self, key: &Key) -> Api<Object<V>> {
+        Api::namespaced(self.client.clone(), key.namespace())
+    }
+}

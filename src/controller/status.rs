@@ -1,0 +1,158 @@
+//! From a Foo and its Deployment to the Foo's status. Pure: no client in sight, and the time is told.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+use super::{
+    error::Error,
+    key::Key,
+    view::{Deployment, Foo, Labels},
+};
+use crate::api::FooStatus;
+
+/// What became of a Foo's Deployment.
+#[derive(Clone, Debug)]
+pub struct Deployed {
+    /// The Deployment's key.
+    pub key: Key,
+    /// The Deployment as it is now.
+    pub view: std::sync::Arc<Deployment>,
+    /// Whether anything was written to get there.
+    pub changed: bool,
+}
+
+/// The status that tells how it went; `None` where that is nothing to bother the user with.
+#[must_use]
+pub fn of(foo: &Foo, result: Result<&Deployed, &Error>, now: Timestamp) -> Option<FooStatus> {
+    let old = &foo.status;
+    let (ready, progressing, deployment) = match result {
+        Ok(deployed) => {
+            let (ready, progressing) = verdicts(deployed);
+            (ready, progressing, Some(deployed))
+        }
+        Err(error) => {
+            let verdict = Verdict {
+                status: false,
+                reason: error.reason()?,
+                message: error.to_string(),
+            };
+            (verdict.clone(), verdict, None)
+        }
+    };
+    let serving = match deployment {
+        // Row R11: the old Deployment serves until the new one is available.
+        Some(deployed) if ready.status => Some(deployed.key.name().to_owned()),
+        Some(deployed) => old
+            .deployment_name
+            .clone()
+            .or_else(|| Some(deployed.key.name().to_owned())),
+        None => old.deployment_name.clone(),
+    };
+    let view = deployment.map(|deployed| &*deployed.view);
+    let mut conditions: Vec<Condition> = old
+        .conditions
+        .iter()
+        .filter(|c| c.type_ != "Ready" && c.type_ != "Progressing")
+        .cloned()
+        .collect();
+    conditions.push(ready.into_condition("Ready", foo, now));
+    conditions.push(progressing.into_condition("Progressing", foo, now));
+    Some(FooStatus {
+        available_replicas: Some(view.map_or(0, |view| view.progress.available)),
+        observed_generation: Some(foo.generation),
+        replicas: Some(view.map_or(0, |view| view.progress.replicas)),
+        selector: view
+            .map(|view| selector(&view.selector))
+            .or_else(|| old.selector.clone()),
+        deployment_name: serving,
+        conditions,
+    })
+}
+
+/// Whether all that the Deployment asks for is there: `kubectl rollout status` would say so, too.
+#[must_use]
+pub fn is_complete(deployment: &Deployment) -> bool {
+    let progress = &deployment.progress;
+    !deployment.deleting
+        && progress.observed_generation >= deployment.generation
+        && progress.updated >= deployment.replicas
+        && progress.replicas <= progress.updated
+        && progress.available >= deployment.replicas
+}
+
+#[derive(Clone)]
+struct Verdict {
+    status: bool,
+    reason: &'static str,
+    message: String,
+}
+
+fn verdicts(deployed: &Deployed) -> (Verdict, Verdict) {
+    let view = &deployed.view;
+    let message = format!(
+        "Deployment {:?} has {} of {} replicas available",
+        deployed.key.name(),
+        view.progress.available,
+        view.replicas
+    );
+    let verdict = |status, reason| Verdict {
+        status,
+        reason,
+        message: message.clone(),
+    };
+    if is_complete(view) {
+        (
+            verdict(true, "DeploymentAvailable"),
+            verdict(false, "DeploymentComplete"),
+        )
+    } else if view.deleting {
+        let message = format!("Deployment {:?} is being deleted", deployed.key.name());
+        let verdict = |status| Verdict {
+            status,
+            reason: "DeploymentDeleting",
+            message: message.clone(),
+        };
+        (verdict(false), verdict(true))
+    } else if view.progress.stuck && view.progress.observed_generation >= view.generation {
+        (
+            verdict(false, "ProgressDeadlineExceeded"),
+            verdict(false, "ProgressDeadlineExceeded"),
+        )
+    } else {
+        (
+            verdict(false, "DeploymentProgressing"),
+            verdict(true, "DeploymentProgressing"),
+        )
+    }
+}
+
+impl Verdict {
+    /// A condition that stays as it is keeps its time, so that comparing statuses compares what they say.
+    fn into_condition(self, type_: &str, foo: &Foo, now: Timestamp) -> Condition {
+        let status = if self.status { "True" } else { "False" };
+        let old = foo
+            .status
+            .conditions
+            .iter()
+            .find(|c| c.type_ == type_ && c.status == status);
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: self.reason.to_owned(),
+            message: self.message,
+            observed_generation: Some(foo.generation),
+            last_transition_time: old.map_or(Time(now), |old| old.last_transition_time.clone()),
+        }
+    }
+}
+
+/// The labels as the text that the scale subresource wants (row A6).
+fn selector(labels: &Labels) -> String {
+    let pairs = labels
+        .to_map()
+        .into_iter()
+        .map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
+}

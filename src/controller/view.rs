@@ -1,0 +1,390 @@
+//! What the caches keep of a Foo and of a Deployment: the fields that reconcile reads, and nothing else.
+//!
+//! Everything else (managedFields, foreign annotations, the pod template's other fields) is skipped while
+//! the JSON is being read, without ever being allocated. Nothing that a user stored can make an object
+//! undecodable: a Foo whose spec or status has another shape is kept with the complaint, so that it can be
+//! told about it (row R7) and the others are not held up.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{api::apps::v1 as apps, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::core::NamespaceResourceScope;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+
+use super::key::Key;
+use crate::api::{self, FooSpec, FooStatus};
+
+/// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
+pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
+
+/// A Foo as the cache keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Foo {
+    /// `metadata.uid`: tells this Foo from an earlier one of the same name.
+    pub uid: Box<str>,
+    /// `metadata.generation`: grows with each change of the spec.
+    pub generation: i64,
+    /// Whether the Foo is being deleted (row R8).
+    pub deleting: bool,
+    /// The spec, or what is wrong with it.
+    pub spec: Result<FooSpec, Box<str>>,
+    /// The status as last written; the default when there is none or it has another shape.
+    pub status: FooStatus,
+}
+
+/// A Deployment as the cache keeps it, whoever made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deployment {
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// The Foo that controls it, if one does (row R10).
+    pub owner: Option<Owner>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// The generation of the Foo that it was last made from ([`GENERATION_ANNOTATION`]).
+    pub foo_generation: Option<i64>,
+    /// `metadata.labels`.
+    pub labels: Labels,
+    /// `spec.selector.matchLabels`.
+    pub selector: Labels,
+    /// `spec.template.metadata.labels`.
+    pub pod_labels: Labels,
+    /// The image of the container `nginx`.
+    pub image: Option<Box<str>>,
+    /// `spec.replicas`.
+    pub replicas: i32,
+    /// What the Deployment controller says of it.
+    pub progress: Progress,
+}
+
+/// The controller ownerReference of a Deployment, where it names a Foo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The Foo's name.
+    pub name: Box<str>,
+    /// The Foo's UID.
+    pub uid: Box<str>,
+}
+
+/// The labels that the controller owns (row R1); others are nobody's business here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// `app`
+    pub app: Option<Box<str>>,
+    /// `controller`: the Foo's name.
+    pub controller: Option<Box<str>>,
+}
+
+/// `status` of a Deployment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The Deployment's generation that the counts are about.
+    pub observed_generation: i64,
+    /// Pods that it has.
+    pub replicas: i32,
+    /// Pods that are made from its current template.
+    pub updated: i32,
+    /// Pods that are available.
+    pub available: i32,
+    /// Whether it has given up making progress (`ProgressDeadlineExceeded`).
+    pub stuck: bool,
+}
+
+/// A kind of object that can be cached: how it is asked for, and how its JSON becomes a view.
+pub trait View: Clone + std::fmt::Debug + PartialEq + Send + Sync + Sized + 'static {
+    /// The JSON's own shape.
+    type Raw: for<'de> Deserialize<'de>;
+    /// API group, version, kind and plural.
+    const RESOURCE: (&'static str, &'static str, &'static str, &'static str);
+    /// Takes over what is kept.
+    fn from_raw(raw: Self::Raw) -> (Metadata, Self);
+    /// The other object of the same namespace that this one speaks of: a Foo the Deployment that it wants,
+    /// a Deployment the Foo that controls it.
+    fn refers_to(&self) -> Option<&str>;
+}
+
+/// An object as it arrives: its view, and what the cache files it under.
+#[derive(Clone, Debug)]
+pub struct Object<V> {
+    // kube's watcher reads the resourceVersion from here; the other fields stay empty.
+    meta: ObjectMeta,
+    /// `namespace/name`.
+    pub key: Key,
+    /// `metadata.resourceVersion` as a number: comparable within a resource type (KEP-5504), which every
+    /// supported API server's is. 0 where it is not a number.
+    pub version: u64,
+    /// What is kept of it.
+    pub view: V,
+}
+
+impl<'de, V: View> Deserialize<'de> for Object<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (metadata, view) = V::from_raw(V::Raw::deserialize(deserializer)?);
+        Ok(Self {
+            key: Key::new(&metadata.namespace, &metadata.name),
+            version: metadata.resource_version.parse().unwrap_or(0),
+            meta: ObjectMeta {
+                resource_version: Some(metadata.resource_version),
+                ..ObjectMeta::default()
+            },
+            view,
+        })
+    }
+}
+
+impl<V: View> kube::Resource for Object<V> {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn group((): &()) -> std::borrow::Cow<'_, str> {
+        V::RESOURCE.0.into()
+    }
+    fn version((): &()) -> std::borrow::Cow<'_, str> {
+        V::RESOURCE.1.into()
+    }
+    fn kind((): &()) -> std::borrow::Cow<'_, str> {
+        V::RESOURCE.2.into()
+    }
+    fn plural((): &()) -> std::borrow::Cow<'_, str> {
+        V::RESOURCE.3.into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+/// The parts of `metadata` that are read.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    resource_version: String,
+    uid: Box<str>,
+    #[serde(default)]
+    generation: i64,
+    #[serde(default, deserialize_with = "is_there")]
+    deletion_timestamp: bool,
+    labels: Option<Labels>,
+    annotations: Option<Annotations>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    #[serde(rename = "samplecontroller.k8s.io/foo-generation")]
+    generation: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OwnerReference {
+    api_version: String,
+    kind: String,
+    name: Box<str>,
+    uid: Box<str>,
+    #[serde(default)]
+    controller: bool,
+}
+
+/// The JSON of a Foo.
+#[derive(Deserialize)]
+pub struct RawFoo {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: serde_json::Value,
+    #[serde(default)]
+    status: serde_json::Value,
+}
+
+impl View for Foo {
+    type Raw = RawFoo;
+    const RESOURCE: (&'static str, &'static str, &'static str, &'static str) =
+        (api::GROUP, api::VERSION, api::KIND, api::PLURAL);
+
+    fn from_raw(mut raw: RawFoo) -> (Metadata, Self) {
+        let view = Self {
+            uid: std::mem::take(&mut raw.metadata.uid),
+            generation: raw.metadata.generation,
+            deleting: raw.metadata.deletion_timestamp,
+            spec: FooSpec::deserialize(raw.spec).map_err(|error| format!("spec: {error}").into()),
+            status: FooStatus::deserialize(raw.status).unwrap_or_default(),
+        };
+        (raw.metadata, view)
+    }
+
+    fn refers_to(&self) -> Option<&str> {
+        self.spec
+            .as_ref()
+            .ok()
+            .map(|spec| spec.deployment_name.as_str())
+    }
+}
+
+/// The JSON of a Deployment.
+#[derive(Deserialize)]
+pub struct RawDeployment {
+    metadata: Metadata,
+    spec: RawDeploymentSpec,
+    #[serde(default)]
+    status: RawDeploymentStatus,
+}
+
+#[derive(Deserialize)]
+struct RawDeploymentSpec {
+    #[serde(default = "one")]
+    replicas: i32,
+    #[serde(default)]
+    selector: RawSelector,
+    template: RawTemplate,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSelector {
+    #[serde(default)]
+    match_labels: Labels,
+}
+
+#[derive(Deserialize)]
+struct RawTemplate {
+    #[serde(default)]
+    metadata: RawTemplateMetadata,
+    #[serde(default)]
+    spec: RawPodSpec,
+}
+
+#[derive(Default, Deserialize)]
+struct RawTemplateMetadata {
+    #[serde(default)]
+    labels: Labels,
+}
+
+#[derive(Default, Deserialize)]
+struct RawPodSpec {
+    #[serde(default)]
+    containers: Vec<RawContainer>,
+}
+
+#[derive(Deserialize)]
+struct RawContainer {
+    name: String,
+    #[serde(default)]
+    image: Option<Box<str>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDeploymentStatus {
+    observed_generation: i64,
+    replicas: i32,
+    updated_replicas: i32,
+    available_replicas: i32,
+    conditions: Vec<RawCondition>,
+}
+
+#[derive(Deserialize)]
+struct RawCondition {
+    #[serde(default)]
+    reason: String,
+}
+
+impl View for Deployment {
+    type Raw = RawDeployment;
+    const RESOURCE: (&'static str, &'static str, &'static str, &'static str) = {
+        use k8s_openapi::Resource as R;
+        type D = apps::Deployment;
+        (
+            <D as R>::GROUP,
+            <D as R>::VERSION,
+            <D as R>::KIND,
+            <D as R>::URL_PATH_SEGMENT,
+        )
+    };
+
+    fn from_raw(mut raw: RawDeployment) -> (Metadata, Self) {
+        let metadata = &mut raw.metadata;
+        let view = Self {
+            uid: std::mem::take(&mut metadata.uid),
+            owner: metadata
+                .owner_references
+                .take()
+                .and_then(|owners| owners.into_iter().find_map(OwnerReference::of_foo)),
+            deleting: metadata.deletion_timestamp,
+            generation: metadata.generation,
+            foo_generation: metadata
+                .annotations
+                .as_ref()
+                .and_then(|annotations| annotations.generation.as_ref()?.parse().ok()),
+            labels: metadata.labels.take().unwrap_or_default(),
+            selector: raw.spec.selector.match_labels,
+            pod_labels: raw.spec.template.metadata.labels,
+            image: raw
+                .spec
+                .template
+                .spec
+                .containers
+                .into_iter()
+                .find(|container| container.name == super::desired::CONTAINER)
+                .and_then(|container| container.image),
+            replicas: raw.spec.replicas,
+            progress: Progress {
+                observed_generation: raw.status.observed_generation,
+                replicas: raw.status.replicas,
+                updated: raw.status.updated_replicas,
+                available: raw.status.available_replicas,
+                stuck: raw
+                    .status
+                    .conditions
+                    .iter()
+                    .any(|c| c.reason == "ProgressDeadlineExceeded"),
+            },
+        };
+        (raw.metadata, view)
+    }
+
+    fn refers_to(&self) -> Option<&str> {
+        self.owner.as_ref().map(|owner| &*owner.name)
+    }
+}
+
+impl OwnerReference {
+    /// Row R10: only a controller reference to a Foo of our API group, in whatever version, counts.
+    fn of_foo(self) -> Option<Owner> {
+        let group = self
+            .api_version
+            .split_once('/')
+            .map_or("", |(group, _)| group);
+        (self.controller && self.kind == api::KIND && group == api::GROUP).then_some(Owner {
+            name: self.name,
+            uid: self.uid,
+        })
+    }
+}
+
+impl Labels {
+    /// As label map of an object.
+    #[must_use]
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        [("app", &self.app), ("controller", &self.controller)]
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.as_deref()?.to_owned())))
+            .collect()
+    }
+}
+
+fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
+// The API server's default, which it fills in before anything is stored.
+fn one() -> i32 {
+    1
+}

@@ -1,0 +1,298 @@
+//! A real control plane for a test: `mod cluster;`, then [`shared`] for a namespace on the server that all tests of a file
+//! share, or [`Cluster::start`] for a server that the test may break. The processes belong to the supervisor (the example
+//! `cluster`), so that a test can end in any way and leave nothing.
+#![allow(dead_code, reason = "each test file uses its part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod audit;
+mod ready;
+
+use std::{
+    fmt::Debug,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tokio::{io::AsyncWriteExt, time::Instant};
+
+pub use audit::AuditEvent;
+pub use ready::{Ready, bound_command};
+
+/// What a control plane has beyond etcd and kube-apiserver.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// An audit log, for [`Cluster::audit`].
+    pub audit: bool,
+    /// kube-controller-manager, kube-scheduler, and a kwok node whose pods become Ready a second after they are scheduled.
+    pub controllers: bool,
+}
+
+/// A running control plane; dropped, it is gone.
+pub struct Cluster {
+    ready: Ready,
+    supervisor: Arc<Mutex<Supervisor>>,
+}
+
+/// The control plane that the tests of one file share, without audit log and controllers. It ends with the process.
+pub fn shared() -> &'static Cluster {
+    static SHARED: OnceLock<Cluster> = OnceLock::new();
+    SHARED.get_or_init(|| Cluster::start(Options::default()))
+}
+
+impl Cluster {
+    /// Starts a control plane and waits (blocking, seconds; minutes where its programs are to be built) until it serves.
+    pub fn start(options: Options) -> Self {
+        let mut command = Command::new(supervisor());
+        command.args(options.audit.then_some("--audit"));
+        command.args(options.controllers.then_some("--controllers"));
+        let (supervisor, ready) = Supervisor::start(command);
+        Self {
+            ready,
+            supervisor: Arc::new(Mutex::new(supervisor)),
+        }
+    }
+
+    /// What the supervisor told about it; the API server's pid is the first one's.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// A kubeconfig of the user `admin`.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.ready.kubeconfig
+    }
+
+    /// A kubeconfig of another of [`Ready::tokens`]' users.
+    pub fn kubeconfig_of(&self, user: &str) -> PathBuf {
+        assert!(self.ready.tokens.contains_key(user), "no user {user}");
+        self.ready.dir.join(format!("{user}.kubeconfig"))
+    }
+
+    /// The configuration that [`Self::kubeconfig`] amounts to.
+    pub async fn kube_config(&self) -> Config {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).unwrap();
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .unwrap()
+    }
+
+    /// A client of the user `admin`. It lives on the calling test's runtime: tests must not share one.
+    pub async fn client(&self) -> Client {
+        self.kube_config().await.try_into().unwrap()
+    }
+
+    /// Creates a namespace whose name starts with `prefix` and nobody else has.
+    pub async fn namespace(&self, prefix: &str) -> String {
+        let name = format!(
+            "{prefix}-{}",
+            &uuid::Uuid::new_v4().simple().to_string()[..8]
+        );
+        self.kubectl(&["create", "namespace", &name])
+            .await
+            .success();
+        name
+    }
+
+    /// Installs the CRD from `deploy/crd.yaml` and waits until the API server serves it.
+    pub async fn install_crd(&self) {
+        let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
+        self.kubectl(&["apply", "-f", crd]).await.success();
+        self.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=30s",
+            "-f",
+            crd,
+        ])
+        .await
+        .success();
+    }
+
+    /// Runs kubectl as `admin`.
+    pub async fn kubectl(&self, args: &[&str]) -> Output {
+        self.kubectl_stdin(args, "").await
+    }
+
+    /// Runs kubectl as `admin`, with `input` to read (`-f -`).
+    pub async fn kubectl_stdin(&self, args: &[&str], input: &str) -> Output {
+        let mut command = bound_command(self.ready.bin.join("kubectl"));
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(args)
+            // Its discovery cache would go there.
+            .env("HOME", &self.ready.dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = tokio::process::Command::from(command)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let (written, output) = tokio::join!(
+            async move { stdin.write_all(input.as_bytes()).await },
+            child.wait_with_output(),
+        );
+        // It may end without reading everything, or anything.
+        let _ = written;
+        let output = output.unwrap();
+        Output {
+            command: args.join(" "),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+            status: output.status,
+        }
+    }
+
+    /// The audit log so far; it takes [`Options::audit`]. A request is in it by the time that its answer arrives.
+    pub fn audit(&self) -> Vec<AuditEvent> {
+        let log = self.ready.audit_log.as_ref().expect("Options::audit");
+        audit::parse(&std::fs::read_to_string(log).unwrap())
+    }
+
+    /// Kills the API server, as a crash would.
+    pub async fn kill_apiserver(&self) {
+        self.command("kill").await;
+    }
+
+    /// Starts the killed API server again, on its port and with its data, and waits until it is ready.
+    pub async fn start_apiserver(&self) {
+        self.command("start").await;
+    }
+
+    /// Makes the API server stand still: connections stay open, nothing answers.
+    pub async fn freeze_apiserver(&self) {
+        self.command("freeze").await;
+    }
+
+    /// Ends [`Self::freeze_apiserver`].
+    pub async fn thaw_apiserver(&self) {
+        self.command("thaw").await;
+    }
+
+    async fn command(&self, line: &'static str) {
+        let supervisor = self.supervisor.clone();
+        // A thread of its own, so that what runs on the test's runtime goes on meanwhile.
+        tokio::task::spawn_blocking(move || supervisor.lock().unwrap().command(line))
+            .await
+            .unwrap();
+    }
+}
+
+/// What a kubectl said.
+#[derive(Debug)]
+pub struct Output {
+    command: String,
+    pub stdout: String,
+    pub stderr: String,
+    pub status: ExitStatus,
+}
+
+impl Output {
+    /// Its stdout; panics with its stderr when it failed.
+    pub fn success(self) -> String {
+        assert!(
+            self.status.success(),
+            "kubectl {}: {}",
+            self.command,
+            self.stderr
+        );
+        self.stdout
+    }
+}
+
+/// The supervisor's process and its two pipes. Dropped, it ends, and its end is waited for.
+pub struct Supervisor {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Supervisor {
+    /// Starts the given supervisor and waits until its control plane is ready.
+    pub fn start(mut command: Command) -> (Self, Ready) {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut supervisor = Self {
+            child,
+            stdin,
+            stdout,
+        };
+        let ready = supervisor.answer();
+        (supervisor, serde_json::from_value(ready).unwrap())
+    }
+
+    fn command(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
+        let answer = self.answer();
+        assert!(answer.get("error").is_none(), "{line}: {answer}");
+    }
+
+    fn answer(&mut self) -> serde_json::Value {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        serde_json::from_str(&line)
+            .expect("an answer of the supervisor, which says on stderr why there is none")
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The supervisor's program, beside the test's own: `target/debug/examples/cluster`.
+pub fn supervisor() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .join("examples/cluster");
+    assert!(
+        path.exists(),
+        "`cargo test --test NAME` builds no examples: run `cargo build --example cluster` first"
+    );
+    path
+}
+
+/// Calls `probe` until it finds something, and returns that; panics with `what` and the last thing that `probe` saw instead
+/// when it has found nothing by `deadline`.
+pub async fn eventually<T, S: Debug>(
+    deadline: Duration,
+    what: &str,
+    mut probe: impl AsyncFnMut() -> Result<T, S>,
+) -> T {
+    const POLL: Duration = Duration::from_millis(25);
+    let end = Instant::now() + deadline;
+    let mut last = None;
+    loop {
+        match tokio::time::timeout_at(end, probe()).await {
+            Ok(Ok(found)) => return found,
+            Ok(Err(seen)) => last = Some(seen),
+            Err(tokio::time::error::Elapsed { .. }) => {
+                panic!("{what}: not within {deadline:?}; last seen: {last:?}")
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}

@@ -1,0 +1,110 @@
+//! Owns a real control plane, for tests and for the demo: etcd and kube-apiserver on free loopback ports, in a folder of
+//! their own. Whatever happens to who started it, nothing is left: it ends, and takes its children and its folder with it,
+//! when its stdin reaches its end or it gets SIGINT or SIGTERM; killed itself, the kernel kills its children, and the next
+//! supervisor removes the folder.
+//!
+//! `cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`ready::Ready`]), and then answers each
+//! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server) with `{}` or `{"error": …}`. `--audit` keeps an audit
+//! log; `--controllers` adds kube-controller-manager, kube-scheduler and a kwok node whose pods become Ready.
+#![allow(clippy::print_stderr, reason = "a program whose user reads its stderr")]
+
+mod control_plane;
+mod ready;
+
+use std::{
+    error::Error,
+    io::{BufRead, Write},
+    process::ExitCode,
+};
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot},
+};
+
+use control_plane::ControlPlane;
+
+/// Anything that went wrong, to be shown to a person.
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+// One thread: children are bound to the thread that spawned them, so that must be the one that lives as long as the process.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("control plane: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
+    let (mut audit, mut controllers) = (false, false);
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
+            "--audit" => audit = true,
+            "--controllers" => controllers = true,
+            other => return Err(format!("{other}: want --audit, --controllers or nothing").into()),
+        }
+    }
+    let bin = control_plane::programs()?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (lines, stdin_ended) = stdin();
+
+    let mut plane = ControlPlane::new(bin, audit, controllers)?;
+    let result = tokio::select! {
+        result = serve(&mut plane, lines) => result,
+        _ = stdin_ended => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
+    plane.stop().await;
+    result
+}
+
+/// The lines of stdin, and its end. A thread of its own reads it: tokio's stdin would keep the process from ending.
+fn stdin() -> (mpsc::UnboundedReceiver<String>, oneshot::Receiver<()>) {
+    let (line, lines) = mpsc::unbounded_channel();
+    let (open, ended) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _open = open;
+        for read in std::io::stdin()
+            .lock()
+            .lines()
+            .map_while(std::io::Result::ok)
+        {
+            if line.send(read).is_err() {
+                return;
+            }
+        }
+    });
+    (lines, ended)
+}
+
+async fn serve(plane: &mut ControlPlane, mut lines: mpsc::UnboundedReceiver<String>) -> Result<()> {
+    plane.start().await?;
+    say(&serde_json::to_value(plane.ready())?)?;
+    while let Some(line) = lines.recv().await {
+        let done = match line.trim() {
+            "kill" => plane.kill_apiserver().await,
+            "start" => plane.start_apiserver().await,
+            "freeze" => plane.signal_apiserver(rustix::process::Signal::STOP),
+            "thaw" => plane.signal_apiserver(rustix::process::Signal::CONT),
+            other => Err(format!("{other}: want kill, start, freeze or thaw").into()),
+        };
+        say(&match done {
+            Ok(()) => serde_json::json!({}),
+            Err(error) => serde_json::json!({ "error": error.to_string() }),
+        })?;
+    }
+    // The select in `run` ends when stdin does.
+    std::future::pending().await
+}
+
+fn say(line: &serde_json::Value) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
+}
