@@ -174,3 +174,130 @@ where
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use crate::election::{
+        fake::{FakeApi, Mood, Seen},
+        term::Clock,
+    };
+    use kube::{Client, client::ClientBuilder};
+    use tokio::time::{Instant, advance};
+
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/n/deployments";
+
+    fn fenced(api: &FakeApi, term: watch::Receiver<Option<Term>>) -> Client {
+        ClientBuilder::new(api.service(), "default")
+            .with_layer(&FenceLayer::new(term))
+            .build()
+    }
+
+    fn term(left: Duration) -> Term {
+        let start = Instant::now();
+        Term::new(1, 0, left, Clock::from_fn(move || start.elapsed()))
+    }
+
+    async fn send(client: &Client, method: Method, uri: &str) -> kube::Result<()> {
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .body(Body::empty())
+            .unwrap();
+        client.send(request).await.map(drop)
+    }
+
+    fn uris(requests: Vec<Seen>) -> Vec<String> {
+        requests.into_iter().map(|seen| seen.uri).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn i2_no_mutation_without_a_live_term() {
+        let api = FakeApi::new();
+        let (sender, receiver) = watch::channel(None);
+        let client = fenced(&api, receiver);
+        let refused = async || {
+            for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+                assert!(is_refused(
+                    &send(&client, method, DEPLOYMENTS).await.unwrap_err()
+                ));
+            }
+            assert!(uris(api.requests()).is_empty(), "nothing was sent");
+        };
+        refused().await;
+        sender.send_replace(Some(term(Duration::from_secs(3))));
+        send(&client, Method::POST, DEPLOYMENTS).await.unwrap();
+        assert_eq!(
+            uris(api.requests()),
+            [format!("{DEPLOYMENTS}?timeout=3000ms")]
+        );
+
+        advance(Duration::from_millis(2999)).await;
+        send(
+            &client,
+            Method::PATCH,
+            &format!("{DEPLOYMENTS}/d?&fieldManager=f"),
+        )
+        .await
+        .unwrap();
+        assert_eq!(
+            uris(api.requests()),
+            [format!("{DEPLOYMENTS}/d?&fieldManager=f&timeout=1ms")]
+        );
+
+        advance(Duration::from_micros(1)).await;
+        refused().await;
+        sender.send_replace(Some(Term::unlimited()));
+        send(&client, Method::DELETE, DEPLOYMENTS).await.unwrap();
+        assert_eq!(
+            uris(api.requests()),
+            [format!("{DEPLOYMENTS}?timeout=10000ms")]
+        );
+        sender.send_replace(None);
+        refused().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_standby_reads_and_writes_events() {
+        let api = FakeApi::new();
+        let client = fenced(&api, watch::channel(None).1);
+        send(&client, Method::GET, DEPLOYMENTS).await.unwrap();
+        for path in [
+            "/api/v1/namespaces/n/events",
+            "/apis/events.k8s.io/v1/namespaces/n/events/e",
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            "/apis/authentication.k8s.io/v1/tokenreviews",
+        ] {
+            send(&client, Method::POST, path).await.unwrap();
+        }
+        for path in [
+            "/apis/apps/v1/namespaces/n/deployments/events",
+            "/apis/apps/v1/namespaces/events/deployments/events",
+        ] {
+            assert!(
+                is_refused(&send(&client, Method::PATCH, path).await.unwrap_err()),
+                "{path}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h6_a_mutation_ends_with_its_term_at_the_latest() {
+        for (left, limit) in [
+            (Duration::from_secs(3), Duration::from_secs(3)),
+            (Duration::MAX, MUTATION_TIMEOUT),
+        ] {
+            let api = FakeApi::new();
+            api.mood(Mood::Hangs);
+            let client = fenced(&api, watch::channel(Some(term(left))).1);
+            let start = Instant::now();
+            let error = send(&client, Method::POST, DEPLOYMENTS).await.unwrap_err();
+            assert_eq!(start.elapsed(), limit);
+            assert!(
+                error.to_string().contains("may or may not") && !is_refused(&error),
+                "{error}"
+            );
+        }
+    }
+}

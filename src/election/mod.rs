@@ -1,6 +1,482 @@
-//! Who may act.
+//! Who may act: the loop around `kube-leader-election` that publishes this replica's term, `Option<Term>`.
+//!
+//! [`decide`] says what to do next and knows no I/O; [`lease_guard`] makes what the crate sends and believes safe; this
+//! module does what was decided. The Lease is held at most until a deadline that lies well before anybody else may take
+//! it, and [`fence`] keeps the controller's writes within it.
 
+pub mod decide;
+#[cfg(test)]
+mod fake;
 pub mod fence;
+mod identity;
+pub mod lease_guard;
 mod term;
+#[cfg(test)]
+mod tests;
 
+pub use identity::Identity;
 pub use term::{Clock, Term};
+
+use crate::config::LeaderElection;
+use decide::{Action, Elector, Event, Held, Outcome, Timing};
+use futures::{StreamExt, stream::BoxStream};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
+use kube::{
+    Api, Client,
+    client::ClientBuilder,
+    runtime::{
+        WatchStreamExt,
+        events::{self, EventType, Recorder, Reporter},
+        watcher,
+    },
+};
+use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
+use lease_guard::LeaseGuardLayer;
+use std::{pin::pin, time::Duration};
+use tokio::{sync::watch, task::JoinSet, time};
+use tracing::{debug, info, warn};
+
+/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long an event about a change of leader may take; nobody waits for it but the end of the process.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
+const CONFLICTS: u32 = 2;
+
+/// Why an election cannot be held at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The lease's client could not be built.
+    #[error("cannot build the lease's client: {0}")]
+    Client(#[source] kube::Error),
+    /// No identity can be made of these names (H9).
+    #[error(
+        "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
+    )]
+    Identity(String),
+}
+
+/// What an election needs.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// How to reach the API server; timeouts and retries are the election's own.
+    pub kube: kube::Config,
+    /// The election's configuration.
+    pub settings: LeaderElection,
+    /// Who stands.
+    pub identity: Identity,
+}
+
+/// Stands in the election until `stop`, and publishes each term in `term`, `None` between them.
+///
+/// A lost term is not the end: this replica goes on standing. `stop` is to resolve once the work is drained: then the
+/// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
+///
+/// # Errors
+/// [`Error::Client`] if no client can be built. An API server that is down or refuses is no error: the election goes on
+/// asking.
+pub async fn run(
+    Election {
+        mut kube,
+        settings,
+        identity,
+    }: Election,
+    term: watch::Sender<Option<Term>>,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), Error> {
+    if !settings.enabled {
+        term.send_replace(Some(Term::unlimited()));
+        stop.await;
+        term.send_replace(None);
+        return Ok(());
+    }
+    // As controller-runtime does it: one hung request must not cost the term.
+    let call = (settings.renew_deadline / 2).max(Duration::from_secs(1));
+    kube.default_retry = false;
+    kube.connect_timeout = Some(call);
+    kube.write_timeout = Some(call);
+    // A watch that is silent for a whole lease has nothing to say, or says it to nobody.
+    kube.read_timeout = Some(settings.lease_duration);
+    let guard = LeaseGuardLayer::new(Clock::boottime(), call, settings.lease_duration);
+    let client = ClientBuilder::try_from(kube)
+        .map_err(Error::Client)?
+        .with_layer(&guard)
+        .build();
+    Standing::new(
+        Clock::boottime(),
+        &settings,
+        identity,
+        client,
+        guard,
+        call,
+        term,
+    )
+    .run(stop)
+    .await;
+    Ok(())
+}
+
+/// The loop's hands: what [`Elector`] decides is done here.
+struct Standing {
+    elector: Elector,
+    clock: Clock,
+    lock: LeaseLock,
+    guard: LeaseGuardLayer,
+    leases: Api<Lease>,
+    announcer: Announcer,
+    term: watch::Sender<Option<Term>>,
+    published: Option<Held>,
+    identity: Identity,
+    name: String,
+    /// `namespace/name`, for logs.
+    lease: String,
+    retry_period: Duration,
+    call: Duration,
+    /// The leader as last logged.
+    leader: String,
+    /// What went wrong last, until an attempt succeeds: why a term is lost.
+    trouble: String,
+}
+
+type Watch = BoxStream<'static, watcher::Result<Option<Lease>>>;
+
+impl Standing {
+    /// A replica that stands with a `client` that has `guard` in it, whose calls last at most `call`.
+    fn new(
+        clock: Clock,
+        settings: &LeaderElection,
+        identity: Identity,
+        client: Client,
+        guard: LeaseGuardLayer,
+        call: Duration,
+        term: watch::Sender<Option<Term>>,
+    ) -> Self {
+        let namespace = identity::namespace(settings.lease_namespace.as_deref());
+        let name = settings.lease_name.clone();
+        let params = LeaseLockParams {
+            lease_name: name.clone(),
+            holder_id: identity.to_string(),
+            lease_ttl: settings.lease_duration,
+        };
+        let timing = Timing {
+            renew_deadline: settings.renew_deadline,
+            attempt: call,
+        };
+        Self {
+            elector: Elector::new(identity.to_string(), timing),
+            clock,
+            lock: LeaseLock::new(client.clone(), &namespace, params),
+            guard,
+            announcer: Announcer::new(client.clone(), &namespace, &name, &identity),
+            leases: Api::namespaced(client, &namespace),
+            term,
+            published: None,
+            identity,
+            lease: format!("{namespace}/{name}"),
+            name,
+            retry_period: settings.retry_period,
+            call,
+            leader: String::new(),
+            trouble: String::new(),
+        }
+    }
+
+    async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        let mut stopping = false;
+        let mut watch: Option<Watch> = None;
+        let mut event = Event::Tick;
+        loop {
+            let watched = self.elector.watching();
+            let action = self
+                .elector
+                .step(self.clock.now(), event, &self.guard.sighting());
+            self.publish(stopping);
+            if self.elector.held().is_some() || (watched && !self.elector.watching()) {
+                watch = None;
+            }
+            event = match action {
+                Action::Wait(until) => {
+                    let pause = until.saturating_sub(self.clock.now()).min(LOOK);
+                    tokio::select! {
+                        biased;
+                        () = &mut stop, if !stopping => {
+                            stopping = true;
+                            Event::Stop
+                        }
+                        seen = next(&mut watch, &self.leases, &self.name), if self.published.is_none() => {
+                            self.watched(seen)
+                        }
+                        () = time::sleep(pause) => Event::Tick,
+                    }
+                }
+                // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then.
+                Action::Try(within) => self.attempt(within).await,
+                Action::Release => {
+                    self.release().await;
+                    Event::Released
+                }
+                Action::Done => break,
+            };
+        }
+        self.announcer.finish().await;
+    }
+
+    /// Lets the world know of a term gained, renewed or lost: first the fence, then people.
+    fn publish(&mut self, stopping: bool) {
+        if self.elector.held() == self.published.as_ref() {
+            return;
+        }
+        let held = self.elector.held().cloned();
+        let term =
+            |held: &Held| Term::new(held.id, held.transitions, held.deadline, self.clock.clone());
+        self.term.send_replace(held.as_ref().map(term));
+        let before = std::mem::replace(&mut self.published, held.clone());
+        if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
+            return;
+        }
+        if let Some(Held {
+            uid, transitions, ..
+        }) = before
+        {
+            if !stopping {
+                let why = if self.trouble.is_empty() {
+                    "not renewed in time"
+                } else {
+                    &self.trouble
+                };
+                warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
+            }
+            self.announcer
+                .announce("StopLeading", "stopped leading", uid);
+        }
+        if let Some(Held {
+            uid, transitions, ..
+        }) = held
+        {
+            info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
+            self.announcer
+                .announce("BecomeLeader", "became leader", uid);
+        }
+    }
+
+    async fn attempt(&mut self, within: Duration) -> Event {
+        let sent = self.clock.now();
+        let outcome = match time::timeout(within, self.lock.try_acquire_or_renew()).await {
+            Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
+                self.outcome(lease)
+            }
+            Ok(Err(error)) => self.failed(&reason(&error)),
+            Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
+        };
+        let pause = self.retry_period.mul_f64(0.9 + 0.2 * chance());
+        Event::Tried {
+            sent,
+            outcome,
+            pause,
+        }
+    }
+
+    /// Believes what the API server's reply says, not what the crate made of it (H2).
+    fn outcome(&mut self, lease: Lease) -> Outcome {
+        let spec = lease.spec.unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        if holder == self.identity.as_str() {
+            self.trouble.clear();
+            self.leader.clear();
+            let uid = lease.metadata.uid.unwrap_or_default();
+            return Outcome::Held {
+                uid,
+                transitions: spec.lease_transitions.unwrap_or_default(),
+            };
+        }
+        self.trouble = format!("{holder} holds it");
+        self.standing_by(&holder);
+        Outcome::HeldBy(holder)
+    }
+
+    /// The same trouble is told once, not at every attempt.
+    fn failed(&mut self, trouble: &str) -> Outcome {
+        if self.trouble == trouble {
+            debug!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
+        } else {
+            warn!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
+            trouble.clone_into(&mut self.trouble);
+        }
+        Outcome::Failed
+    }
+
+    fn watched(&mut self, seen: watcher::Result<Option<Lease>>) -> Event {
+        match seen {
+            Ok(lease) => {
+                let news = self.guard.observe(lease.as_ref());
+                let holder = lease
+                    .and_then(|lease| lease.spec)
+                    .and_then(|spec| spec.holder_identity);
+                self.standing_by(&holder.unwrap_or_default());
+                Event::Watched { news }
+            }
+            Err(error) => {
+                debug!(
+                    lease = self.lease,
+                    "the watch of the lease is down, polling: {error}"
+                );
+                Event::WatchLost
+            }
+        }
+    }
+
+    fn standing_by(&mut self, leader: &str) {
+        if !leader.is_empty() && leader != self.leader && leader != self.identity.as_str() {
+            info!(lease = self.lease, holder = leader, "standing by");
+            leader.clone_into(&mut self.leader);
+        }
+    }
+
+    /// Gives the Lease back if it is ours. A conflict means that somebody has written it (H4): a rival, and there is
+    /// nothing to release, or an own renewal that came late, and there is.
+    async fn release(&mut self) {
+        let release = async {
+            let mut conflicts = 0;
+            loop {
+                match self.lock.step_down().await {
+                    Err(LockError::ReleaseLease(kube::Error::Api(status)))
+                        if status.code == 409 && conflicts < CONFLICTS =>
+                    {
+                        conflicts += 1;
+                    }
+                    done => return done,
+                }
+            }
+        };
+        let (lease, holder) = (&self.lease, &self.identity);
+        match time::timeout(self.call, release).await {
+            Ok(Ok(())) => info!(lease, %holder, "released the lease"),
+            Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => {
+                debug!(lease, leader, "nothing to release");
+            }
+            Ok(Err(error)) => {
+                warn!(lease, %holder, "could not release the lease, it will expire: {}", reason(&error));
+            }
+            Err(_) => {
+                warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call);
+            }
+        }
+    }
+}
+
+/// The next sight of the Lease from its watch, which is started when there is none.
+async fn next(
+    watch: &mut Option<Watch>,
+    leases: &Api<Lease>,
+    name: &str,
+) -> watcher::Result<Option<Lease>> {
+    let start = || {
+        watcher::watch_object(leases.clone(), name)
+            .default_backoff()
+            .boxed()
+    };
+    loop {
+        match watch.get_or_insert_with(start).next().await {
+            Some(seen) => return seen,
+            None => *watch = None,
+        }
+    }
+}
+
+/// What went wrong, without the debug output that kube adds to it.
+fn reason(error: &LockError) -> String {
+    let cause = match error {
+        LockError::ApiError { response } => {
+            return format!("{}: {}", response.reason, response.message);
+        }
+        LockError::GetLease(cause)
+        | LockError::CreateLease(cause)
+        | LockError::AcquireLease(cause)
+        | LockError::RenewLease(cause)
+        | LockError::ReleaseLease(cause)
+        | LockError::Kube(cause) => cause,
+        other => return other.to_string(),
+    };
+    match cause {
+        kube::Error::Api(status) => format!("{}: {}", status.reason, status.message),
+        kube::Error::Service(error) => {
+            let causes = std::iter::successors(error.source(), |error| error.source());
+            causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Evenly distributed between 0 and 1.
+fn chance() -> f64 {
+    let random = u32::from_ne_bytes(
+        *uuid::Uuid::new_v4()
+            .as_bytes()
+            .first_chunk()
+            .unwrap_or(&[0; 4]),
+    );
+    f64::from(random) / f64::from(u32::MAX)
+}
+
+/// Tells people of each change of leader by an event on the Lease, at its best effort and in nobody's way.
+struct Announcer {
+    recorder: Recorder,
+    lease: ObjectReference,
+    identity: Identity,
+    tasks: JoinSet<()>,
+}
+
+impl Announcer {
+    fn new(client: Client, namespace: &str, name: &str, identity: &Identity) -> Self {
+        let reporter = Reporter {
+            controller: env!("CARGO_PKG_NAME").into(),
+            instance: Some(identity.to_string()),
+        };
+        let lease = ObjectReference {
+            api_version: Some("coordination.k8s.io/v1".into()),
+            kind: Some("Lease".into()),
+            namespace: Some(namespace.into()),
+            name: Some(name.into()),
+            ..ObjectReference::default()
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            lease,
+            identity: identity.clone(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    fn announce(&mut self, action: &str, what: &str, uid: String) {
+        while self.tasks.try_join_next().is_some() {}
+        let recorder = self.recorder.clone();
+        let lease = ObjectReference {
+            uid: Some(uid),
+            ..self.lease.clone()
+        };
+        let event = events::Event {
+            type_: EventType::Normal,
+            reason: "LeaderElection".into(),
+            note: Some(format!("{} {what}", self.identity)),
+            action: action.into(),
+            secondary: None,
+        };
+        self.tasks.spawn(async move {
+            if let Err(error) = recorder.publish(&event, &lease).await {
+                debug!("no event about the change of leader: {error}");
+            }
+        });
+    }
+
+    async fn finish(mut self) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = time::timeout(EVENT_TIMEOUT, all).await;
+    }
+}

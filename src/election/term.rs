@@ -98,6 +98,6 @@ impl fmt::Debug for Term {
             .field("id", &self.id)
             .field("transitions", &self.transitions)
             .field("remaining", &self.remaining())
-            .finish()
+            .finish_non_exhaustive()
     }
 }

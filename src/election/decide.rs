@@ -1,0 +1,252 @@
+//! What an elector does next: a pure step from what it knows and what just happened to what it does.
+//!
+//! No I/O, no clock and no chance in here: times come in as arguments, in time since a fixed instant of the local
+//! clock. The same code is run by the loop in [`super`] and explored by the model in the tests.
+
+use std::time::Duration;
+
+/// What a Lease says, as far as the election goes.
+///
+/// `renewed` is compared and never read as a time: another machine's clock says nothing about ours (H5).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// The Lease object's UID: a Lease created again is another Lease.
+    pub uid: String,
+    /// Who holds it; empty when it was released.
+    pub holder: String,
+    /// How long the holder may be silent.
+    pub duration: Duration,
+    /// `spec.renewTime`, opaque.
+    pub renewed: String,
+    /// `spec.leaseTransitions`.
+    pub transitions: i32,
+}
+
+/// The Lease as last seen, and since when (client-go's observedTime, H5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sighting {
+    /// `None` while the Lease does not exist, and before the first look.
+    pub record: Option<Record>,
+    /// When this record was first seen.
+    pub since: Duration,
+}
+
+impl Sighting {
+    /// Takes note of what the Lease says at `now`; true when that is news.
+    pub fn observe(&mut self, now: Duration, record: Option<Record>) -> bool {
+        let news = self.record != record;
+        if news {
+            *self = Self { record, since: now };
+        }
+        news
+    }
+
+    /// When the Lease can be taken, if nothing else is seen of it: at once when nobody holds it, or else when its
+    /// holder has been silent for its whole duration.
+    #[must_use]
+    pub fn free_at(&self) -> Duration {
+        match &self.record {
+            Some(record) if !record.holder.is_empty() => self.since.saturating_add(record.duration),
+            _ => self.since,
+        }
+    }
+}
+
+/// The three times of an election, and the bound of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timing {
+    /// A leader that could not renew for this long stops leading (H6).
+    pub renew_deadline: Duration,
+    /// The longest that one attempt to acquire or renew may take (H6).
+    pub attempt: Duration,
+}
+
+/// The leadership that an elector has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// Counts the terms of this process from 1.
+    pub id: u64,
+    /// The Lease's UID.
+    pub uid: String,
+    /// The Lease's `leaseTransitions`.
+    pub transitions: i32,
+    /// When it ends, unless it is renewed.
+    pub deadline: Duration,
+}
+
+/// What just happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Time passed.
+    Tick,
+    /// The watch delivered the Lease: it works. `news` as [`Sighting::observe`] said.
+    Watched {
+        /// Whether the Lease differs from what was seen before.
+        news: bool,
+    },
+    /// The watch is down, or cannot be trusted.
+    WatchLost,
+    /// An attempt that began at `sent` ended; the next may begin `pause` after that.
+    Tried {
+        /// The instant before the attempt's first request was sent.
+        sent: Duration,
+        /// How it ended.
+        outcome: Outcome,
+        /// The jittered retry period.
+        pause: Duration,
+    },
+    /// The process wants to end, and its work has been drained.
+    Stop,
+    /// The release is done, or was given up.
+    Released,
+}
+
+/// How an attempt to acquire or renew ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The API server's reply names this elector as the holder (H2).
+    Held {
+        /// The Lease's UID.
+        uid: String,
+        /// The Lease's `leaseTransitions`.
+        transitions: i32,
+    },
+    /// Somebody else holds the Lease.
+    HeldBy(String),
+    /// No answer, or not one to build on: a conflict, a timeout, an error.
+    Failed,
+}
+
+/// What to do now.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Nothing, before this instant or news of the Lease.
+    Wait(Duration),
+    /// Try to acquire or renew, giving up after this long.
+    Try(Duration),
+    /// Release the Lease if it is ours.
+    Release,
+    /// Nothing, ever again.
+    Done,
+}
+
+/// An elector: one replica's standing in the election.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Elector {
+    me: String,
+    timing: Timing,
+    held: Option<Held>,
+    terms: u64,
+    next_try: Duration,
+    watching: bool,
+    /// An attempt may have made us the holder without our knowing it.
+    may_hold: bool,
+    stopping: bool,
+}
+
+impl Elector {
+    /// An elector called `me` that has not looked at the Lease yet.
+    #[must_use]
+    pub fn new(me: String, timing: Timing) -> Self {
+        Self {
+            me,
+            timing,
+            held: None,
+            terms: 0,
+            next_try: Duration::ZERO,
+            watching: false,
+            may_hold: false,
+            stopping: false,
+        }
+    }
+
+    /// The leadership that is to be published after a step.
+    #[must_use]
+    pub fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    /// Whether the watch of the Lease is known to work.
+    #[must_use]
+    pub fn watching(&self) -> bool {
+        self.watching
+    }
+
+    /// Takes in what happened and says what to do. `lease` is the Lease as last seen by anyone in this process.
+    pub fn step(&mut self, now: Duration, event: Event, lease: &Sighting) -> Action {
+        match event {
+            Event::Tick => {}
+            Event::Watched { news } => {
+                self.watching = true;
+                if news && lease.free_at() <= now {
+                    self.next_try = now;
+                }
+            }
+            Event::WatchLost => self.watching = false,
+            Event::Tried {
+                sent,
+                outcome,
+                pause,
+            } => {
+                self.next_try = sent.saturating_add(pause);
+                self.tried(sent, outcome);
+            }
+            Event::Stop => self.stopping = true,
+            Event::Released => self.may_hold = false,
+        }
+        self.held
+            .take_if(|held| self.stopping || now >= held.deadline);
+        self.next(now, lease)
+    }
+
+    fn tried(&mut self, sent: Duration, outcome: Outcome) {
+        match outcome {
+            Outcome::Held { uid, transitions } => {
+                let same = self
+                    .held
+                    .take()
+                    .filter(|held| held.uid == uid && held.transitions == transitions);
+                let id = same.map_or(self.terms + 1, |held| held.id);
+                self.terms = id;
+                self.may_hold = true;
+                self.held = Some(Held {
+                    id,
+                    uid,
+                    transitions,
+                    deadline: sent + self.timing.renew_deadline,
+                });
+            }
+            Outcome::HeldBy(_) => {
+                self.held = None;
+                self.may_hold = false;
+                // The watch should have told us before we asked.
+                self.watching = false;
+            }
+            Outcome::Failed => self.may_hold = true,
+        }
+    }
+
+    fn next(&self, now: Duration, lease: &Sighting) -> Action {
+        if self.stopping {
+            return if self.may_hold {
+                Action::Release
+            } else {
+                Action::Done
+            };
+        }
+        // A leader renews. A standby takes a Lease that nobody holds, whose holder was silent, or that is its own from
+        // before a restart; while its watch works it asks for nothing else.
+        let due = match &lease.record {
+            Some(record) if record.holder == self.me => self.next_try,
+            _ if self.held.is_none() && self.watching => self.next_try.max(lease.free_at()),
+            _ => self.next_try,
+        };
+        let end = self.held.as_ref().map(|held| held.deadline);
+        if now < due {
+            return Action::Wait(end.map_or(due, |end| due.min(end)));
+        }
+        Action::Try(end.map_or(self.timing.attempt, |end| {
+            self.timing.attempt.min(end.saturating_sub(now))
+        }))
+    }
+}

@@ -1,0 +1,125 @@
+//! Who we are in the election, and in which namespace it is held.
+
+use super::Error;
+use std::{env, fmt, fs};
+
+/// The most bytes of an identity: the crate makes it the field manager too, which has this limit (H9).
+const MAX: usize = 128;
+const SERVICE_ACCOUNT_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// The identity of one process in the election: 1 to 128 bytes, unlike any other's (H9).
+///
+/// In a cluster it is `<pod name>_<pod UID>`, which is what the server-side fencing policy compares with the caller's
+/// token. `_` is in no pod's name, so the two parts cannot run into each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(String);
+
+impl Identity {
+    /// From `POD_NAME` and `POD_UID`, which the Deployment sets; what is missing is made up for by the host's name and
+    /// a random UUID.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] if the names are not printable ASCII, or the UID is too long to be one.
+    pub fn from_env() -> Result<Self, Error> {
+        let name = variable("POD_NAME").unwrap_or_else(|| {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        });
+        let unique = variable("POD_UID").unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        Self::new(&name, &unique)
+    }
+
+    /// `<name>_<unique>`; a name that does not fit loses its end, since `unique` tells one from the other.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] if either is not printable ASCII, or `unique` is empty or too long.
+    pub fn new(name: &str, unique: &str) -> Result<Self, Error> {
+        let printable = name
+            .bytes()
+            .chain(unique.bytes())
+            .all(|byte| byte.is_ascii_graphic());
+        let room = MAX.checked_sub(unique.len() + 1);
+        match room {
+            Some(room) if printable && !unique.is_empty() => {
+                Ok(Self(format!("{}_{unique}", &name[..name.len().min(room)])))
+            }
+            _ => Err(Error::Identity(format!("{name}_{unique}"))),
+        }
+    }
+
+    /// What stands in the Lease's `holderIdentity`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The Lease's namespace: as configured, or else the pod's own, or else `default`.
+pub(super) fn namespace(configured: Option<&str>) -> String {
+    configured
+        .map(str::to_owned)
+        .or_else(|| variable("POD_NAMESPACE"))
+        .or_else(|| non_empty(&fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE).ok()?))
+        .unwrap_or_else(|| "default".to_owned())
+}
+
+fn variable(name: &str) -> Option<String> {
+    non_empty(&env::var(name).ok()?)
+}
+
+fn non_empty(value: &str) -> Option<String> {
+    let value = value.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const UID: &str = "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80";
+
+    #[test]
+    fn is_pod_name_and_uid() {
+        assert_eq!(
+            Identity::new("foo-controller-abc", UID).unwrap().as_str(),
+            format!("foo-controller-abc_{UID}")
+        );
+    }
+
+    #[test]
+    fn h9_a_long_name_is_shortened_and_stays_unique() {
+        let (a, b) = (
+            Identity::new(&"x".repeat(253), UID).unwrap(),
+            Identity::new(&"x".repeat(253), "other").unwrap(),
+        );
+        assert_eq!(a.as_str().len(), MAX);
+        assert!(a.as_str().ends_with(UID));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn h9_what_cannot_be_an_identity_is_refused() {
+        for (name, unique) in [
+            ("a", ""),
+            ("a b", UID),
+            ("a\u{e9}", UID),
+            ("a", &*"u".repeat(128)),
+        ] {
+            assert!(Identity::new(name, unique).is_err(), "{name} {unique}");
+        }
+    }
+
+    #[test]
+    fn h9_outside_a_cluster_no_two_processes_are_alike() {
+        assert_ne!(Identity::from_env().unwrap(), Identity::from_env().unwrap());
+    }
+}

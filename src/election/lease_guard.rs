@@ -1,0 +1,460 @@
+//! The lease guard: a tower layer that makes `kube-leader-election` safe (H1–H7, H11).
+//!
+//! It sits in the client that the crate is given and changes what passes: a Lease is written only on the condition that
+//! it is still what was read; a Lease that is read is judged by how long this process has seen it unchanged, never by
+//! the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One guard per lock, and
+//! one call of the lock after the other.
+
+use super::{
+    decide::{Record, Sighting},
+    term::Clock,
+};
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body as HttpBody, Bytes};
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tower::{BoxError, Layer, Service};
+
+/// What a reader of a Lease is told instead of its `renewTime`: these are far enough from any clock that is merely wrong.
+const LONG_AGO: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
+const FAR_AHEAD: jiff::Timestamp = jiff::Timestamp::constant(200_000_000_000, 0);
+
+/// Why the guard failed a call.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A Lease was to be written that had not been read since the last write.
+    #[error("a Lease write without a read before it")]
+    WriteWithoutRead,
+    /// The API server took the write for one that changes nothing, so nobody else sees it (H11).
+    #[error("the write left the Lease as it was (resourceVersion {0})")]
+    Unchanged(String),
+    /// A patch whose body is not in memory; kube makes none.
+    #[error("a Lease patch with a streamed body")]
+    Streamed,
+    /// The call took longer than this (H6).
+    #[error("no answer from the API server in {0:?}")]
+    TimedOut(Duration),
+}
+
+/// The guard: a layer for the lease's client, and what it has seen of the Lease.
+#[derive(Clone)]
+pub struct LeaseGuardLayer {
+    seen: Arc<Mutex<Seen>>,
+    clock: Clock,
+    timeout: Duration,
+    duration: Duration,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// The resourceVersion of the last read, until a write uses it up.
+    read: Option<String>,
+    sighting: Sighting,
+}
+
+impl LeaseGuardLayer {
+    /// A guard by `clock` that bounds each call by `timeout`, and takes a Lease that names no duration to have
+    /// `duration`.
+    #[must_use]
+    pub fn new(clock: Clock, timeout: Duration, duration: Duration) -> Self {
+        Self {
+            seen: Arc::default(),
+            clock,
+            timeout,
+            duration,
+        }
+    }
+
+    /// Takes note of a Lease (`None`: it does not exist) that came by another way than the lock's own reads, such as a
+    /// watch; true when it is news. A write still needs a read of its own.
+    #[must_use]
+    pub fn observe(&self, lease: Option<&Lease>) -> bool {
+        let record = lease.map(|lease| self.record(lease));
+        self.seen.lock().sighting.observe(self.clock.now(), record)
+    }
+
+    /// The Lease as last seen.
+    #[must_use]
+    pub fn sighting(&self) -> Sighting {
+        self.seen.lock().sighting.clone()
+    }
+
+    fn record(&self, lease: &Lease) -> Record {
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec
+            .lease_duration_seconds
+            .and_then(|seconds| u64::try_from(seconds).ok());
+        Record {
+            uid: lease.metadata.uid.clone().unwrap_or_default(),
+            holder: spec.holder_identity.unwrap_or_default(),
+            duration: seconds.map_or(self.duration, Duration::from_secs),
+            renewed: spec
+                .renew_time
+                .map(|MicroTime(time)| time.to_string())
+                .unwrap_or_default(),
+            transitions: spec.lease_transitions.unwrap_or_default(),
+        }
+    }
+
+    /// What the lock is told when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
+    /// says so (H5).
+    fn read(&self, mut lease: Lease) -> Lease {
+        let record = self.record(&lease);
+        let now = self.clock.now();
+        let mut seen = self.seen.lock();
+        seen.read.clone_from(&lease.metadata.resource_version);
+        seen.sighting.observe(now, Some(record.clone()));
+        let free = now >= seen.sighting.free_at();
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(record.holder),
+            renew_time: Some(MicroTime(if free { LONG_AGO } else { FAR_AHEAD })),
+            lease_duration_seconds: Some(
+                i32::try_from(record.duration.as_secs()).unwrap_or(i32::MAX),
+            ),
+            lease_transitions: Some(record.transitions),
+            ..lease.spec.unwrap_or_default()
+        });
+        lease
+    }
+
+    /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up.
+    fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
+        let call = Call::of(&request);
+        if !matches!(call, Call::Patch { .. }) {
+            return Ok((call, request));
+        }
+        let base = self
+            .seen
+            .lock()
+            .read
+            .take()
+            .ok_or(Error::WriteWithoutRead)?;
+        let (parts, body) = request.into_parts();
+        let body = body
+            .collect_bytes()
+            .now_or_never()
+            .ok_or(Error::Streamed)??;
+        let mut patch: Value = serde_json::from_slice(&body)?;
+        patch["metadata"]["resourceVersion"] = base.clone().into();
+        let body = Body::from(serde_json::to_vec(&patch)?);
+        Ok((Call::Patch { base }, Request::from_parts(parts, body)))
+    }
+
+    /// Looks at the reply to a request for the Lease.
+    fn reply(&self, call: &Call, status: StatusCode, body: Bytes) -> Result<Bytes, BoxError> {
+        match call {
+            Call::Read if status == StatusCode::NOT_FOUND => {
+                let mut seen = self.seen.lock();
+                seen.read = None;
+                seen.sighting.observe(self.clock.now(), None);
+                Ok(body)
+            }
+            Call::Read if status.is_success() => {
+                Ok(serde_json::to_vec(&self.read(serde_json::from_slice(&body)?))?.into())
+            }
+            Call::Patch { .. } | Call::Create if status.is_success() => {
+                let lease: Lease = serde_json::from_slice(&body)?;
+                if let (Call::Patch { base }, Some(version)) =
+                    (call, &lease.metadata.resource_version)
+                    && base == version
+                {
+                    return Err(Error::Unchanged(base.clone()).into());
+                }
+                let _ = self.observe(Some(&lease));
+                Ok(body)
+            }
+            _ => Ok(body),
+        }
+    }
+}
+
+/// What a request is to the guard.
+enum Call {
+    /// GET of a Lease.
+    Read,
+    /// PATCH of a Lease, based on this resourceVersion.
+    Patch { base: String },
+    /// POST of a Lease: the API server lets one of several through by itself (H10).
+    Create,
+    /// A stream, which ends when it ends; only its beginning is bounded.
+    Watch,
+    /// Anything else: a list, an event.
+    Other,
+}
+
+impl Call {
+    fn of<B>(request: &Request<B>) -> Self {
+        let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+        let leases = path.starts_with(&["apis", "coordination.k8s.io"]);
+        match (request.method(), path.as_slice()) {
+            (&Method::GET, _)
+                if request
+                    .uri()
+                    .query()
+                    .is_some_and(|query| query.contains("watch=true")) =>
+            {
+                Self::Watch
+            }
+            (&Method::GET, [.., "leases", _]) if leases => Self::Read,
+            (&Method::PATCH, [.., "leases", _]) if leases => Self::Patch {
+                base: String::new(),
+            },
+            (&Method::POST, [.., "leases"]) if leases => Self::Create,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl<S> Layer<S> for LeaseGuardLayer {
+    type Service = LeaseGuard<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        LeaseGuard {
+            inner,
+            guard: self.clone(),
+        }
+    }
+}
+
+/// The service that [`LeaseGuardLayer`] makes.
+pub struct LeaseGuard<S> {
+    inner: S,
+    guard: LeaseGuardLayer,
+}
+
+impl<S, B> Service<Request<Body>> for LeaseGuard<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Either<B, Full<Bytes>>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let guard = self.guard.clone();
+        let (call, request) = match guard.condition(request) {
+            Ok(conditional) => conditional,
+            Err(error) => return Box::pin(future::ready(Err(error))),
+        };
+        let timeout = guard.timeout;
+        let reply = self.inner.call(request);
+        let reply = async move {
+            let (parts, body) = reply.await.map_err(Into::into)?.into_parts();
+            if matches!(call, Call::Watch) {
+                return Ok(Response::from_parts(parts, Either::Left(body)));
+            }
+            let body = body.collect().await.map_err(Into::into)?.to_bytes();
+            let body = guard.reply(&call, parts.status, body)?;
+            Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
+        };
+        Box::pin(async move {
+            tokio::time::timeout(timeout, reply)
+                .await
+                .map_err(|_| Error::TimedOut(timeout))?
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::unchecked_time_subtraction,
+        reason = "a test fails by panicking"
+    )]
+    use super::*;
+    use crate::election::fake::{FakeApi, Mood};
+    use kube::{
+        Api,
+        api::{Patch, PatchParams},
+        client::ClientBuilder,
+    };
+    use serde_json::json;
+    use tokio::time::{Instant, advance};
+
+    const DURATION: Duration = Duration::from_secs(15);
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn guarded(api: &FakeApi) -> (LeaseGuardLayer, Api<Lease>) {
+        let start = Instant::now();
+        let guard =
+            LeaseGuardLayer::new(Clock::from_fn(move || start.elapsed()), TIMEOUT, DURATION);
+        let client = ClientBuilder::new(api.service(), "default")
+            .with_layer(&guard)
+            .build();
+        (guard, Api::namespaced(client, "default"))
+    }
+
+    fn held(renewed: &str) -> Value {
+        json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 3})
+    }
+
+    async fn patch(leases: &Api<Lease>, holder: &str) -> kube::Result<Lease> {
+        let patch = json!({"spec": {"holderIdentity": holder}});
+        leases
+            .patch("l", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    }
+
+    /// Whether the crate would take the Lease for expired.
+    async fn expired(leases: &Api<Lease>) -> bool {
+        let spec = leases.get("l").await.unwrap().spec.unwrap();
+        let age = jiff::Timestamp::now().duration_since(spec.renew_time.unwrap().0);
+        age > jiff::SignedDuration::from_secs(spec.lease_duration_seconds.unwrap().into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h1_a_write_is_conditional_on_the_read_before_it() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (_, leases) = guarded(&api);
+        leases.get("l").await.unwrap();
+        api.put(&held("2020-01-01T00:00:01.000000Z"));
+        let conflict = patch(&leases, "a").await.unwrap_err();
+        assert!(matches!(conflict, kube::Error::Api(status) if status.code == 409));
+        assert_eq!(api.holder(), "b");
+
+        leases.get("l").await.unwrap();
+        patch(&leases, "a").await.unwrap();
+        assert_eq!(api.holder(), "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h3_a_read_serves_one_write() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (_, leases) = guarded(&api);
+        assert!(
+            patch(&leases, "a")
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("without a read")
+        );
+        leases.get("l").await.unwrap();
+        patch(&leases, "a").await.unwrap();
+        assert!(
+            patch(&leases, "c")
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("without a read")
+        );
+        assert_eq!(api.holder(), "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h5_expiry_is_judged_by_how_long_the_lease_was_seen_unchanged() {
+        for renewed in ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
+            let api = FakeApi::new();
+            api.put(&held(renewed));
+            let (_, leases) = guarded(&api);
+            assert!(!expired(&leases).await, "at first sight");
+            advance(DURATION - Duration::from_millis(1)).await;
+            assert!(!expired(&leases).await, "before its time");
+            advance(Duration::from_millis(1)).await;
+            assert!(expired(&leases).await, "at its time");
+            api.put(&held("2000-01-01T00:00:00.000000Z"));
+            assert!(!expired(&leases).await, "renewed");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h5_what_a_watch_saw_counts() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (guard, leases) = guarded(&api);
+        let watched = leases.get("l").await.unwrap();
+        let raw: Lease =
+            serde_json::from_value(json!({"metadata": watched.metadata, "spec": api.spec()}))
+                .unwrap();
+        assert!(!guard.observe(Some(&raw)), "as read, the times in it aside");
+        assert!(guard.observe(None));
+        assert!(guard.observe(Some(&raw)));
+        advance(DURATION).await;
+        assert!(expired(&leases).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h6_a_call_ends() {
+        let api = FakeApi::new();
+        let (_, leases) = guarded(&api);
+        api.mood(Mood::Hangs);
+        let start = Instant::now();
+        assert!(
+            leases
+                .get("l")
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("no answer")
+        );
+        assert_eq!(start.elapsed(), TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h7_nothing_is_missing_in_what_is_read() {
+        let free = [
+            json!({}),
+            json!({"holderIdentity": null, "leaseDurationSeconds": 15}),
+            json!({"holderIdentity": ""}),
+        ];
+        let taken = [
+            json!({"holderIdentity": "b"}),
+            json!({"holderIdentity": "b", "leaseDurationSeconds": 15}),
+        ];
+        let cases = free
+            .iter()
+            .map(|spec| (spec, true))
+            .chain(taken.iter().map(|spec| (spec, false)));
+        for (spec, free) in cases {
+            let api = FakeApi::new();
+            api.put(spec);
+            let (_, leases) = guarded(&api);
+            assert_eq!(expired(&leases).await, free, "{spec}");
+            let read = leases.get("l").await.unwrap().spec.unwrap();
+            assert!(
+                read.holder_identity.is_some() && read.lease_transitions.is_some(),
+                "{spec}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h11_a_write_that_changes_nothing_is_a_failure() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (_, leases) = guarded(&api);
+        leases.get("l").await.unwrap();
+        assert!(
+            patch(&leases, "b")
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("as it was")
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! The loop on paused time, against an API server that knows one Lease and has bad days.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::unchecked_time_subtraction,
+    reason = "a test fails by panicking"
+)]
+
+use super::{
+    fake::{FakeApi, Mood},
+    *,
+};
+use http::Method;
+use serde_json::json;
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, advance, timeout},
+};
+
+const LEASE: Duration = Duration::from_secs(15);
+const DEADLINE: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(2);
+const CALL: Duration = Duration::from_secs(5);
+/// Time for one request after the other on a paused clock.
+const SOON: Duration = Duration::from_millis(20);
+
+struct Replica {
+    term: watch::Receiver<Option<Term>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Replica {
+    fn stand(api: &FakeApi, name: &str) -> Self {
+        let start = Instant::now();
+        let clock = Clock::from_fn(move || start.elapsed());
+        let settings = LeaderElection {
+            enabled: true,
+            lease_name: "l".into(),
+            lease_namespace: Some("n".into()),
+            lease_duration: LEASE,
+            renew_deadline: DEADLINE,
+            retry_period: RETRY,
+        };
+        let guard = LeaseGuardLayer::new(clock.clone(), CALL, LEASE);
+        let client = ClientBuilder::new(api.service(), "n")
+            .with_layer(&guard)
+            .build();
+        let (sender, term) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let identity = Identity::new(name, "1").unwrap();
+        let standing = Standing::new(clock, &settings, identity, client, guard, CALL, sender);
+        let task = tokio::spawn(standing.run(async { drop(stopped.await) }));
+        Self {
+            term,
+            stop: Some(stop),
+            task,
+        }
+    }
+
+    /// Waits until this replica leads, or does not, and returns how long that took.
+    async fn leads(&mut self, leads: bool, within: Duration) -> Duration {
+        let start = Instant::now();
+        let wait = self.term.wait_for(|term| term.is_some() == leads);
+        timeout(within, wait)
+            .await
+            .unwrap_or_else(|_| panic!("leads == {leads}: not within {within:?}"))
+            .unwrap();
+        start.elapsed()
+    }
+
+    fn id(&self) -> Option<u64> {
+        self.term.borrow().as_ref().map(Term::id)
+    }
+
+    fn crash(self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_holds_is_taken_at_once() {
+    let nobody = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2999-01-01T00:00:00.000000Z"});
+    for spec in [None, Some(json!({})), Some(nobody)] {
+        let api = FakeApi::new();
+        if let Some(spec) = &spec {
+            api.put(spec);
+        }
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        assert_eq!(api.holder(), "a_1");
+        let left = a.term.borrow().as_ref().and_then(Term::remaining).unwrap();
+        assert!(left <= DEADLINE, "{left:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_is_the_same_term_with_a_later_deadline() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    for _ in 0..20 {
+        a.term.changed().await.unwrap();
+        let term = a.term.borrow().clone().unwrap();
+        assert_eq!(term.id(), 1);
+        assert!(term.remaining().unwrap() > DEADLINE - SOON);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_stands_again() {
+    for mood in [
+        Mood::Hangs,
+        Mood::Fails(500),
+        Mood::Fails(409),
+        Mood::Fails(403),
+    ] {
+        let api = FakeApi::new();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        api.mood(mood);
+        let led = a.leads(false, LEASE).await;
+        assert!(led <= DEADLINE && led > DEADLINE - RETRY * 2, "{led:?}");
+        advance(LEASE * 4).await;
+        assert_eq!(a.id(), None);
+        api.mood(Mood::Serves);
+        a.leads(true, CALL + RETRY * 2).await;
+        assert_eq!(a.id(), Some(2), "another term");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_leader_costs_its_lease_and_no_more() {
+    let api = FakeApi::new();
+    let (mut a, mut b) = (Replica::stand(&api, "a"), Replica::stand(&api, "b"));
+    tokio::select! {
+        _ = a.leads(true, SOON) => {}
+        _ = b.leads(true, SOON) => std::mem::swap(&mut a, &mut b),
+    }
+    advance(Duration::from_mins(1)).await;
+    a.crash();
+    let waited = b.leads(true, LEASE * 2).await;
+    assert!(
+        waited > LEASE - RETRY * 2 && waited < LEASE + RETRY * 2,
+        "{waited:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_identity_takes_its_own_lease_back_at_once() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    a.crash();
+    advance(RETRY).await;
+    Replica::stand(&api, "a").leads(true, SOON).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    api.put(&json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9}));
+    a.leads(false, RETRY * 2).await;
+    assert_eq!(api.holder(), "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn h12_a_lease_created_again_is_another_term() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    api.delete();
+    a.term
+        .wait_for(|term| term.as_ref().is_some_and(|term| term.id() == 2))
+        .await
+        .unwrap();
+    assert_eq!(api.holder(), "a_1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    api.requests();
+    a.stop.take().unwrap().send(()).unwrap();
+    a.task.await.unwrap();
+    assert_eq!(api.holder(), "");
+    let requests = api.requests();
+    let writes: Vec<_> = requests
+        .iter()
+        .filter(|seen| seen.method == Method::PATCH)
+        .collect();
+    assert_eq!(writes.len(), 1);
+    assert!(writes[0].body["metadata"]["resourceVersion"].is_string());
+}
+
+/// The term ends before the release is sent: it ends even while that hangs.
+#[tokio::test(start_paused = true)]
+async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
+    for mood in [
+        Mood::Serves,
+        Mood::Hangs,
+        Mood::Fails(500),
+        Mood::Fails(409),
+    ] {
+        let api = FakeApi::new();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        api.mood(mood);
+        let stopping = Instant::now();
+        a.stop.take().unwrap().send(()).unwrap();
+        a.leads(false, SOON).await;
+        a.task.await.unwrap();
+        assert!(
+            stopping.elapsed() <= CALL * 2 + EVENT_TIMEOUT,
+            "{:?}",
+            stopping.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h4_a_standby_releases_nothing() {
+    let api = FakeApi::new();
+    let spec = json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9});
+    api.put(&spec);
+    let mut a = Replica::stand(&api, "a");
+    advance(RETRY * 3).await;
+    a.stop.take().unwrap().send(()).unwrap();
+    a.task.await.unwrap();
+    assert_eq!(api.spec(), spec);
+}
