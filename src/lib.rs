@@ -19,14 +19,18 @@ pub mod controller;
 pub mod election;
 pub mod telemetry;
 
-use std::net::SocketAddr;
+use std::{convert::Infallible, net::SocketAddr};
 
-use tokio::{net::TcpListener, sync::watch};
+use futures::FutureExt as _;
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 use tracing::info;
 
 pub use config::Config;
-use controller::Controller;
-use election::Term;
+use controller::{Controller, Died};
+use election::{Election, Identity};
 
 /// Why [`run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
@@ -37,34 +41,57 @@ pub enum Error {
     /// The address of `http.addr` cannot be listened on.
     #[error("http.addr: cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
+    /// No election can be held: no identity, or no client.
+    #[error(transparent)]
+    Election(#[from] election::Error),
     /// A part of the controller ended that never should.
     #[error(transparent)]
-    Died(#[from] controller::Died),
+    Died(#[from] Died),
 }
 
 impl Error {
     /// Whether the operator's settings are at fault rather than the cluster or the program.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Client(_) | Self::Listen(..))
+        !matches!(self, Self::Died(_))
     }
 }
 
-/// Runs one replica until `shutdown` resolves (row P2).
+/// Runs one replica until `shutdown` resolves, and then ends in the order that lets no two leaders overlap
+/// (row P2): no new work, running work drained, fence shut, Lease released.
 ///
 /// # Errors
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let kube = client::config(&config).await?;
-    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), "starting");
-    let (_term, term) = watch::channel(Some(Term::unlimited()));
-    let client = client::fenced(kube, term.clone())?;
-    let controller = Controller::new(&client, &config, "foo".to_owned());
+    let identity = Identity::from_env()?;
+    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
+    let (publish, term) = watch::channel(None);
+    let client = client::fenced(kube.clone(), term.clone())?;
+    let controller = Controller::new(&client, &config, identity.to_string());
     let health = health(config.http.addr, controller.ready()).await?;
-    tokio::select! {
-        ended = controller.run(term, shutdown) => ended?,
-        () = health => return Err(Error::Died(controller::Died("the health server"))),
-    }
+
+    let (drained, stop) = oneshot::channel::<Infallible>();
+    let election = Election {
+        kube,
+        settings: config.leader_election,
+        identity,
+    };
+    let mut election = tokio::spawn(election::run(election, publish, stop.map(drop)));
+    let ended = tokio::select! {
+        ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
+        () = health => Err(Died("the health server").into()),
+        ended = &mut election => {
+            return Err(match ended {
+                Ok(Err(error)) => error.into(),
+                Ok(Ok(())) | Err(_) => Died("the election").into(),
+            });
+        }
+    };
+    drop(drained);
+    let released = election.await;
+    ended?;
+    released.map_err(|_| Died("the election"))??;
     info!("stopped");
     Ok(())
 }
