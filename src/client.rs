@@ -2,13 +2,20 @@
 
 use std::{path::Path, time::Duration};
 
-use http::header::{HeaderValue, USER_AGENT};
+use http::{
+    Request, Response,
+    header::{HeaderValue, USER_AGENT},
+};
+use http_body_util::BodyExt as _;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client, Config as KubeConfig,
-    client::ClientBuilder,
+    client::{Body, ClientBuilder, ConfigExt as _, DynBody},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::sync::watch;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 
 use crate::{
     Config,
@@ -110,10 +117,44 @@ async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
 /// # Errors
 /// [`Error::Client`], where certificates or keys cannot be used.
 pub(crate) fn fenced(
-    kube: KubeConfig,
+    kube: &KubeConfig,
     term: watch::Receiver<Option<Term>>,
 ) -> Result<Client, Error> {
-    Ok(ClientBuilder::try_from(kube)?
-        .with_layer(&FenceLayer::new(term))
-        .build())
+    Ok(builder(kube)?.with_layer(&FenceLayer::new(term)).build())
+}
+
+/// A client's services, from ours down to the connection.
+pub(crate) type Stack = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
+
+/// What kube's own stack is, less its retries, less a span and a log line for each request, and without
+/// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
+/// wait for the first to be acknowledged.
+///
+/// # Errors
+/// Where certificates or keys cannot be used, or a proxy is asked for.
+pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
+    if kube.proxy_url.is_some() {
+        // kube says that this build knows no proxies.
+        return ClientBuilder::try_from(kube.clone());
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(kube.connect_timeout);
+    connector.set_read_timeout(kube.read_timeout);
+    connector.set_write_timeout(kube.write_timeout);
+    let service = ServiceBuilder::new()
+        .layer(kube.base_uri_layer())
+        .option_layer(kube.auth_layer()?)
+        .layer(kube.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
+        .map_response(|response| {
+            response.map(|body| Box::new(body.map_err(BoxError::from)) as Box<DynBody>)
+        });
+    Ok(ClientBuilder::new(
+        service.boxed(),
+        kube.default_namespace.clone(),
+    ))
 }

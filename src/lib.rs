@@ -67,7 +67,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let identity = Identity::from_env()?;
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let client = client::fenced(kube.clone(), term.clone())?;
+    let client = client::fenced(&kube, term.clone())?;
     let controller = Controller::new(&client, &config, identity.to_string());
     let health = health(config.http.addr, controller.ready()).await?;
 
