@@ -10,8 +10,8 @@ use clap::{Arg, ArgAction};
 use figment::value::Value;
 use http::Uri;
 use humantime_serde::Serde;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::Targets;
 
 /// What environment variables start with. Two underscores, since the kubelet injects `FOO_CONTROLLER_SERVICE_HOST`
 /// and the like where a Service is called foo-controller.
@@ -270,9 +270,8 @@ fn is_master(text: &str) -> bool {
 /// A lone word that is no level would be taken for the name of a target, and would silence everything else.
 fn is_filter(text: &str) -> bool {
     let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
-    let clear = text.contains('[')
-        || text
-            .split(',')
-            .all(|word| word.contains('=') || is_level(word.trim()));
-    clear && EnvFilter::builder().parse(text).is_ok()
+    let clear = text
+        .split(',')
+        .all(|word| word.contains('=') || is_level(word.trim()));
+    clear && text.parse::<Targets>().is_ok()
 }
