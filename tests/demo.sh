@@ -30,8 +30,8 @@ controller_log() {
 # Ends what was started and removes what was created, and only that.
 clean_up() {
   local status=$?
-  trap '' INT TERM
-  if [ "$status" -ne 0 ] && [ "$status" -ne 130 ] && [ -n "$controller" ]; then
+  trap '' INT TERM HUP
+  if [ "$status" -ne 0 ] && [ "$status" -lt 128 ] && [ -n "$controller" ]; then
     say "that went wrong; the controller's last lines:"
     tail -n 20 "$log"
   fi
@@ -50,7 +50,7 @@ clean_up() {
 }
 trap clean_up EXIT
 trap 'exit 130' INT
-trap 'exit 143' TERM
+trap 'exit 143' TERM HUP
 
 say "Building the controller"
 cargo build --locked --profile "$profile" --bins --example cluster
@@ -61,8 +61,7 @@ if [ "${DEMO_CLUSTER:-own}" = current ]; then
 else
   say "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and a kwok node"
   coproc "$target/examples/cluster" --controllers
-  plane=$COPROC_PID
-  exec {to_plane}>&"${COPROC[1]}" {COPROC[1]}>&-
+  plane=$COPROC_PID to_plane=${COPROC[1]}
   IFS= read -r ready <&"${COPROC[0]}" || { echo "no control plane" >&2; exit 1; }
   field() { sed -E "s/.*\"$1\":\"([^\"]*)\".*/\1/" <<<"$ready"; }
   KUBECONFIG=$(field kubeconfig) PATH=$(field bin):$PATH
