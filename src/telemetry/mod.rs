@@ -16,16 +16,19 @@ const OURS_ALONE: [&str; 2] = ["kube_client=off", "kube_runtime=off"];
 ///
 /// Does nothing where the process logs already.
 pub fn init(log: &Log) {
+    let terminal = std::io::stderr().is_terminal();
     let text = match log.format {
         LogFormat::Text => true,
         LogFormat::Json => false,
-        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Auto => terminal,
     };
     let directives = OURS_ALONE.join(",") + "," + &log.level;
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .parse_lossy(directives);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal);
     let registry = tracing_subscriber::registry().with(filter);
     let started = if text {
         registry.with(layer.with_target(false)).try_init()
