@@ -18,7 +18,7 @@ use cluster::{Cluster, Options, Output, eventually};
 use controller::Controller;
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Foo `foo-sample`, deploymentName `foo-sample`, replicas 1.
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/foo.yaml");
