@@ -446,15 +446,43 @@ async fn a8_the_status_is_the_controllers() {
     assert_eq!(foo["status"]["availableReplicas"], 1);
 }
 
-/// Rows R2 and R8: deleted in the foreground, the Foo goes last, and nothing comes back meanwhile.
+/// Row R2: deleted in the foreground, the Foo goes last.
 #[tokio::test]
 async fn r2_the_deployment_is_deleted_before_its_foo() {
     let scene = Scene::with_sample("cascade").await;
     scene
-        .kubectl(&["delete", "foo", "foo-sample", "--cascade=foreground"])
+        .kubectl(&[
+            "delete",
+            "foo",
+            "foo-sample",
+            "--cascade=foreground",
+            "--timeout=1m",
+        ])
         .await;
     let left = "deployments,replicasets,foos";
     assert_eq!(scene.kubectl(&["get", left, "-o", "name"]).await, "");
+}
+
+/// Row R8: a finalizer keeps the Foo for a while; its Deployment, deleted meanwhile, is not created again.
+#[tokio::test]
+async fn r8_a_foo_being_deleted_gets_no_deployment() {
+    let scene = Scene::with_sample("deleting").await;
+    let hold = r#"{"metadata": {"finalizers": ["example.com/hold"]}}"#;
+    let patch = ["patch", "foo", "foo-sample", "--type=merge", "-p"];
+    scene.kubectl(&[&patch[..], &[hold]].concat()).await;
+    scene
+        .kubectl(&["delete", "foo", "foo-sample", "--wait=false"])
+        .await;
+    scene.kubectl(&["delete", "deployment", "foo-sample"]).await;
+    // Woken after it, another Foo is done after it.
+    scene
+        .apply(&foo("after", &json!({ "deploymentName": "after" })))
+        .await;
+    scene.wait("foo/after", "condition=Ready").await;
+    let deployments = scene.kubectl(&["get", "deployments", "-o", "name"]).await;
+    assert_eq!(deployments, "deployment.apps/after\n");
+    let release = r#"{"metadata": {"finalizers": null}}"#;
+    scene.kubectl(&[&patch[..], &[release]].concat()).await;
 }
 
 /// Row R2: a Foo that is deleted without its Deployment leaves it as nobody's, which the next Foo does not take over (R4).
