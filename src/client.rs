@@ -37,7 +37,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(75);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A kubeconfig cannot be read or makes no sense.
-    #[error("kubeconfig {from}: {error}")]
+    #[error("kubeconfig {from}: {}", first_line(.error))]
     Kubeconfig {
         /// Which file, and who named it.
         from: String,
@@ -46,8 +46,9 @@ pub enum Error {
     },
     /// Nothing says where the cluster is (row P1).
     #[error(
-        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); \
-         name one by --kubeconfig or --master"
+        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({}); \
+         name one by --kubeconfig or --master",
+        first_line(.0)
     )]
     NoCluster(KubeconfigError),
     /// The service account of this pod cannot be read.
@@ -56,6 +57,12 @@ pub enum Error {
     /// Certificates or keys make no client.
     #[error("no client can be made from this configuration of the cluster: {0}")]
     Client(#[from] kube::Error),
+}
+
+/// The lines after the first quote the file, and with it, perhaps, its credentials.
+fn first_line(error: &KubeconfigError) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Where the cluster is, and who we are there (row P1): `kubeconfig`, else the pod's own service account,

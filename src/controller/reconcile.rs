@@ -55,8 +55,12 @@ impl Reconciler {
         if let Ok(deployed) = &mut result {
             self.retire_predecessors(key, &foo.view, deployed).await?;
         }
-        self.tell(key, &foo, result.as_ref()).await?;
-        result.map(drop)
+        let told = self.tell(key, &foo, result.as_ref()).await;
+        match (result, told) {
+            // What is final is not tried again: it must have been told.
+            (Err(error), Err(untold)) if error.is_final() => Err(untold),
+            (result, told) => result.map(drop).and(told),
+        }
     }
 
     /// Creates the Deployment, puts it right, or leaves it as it is (rows R1, R3, R4 and R6).
