@@ -18,16 +18,19 @@ const OURS_ALONE: &str = "kube_client=off,kube_runtime=off";
 ///
 /// Does nothing where the process logs already.
 pub fn init(log: &Log) {
+    let terminal = std::io::stderr().is_terminal();
     let text = match log.format {
         LogFormat::Text => true,
         LogFormat::Json => false,
-        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Auto => terminal,
     };
     // Checked with the configuration; the later of two directives about one target counts.
     let filter: Targets = format!("{OURS_ALONE},{}", log.level)
         .parse()
         .unwrap_or_default();
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_ansi(terminal)
+        .with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     let started = if text {
         registry.with(layer.with_target(false)).try_init()
