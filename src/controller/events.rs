@@ -13,7 +13,10 @@ use kube::{
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::{error::Error, key::Key};
+use super::{
+    error::{Error, root_cause},
+    key::Key,
+};
 use crate::api;
 
 /// The reporting component (row R9).
@@ -104,7 +107,9 @@ async fn write(
             Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
                 debug!(foo = %key, "the API server refuses an event: {}", status.message);
             }
-            Ok(Err(error)) => warn!(foo = %key, "an event could not be written: {error}"),
+            Ok(Err(error)) => {
+                warn!(foo = %key, "an event could not be written: {}", root_cause(&error))
+            }
             Err(_) => warn!(foo = %key, "an event could not be written within {TIMEOUT:?}"),
         }
     }

@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
 };
 use serde_json::{Value, json};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     cache::{Cache, Snapshot},
@@ -156,8 +156,16 @@ impl Reconciler {
             let metadata =
                 json!({ "uid": foo.view.uid, "resourceVersion": foo.version.to_string() });
             let patch = json!({ "metadata": metadata, "status": status });
-            self.patch(&self.foos, key, Some("status"), &Patch::Merge(&patch))
-                .await?;
+            let patch = Patch::Merge(&patch);
+            match self.patch(&self.foos, key, Some("status"), &patch).await {
+                Ok(_) => {}
+                // A Foo from before the schema may be so far from it that no status can be written. What is
+                // wrong with the Foo decides about trying again.
+                Err(Error::Rejected(words)) if result.is_err() => {
+                    warn!(foo = %key, "the API server refuses the Foo's status: {words}");
+                }
+                Err(error) => return Err(error),
+            }
         }
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),

@@ -47,6 +47,7 @@ pub async fn watch<V: View>(
     let (.., plural) = V::RESOURCE;
     let mut pause = pauses();
     let mut trouble: Option<String> = None;
+    let mut down = false;
     let mut last_error = Instant::now();
     loop {
         let mut events = pin!(watcher(api.clone(), watcher::Config::default()));
@@ -62,6 +63,7 @@ pub async fn watch<V: View>(
                     if trouble.as_ref() != Some(&cause) {
                         warn!(resource = plural, namespace, "{cause}");
                         trouble = Some(cause);
+                        down = true;
                     }
                     tokio::time::sleep(pause.next_backoff().unwrap_or(MAX_PAUSE)).await;
                     if must_list(&error) {
@@ -84,9 +86,10 @@ pub async fn watch<V: View>(
                 }
                 Event::InitDone => cache.list_ends(scope).into_iter().for_each(&changed),
             }
-            if trouble.take().is_some() {
+            // The pauses and the cause stay for a while: a list that succeeds every time before a watch that
+            // fails every time is one outage.
+            if std::mem::take(&mut down) {
                 info!(resource = plural, namespace, "the watch goes on");
-                pause.reset();
             }
         }
     }
@@ -138,7 +141,13 @@ fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
         Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's \
                       token; trying again"
             .to_owned(),
+        // What kube makes of anything that is neither an event nor an error.
+        Some(0) => format!("cannot watch {plural} in {place}: what came is no watch event; trying again"),
         Some(410) => format!("the watch of {plural} fell too far behind: listing again"),
+        Some(code) => format!(
+            "cannot watch {plural} in {place}: the API server answers {code} ({}); trying again",
+            root_cause(error)
+        ),
         _ => format!("cannot watch {plural} in {place}: {}; trying again", root_cause(error)),
     }
 }
