@@ -92,7 +92,6 @@ impl Arena {
         let lock = Arc::new(LeaseLock::new(client.clone(), &self.namespace, params));
         let leases = Api::namespaced(client, &self.namespace);
         Candidate {
-            name: name.into(),
             proxy,
             lock,
             leases,
@@ -110,7 +109,6 @@ fn spec(holder: &str, duration: Duration, ago: Duration) -> Value {
 }
 
 struct Candidate {
-    name: String,
     proxy: Proxy,
     lock: Arc<LeaseLock>,
     leases: Api<Lease>,
@@ -214,7 +212,7 @@ async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
 
 #[tokio::test]
 async fn h3_kube_by_itself_sends_a_renewal_again_and_again() {
-    // The remedy is one flag, which `run` sets: see `asks_once` below for what it does without.
+    // The remedy is one flag, which `run` sets whatever it is given: see tests/takeover.rs.
     let arena = Arena::new().await;
     let proxy = Proxy::start(arena.config.clone()).await;
     for retry in [false, true] {
@@ -357,7 +355,7 @@ async fn h9_an_identity_fits() {
 
 #[tokio::test]
 async fn h10_one_of_two_creates_the_lease() {
-    // The API server sees to it; what the loser gets is no error to `run` (see the loop's tests).
+    // The API server sees to it; to the loop a conflict is no more than an attempt that failed.
     let arena = Arena::new().await;
     let (a, b) = (
         arena.candidate("a", LONG, true).await,
