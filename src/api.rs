@@ -2,6 +2,10 @@
 //! the API server checks both against (rows A1–A8).
 //!
 //! What a webhook would check is checked by CEL rules in the CRD: no certificates, nothing to be down.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these docs are what `kubectl explain` shows"
+)]
 
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,

@@ -19,12 +19,18 @@ pub mod controller;
 pub mod election;
 pub mod telemetry;
 
-use tokio::sync::watch;
+use std::{convert::Infallible, net::SocketAddr};
+
+use futures::FutureExt as _;
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 use tracing::info;
 
 pub use config::Config;
-use controller::Controller;
-use election::Term;
+use controller::{Controller, Died};
+use election::{Election, Identity};
 
 /// Why [`run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
@@ -34,41 +40,80 @@ pub enum Error {
     Client(#[from] client::Error),
     /// The address of `http.addr` cannot be listened on.
     #[error("http.addr: cannot listen on {0}: {1}")]
-    Listen(std::net::SocketAddr, std::io::Error),
+    Listen(SocketAddr, std::io::Error),
+    /// No election can be held: no identity, or no client.
+    #[error(transparent)]
+    Election(#[from] election::Error),
     /// A part of the controller ended that never should.
     #[error(transparent)]
-    Died(#[from] controller::Died),
+    Died(#[from] Died),
 }
 
 impl Error {
     /// Whether the operator's settings are at fault rather than the cluster or the program.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Client(_) | Self::Listen(..))
+        !matches!(self, Self::Died(_))
     }
 }
 
-/// Runs one replica until `shutdown` resolves (row P2).
+/// Runs one replica until `shutdown` resolves, and then ends in the order that lets no two leaders overlap
+/// (row P2): no new work, running work drained, fence shut, Lease released.
 ///
 /// # Errors
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let kube = client::config(&config).await?;
-    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), "starting");
-    let (_term, term) = watch::channel(Some(Term::unlimited()));
-    let client = client::fenced(kube, term.clone())?;
-    let controller = Controller::new(&client, &config, "foo".to_owned());
-    let ready = controller.ready();
-    let http = match config.http.addr {
-        Some(addr) => Some(
-            telemetry::http::serve(addr, ready)
-                .await
-                .map_err(|e| Error::Listen(addr, e))?,
-        ),
-        None => None,
+    let identity = Identity::from_env()?;
+    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
+    let (publish, term) = watch::channel(None);
+    let client = client::fenced(kube.clone(), term.clone())?;
+    let controller = Controller::new(&client, &config, identity.to_string());
+    let health = health(config.http.addr, controller.ready()).await?;
+
+    let (drained, stop) = oneshot::channel::<Infallible>();
+    let election = Election {
+        kube,
+        settings: config.leader_election,
+        identity,
     };
-    controller.run(term, shutdown).await?;
+    let mut election = tokio::spawn(election::run(election, publish, stop.map(drop)));
+    let ended = tokio::select! {
+        ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
+        () = health => Err(Died("the health server").into()),
+        ended = &mut election => {
+            return Err(match ended {
+                Ok(Err(error)) => error.into(),
+                Ok(Ok(())) | Err(_) => Died("the election").into(),
+            });
+        }
+    };
+    drop(drained);
+    let released = election.await;
+    ended?;
+    released.map_err(|_| Died("the election"))??;
     info!("stopped");
-    drop(http);
     Ok(())
+}
+
+/// Listens at once, so that a port that is taken is said at once, and serves when polled.
+async fn health(
+    addr: Option<SocketAddr>,
+    ready: impl Fn() -> bool + Send + Sync + 'static,
+) -> Result<impl Future<Output = ()>, Error> {
+    let listener = match addr {
+        None => None,
+        Some(addr) => {
+            let failed = |error| Error::Listen(addr, error);
+            let listener = TcpListener::bind(addr).await.map_err(failed)?;
+            info!(addr = %listener.local_addr().map_err(failed)?, "serving /livez and /readyz");
+            Some(listener)
+        }
+    };
+    Ok(async move {
+        match listener {
+            Some(listener) => telemetry::http::serve(listener, ready).await,
+            None => std::future::pending().await,
+        }
+    })
 }

@@ -29,9 +29,7 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         // `foo-controller config | head -1`: the reader has what it wanted.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
+        Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             let _ = writeln!(io::stderr(), "error: {failure}");
             match failure {
@@ -50,7 +48,7 @@ enum Failure {
     #[error(transparent)]
     Configuration(#[from] Problems),
     #[error(transparent)]
-    Output(#[from] io::Error),
+    Io(#[from] io::Error),
     #[error("the CustomResourceDefinition cannot be written as YAML: {0}")]
     Crd(#[from] serde_saphyr::ser::Error),
     #[error(transparent)]
@@ -81,6 +79,12 @@ fn command() -> Command {
     Command::new("foo-controller")
         .version(VERSION.as_str())
         .about(env!("CARGO_PKG_DESCRIPTION"))
+        .after_help(
+            "Every key can stand in the file of --config, and in the environment: backoff.max is \
+             FOO_CONTROLLER__BACKOFF__MAX. Flags go over the environment, the environment over the \
+             file, the file over the defaults.\n\nExit codes: 0 asked to stop, 1 failed, 2 bad \
+             configuration or usage.",
+        )
         .args(config::args())
         .subcommand(
             Command::new("run")

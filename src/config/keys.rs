@@ -75,7 +75,7 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::Text(|path| !path.contains('\0'), "a path"),
         help: "Kubeconfig file; if empty, the pod's service account, else $KUBECONFIG, else ~/.kube/config" },
     Key { name: "master", flag: "master", heading: CLUSTER, placeholder: "URL",
-        rule: Rule::Text(is_master, "http:// or https:// with a host, perhaps a port and a path, and no credentials"),
+        rule: Rule::Text(is_master, "http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
         help: "API server's address, in place of the kubeconfig's; if empty, the kubeconfig's" },
     Key { name: "backoff.initial", flag: "backoff-initial", heading: RETRIES, placeholder: "DURATION", rule: Rule::Duration("1ms", "1h"),
         help: "Delay before the first retry of a Foo that failed, doubled each time" },
@@ -116,29 +116,24 @@ impl Key {
         KEYS.iter().find(|key| key.name == name)
     }
 
-    /// Its environment variable: `FOO_CONTROLLER__BACKOFF__MAX`.
-    pub fn env(&self) -> String {
-        format!(
-            "{ENV_PREFIX}{}",
-            self.name.to_uppercase().replace('.', "__")
-        )
-    }
-
     /// What the key is for, and what a value must be.
     pub fn meaning(&self) -> String {
         format!("{}: {}", self.help, self.rule)
     }
 
-    /// Its value as a complaint may show it: without what could be credentials.
+    /// Its value as a complaint may show it: of an address, nothing that could be a credential.
     pub fn shown(&self, literal: &str) -> String {
-        match literal.rsplit_once('@') {
-            Some((_, host)) if self.name == "master" => format!("\"...@{host}"),
-            _ => literal.to_owned(),
+        let secret = self.name == "master" && literal.contains(['@', '?', '#']);
+        if secret {
+            "(hidden)".to_owned()
+        } else {
+            literal.to_owned()
         }
     }
 
     /// Its flag. The value stays text: flags and environment go through the same check as the file.
     pub fn arg(&self, default: &str) -> Arg {
+        let default = if default.is_empty() { "none" } else { default };
         let arg = Arg::new(self.name)
             .long(self.flag)
             .help_heading(self.heading)
@@ -167,8 +162,13 @@ impl Rule {
     pub fn value(&self, text: &str) -> Value {
         match self {
             Self::Bool => text.parse::<bool>().map_or(Value::from(text), Value::from),
-            Self::Whole(..) => text.parse::<i64>().map_or(Value::from(text), Value::from),
-            Self::Number(..) => text.parse::<f64>().map_or(Value::from(text), Value::from),
+            Self::Whole(..) | Self::Number(..) => {
+                match (text.parse::<i64>(), text.parse::<f64>()) {
+                    (Ok(whole), _) => Value::from(whole),
+                    (_, Ok(number)) => Value::from(number),
+                    _ => Value::from(text),
+                }
+            }
             Self::List(..) => {
                 let text = text.trim();
                 let inner = text
@@ -256,20 +256,23 @@ fn is_image(text: &str) -> bool {
 
 /// Credentials have no place in an address: it is printed and logged.
 fn is_master(text: &str) -> bool {
-    text.is_empty()
-        || text.parse::<Uri>().is_ok_and(|uri| {
-            matches!(uri.scheme_str(), Some("http" | "https"))
-                && uri.authority().is_some_and(|authority| {
-                    !authority.host().is_empty() && !authority.as_str().contains('@')
-                })
-                && uri.query().is_none()
-        })
+    let fits = |uri: Uri| {
+        let Some(authority) = uri.authority() else {
+            return false;
+        };
+        let (whole, host) = (authority.as_str(), authority.host());
+        let port_fits = whole == host || authority.port_u16().is_some();
+        matches!(uri.scheme_str(), Some("http" | "https")) && !host.is_empty() && port_fits
+    };
+    text.is_empty() || (!text.contains(['@', '?', '#']) && text.parse().is_ok_and(fits))
 }
 
 /// A lone word that is no level would be taken for the name of a target, and would silence everything else.
 fn is_filter(text: &str) -> bool {
-    let words = text
-        .split(',')
-        .all(|word| word.contains('=') || word.trim().parse::<LevelFilter>().is_ok());
-    (words || text.contains('[')) && EnvFilter::builder().parse(text).is_ok()
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+    let clear = text.contains('[')
+        || text
+            .split(',')
+            .all(|word| word.contains('=') || is_level(word.trim()));
+    clear && EnvFilter::builder().parse(text).is_ok()
 }

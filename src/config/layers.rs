@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use super::keys::{ENV_PREFIX, KEYS, Key, duration};
 use super::{Config, Problems};
 
-const SHIPPED: &str = include_str!("../../config/foo-controller.toml");
+pub(super) const SHIPPED: &str = include_str!("../../config/foo-controller.toml");
 
 /// Every key's value and where it is from. Displayed, it is a TOML file that `--config` takes, with the origin of each
 /// value as a comment.
@@ -73,10 +73,12 @@ impl Settings {
             let Some(rest) = name.strip_prefix(ENV_PREFIX) else {
                 continue;
             };
+            let path = rest.to_lowercase().replace("__", ".");
             let origin = format!("environment variable {}", printable(&name));
-            match KEYS.iter().find(|key| key.env() == name) {
-                Some(key) => self.text(key, &[&text.to_string_lossy()], origin),
-                None => self.unknown(&rest.to_lowercase().replace("__", "."), &origin),
+            match (Key::find(&path), text.to_str()) {
+                (Some(key), Some(text)) => self.text(key, &[text], origin),
+                (Some(_), None) => self.problems.push(format!("{path} ({origin}): not UTF-8")),
+                (None, _) => self.unknown(&path, &origin),
             }
         }
     }
@@ -103,14 +105,10 @@ impl Settings {
         );
         problems.extend(self.contradictions(&good));
         if problems.is_empty() {
-            self.merged.extract().map_err(|error| {
-                Problems(
-                    error
-                        .into_iter()
-                        .map(|e| printable(&e.to_string()))
-                        .collect(),
-                )
-            })
+            // Cannot fail as long as the rules are at least as strict as the types.
+            self.merged
+                .extract()
+                .map_err(|error| Problems(vec![printable(&error.to_string())]))
         } else {
             Err(Problems(problems))
         }
@@ -195,7 +193,7 @@ impl Settings {
     }
 
     /// A TOML document; `origin` names a line of it.
-    fn toml(&mut self, text: &str, origin: &dyn Fn(usize) -> String) {
+    pub(super) fn toml(&mut self, text: &str, origin: &dyn Fn(usize) -> String) {
         let line =
             |at: usize| origin(text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1);
         match DeTable::parse(text) {
@@ -237,19 +235,20 @@ impl Settings {
 
     /// Complain of a key that there is not. Its value stays unsaid: who knows what it was meant for.
     fn unknown(&mut self, path: &str, origin: &str) {
-        let inside = |section: &str| -> Vec<&str> {
-            KEYS.iter()
-                .filter_map(|key| key.name.strip_prefix(section))
-                .collect()
+        let names = |section: &str| -> Vec<&str> {
+            let inside = KEYS.iter().filter_map(|key| key.name.strip_prefix(section));
+            let mut names: Vec<&str> = inside
+                .map(|name| name.split('.').next().unwrap_or(name))
+                .collect();
+            names.dedup();
+            names
         };
-        let section = format!("{path}.");
-        let (what, known) = match (inside(&section), path.rsplit_once('.')) {
-            (keys, _) if !keys.is_empty() => ("is a section, not a key; it has", keys),
-            (_, Some((parent, _))) if !inside(&format!("{parent}.")).is_empty() => (
-                "unknown key; the section has",
-                inside(&format!("{parent}.")),
-            ),
-            _ => ("unknown key; there are", inside("")),
+        let own = names(&format!("{path}."));
+        let parent = path.rfind('.').map_or("", |dot| &path[..=dot]);
+        let (what, known) = match (own.is_empty(), names(parent)) {
+            (false, _) => ("a section, not a key; it has", own),
+            (true, siblings) if siblings.is_empty() => ("unknown key; there are", names("")),
+            (true, siblings) => ("unknown key; there are", siblings),
         };
         self.problems.push(format!(
             "{} ({origin}): {what} {}",

@@ -7,6 +7,8 @@
 
 mod keys;
 mod layers;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;

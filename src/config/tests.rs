@@ -122,7 +122,11 @@ proptest! {
         let mut settings = Settings::defaults();
         settings.env([(OsString::from(variable(&KEYS[index])), OsString::from(text))]);
         match settings.check() {
-            Err(problems) => prop_assert!(problems.lines().all(|line| !line.contains(char::is_control))),
+            Err(problems) => {
+                let name = format!("{} = ", KEYS[index].name);
+                prop_assert!(problems.lines().any(|line| line.contains(&name)), "{problems}");
+                prop_assert!(problems.lines().all(|line| !line.contains(char::is_control)));
+            }
             Ok(config) => {
                 let mut again = Settings::defaults();
                 again.toml(&settings.to_string(), &|line| format!("line {line}"));
@@ -145,7 +149,8 @@ proptest! {
             0..4,
         )
     ) {
-        let text: String = lines.into_iter().map(|(start, rest)| format!("{start}{rest}\n")).collect();
+        let lines: Vec<String> = lines.into_iter().map(|(start, rest)| start.to_owned() + &rest).collect();
+        let text = lines.join("\n");
         let mut settings = Settings::defaults();
         settings.toml(&text, &|line| format!("line {line}"));
         if let Err(problems) = settings.check() {

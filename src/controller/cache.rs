@@ -315,3 +315,171 @@ impl<V> Entry<V> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::controller::{
+        fixtures::{foo, object},
+        view::Foo,
+    };
+
+    /// The Foo `namespace/name` at a version, wanting a Deployment.
+    fn at(namespace: &str, name: &str, version: u64, deployment: &str) -> Object<Foo> {
+        object(&format!(
+            "
+            metadata: {{name: {name}, namespace: {namespace}, uid: u, resourceVersion: '{version}'}}
+            spec: {{deploymentName: {deployment}}}"
+        ))
+    }
+
+    fn listed(objects: impl IntoIterator<Item = Object<Foo>>) -> Cache<Foo> {
+        let cache = Cache::new(&[]);
+        cache.list_begins(0);
+        for object in objects {
+            cache.apply(0, object);
+        }
+        cache.list_ends(0);
+        cache
+    }
+
+    fn names(changes: &[Change<Foo>]) -> Vec<String> {
+        changes
+            .iter()
+            .map(|change| change.key.to_string())
+            .collect()
+    }
+
+    /// Row Q5: in sync when each watch has read its list to the end, and not before.
+    #[tokio::test]
+    async fn is_in_sync_when_every_list_is_read() {
+        let cache = Cache::<Foo>::new(&["a".into(), "b".into()]);
+        cache.list_begins(0);
+        cache.list_begins(1);
+        cache.list_ends(0);
+        cache.list_begins(0);
+        cache.list_ends(0);
+        assert!(
+            !cache.is_synced(),
+            "a second list of one namespace is not the first of the other"
+        );
+        cache.list_ends(1);
+        cache.synced().await;
+        assert!(cache.is_synced());
+    }
+
+    /// Row R10: a re-delivery changes nothing.
+    #[test]
+    fn what_is_told_again_is_no_change() {
+        let cache = listed([foo()]);
+        let mut again = foo();
+        again.version += 1;
+        assert_eq!(cache.apply(0, again), None);
+        assert_eq!(
+            cache.get(&foo().key).unwrap().version,
+            foo().version + 1,
+            "but the version moves on"
+        );
+        let mut other = foo();
+        other.view.generation += 1;
+        let change = cache.apply(0, other.clone()).unwrap();
+        assert_eq!(
+            (change.old.as_deref(), change.new.as_deref()),
+            (Some(&foo().view), Some(&other.view))
+        );
+    }
+
+    /// Row R10: what was deleted while the watch was down is noticed by the next list.
+    #[test]
+    fn what_a_list_does_not_tell_of_is_gone() {
+        let cache = listed([at("n", "a", 1, "d"), at("n", "b", 2, "d")]);
+        cache.list_begins(0);
+        cache.apply(0, at("n", "b", 2, "d"));
+        assert_eq!(
+            cache.len(),
+            2,
+            "while the list is being read, what was there stays"
+        );
+        let gone = cache.list_ends(0);
+        assert_eq!(names(&gone), ["n/a"]);
+        assert!(gone[0].old.is_some() && gone[0].new.is_none());
+    }
+
+    /// A list of one namespace says nothing of another.
+    #[test]
+    fn namespaces_are_listed_apart() {
+        let cache = Cache::<Foo>::new(&["a".into(), "b".into()]);
+        for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
+            cache.list_begins(scope);
+            cache.apply(scope, at(namespace, "x", 1, "d"));
+            cache.list_ends(scope);
+        }
+        cache.list_begins(0);
+        assert_eq!(names(&cache.list_ends(0)), ["a/x"]);
+        assert_eq!(cache.len(), 1);
+    }
+
+    /// A write's answer is seen at once, and its echo from the watch wakes nobody.
+    #[test]
+    fn the_answer_to_a_write_is_taken_in() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        cache.observe(at("n", "a", 5, "e"), cache.mark(&key));
+        assert_eq!(cache.get(&key).unwrap().version, 5);
+        assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+    }
+
+    /// What the watch has told is never undone by a slower answer: an object that was deleted meanwhile
+    /// would come back and stay.
+    #[test]
+    fn a_late_answer_does_not_bring_back_the_dead() {
+        let cache = listed([]);
+        let key = Key::new("n", "a");
+        let sent = cache.mark(&key);
+        cache.apply(0, at("n", "a", 5, "d"));
+        cache.delete(0, &at("n", "a", 6, "d"));
+        cache.observe(at("n", "a", 5, "d"), sent);
+        assert!(cache.get(&key).is_none());
+
+        let sent = cache.mark(&key);
+        cache.list_begins(0);
+        cache.observe(at("n", "a", 7, "d"), sent);
+        assert!(
+            cache.get(&key).is_none(),
+            "a list is being read: it will tell"
+        );
+        cache.observe(at("n", "a", 7, "d"), cache.mark(&key));
+        assert!(cache.get(&key).is_none());
+        cache.list_ends(0);
+        cache.observe(at("n", "a", 7, "d"), sent);
+        assert!(
+            cache.get(&key).is_none(),
+            "a list was read meanwhile: it has told"
+        );
+    }
+
+    /// Who speaks of an object is known, also while that object does not exist.
+    #[test]
+    fn references_are_followed_through_every_change() {
+        let cache = listed([
+            at("n", "a", 1, "d"),
+            at("n", "b", 2, "d"),
+            at("other", "c", 3, "d"),
+        ]);
+        let d = Key::new("n", "d");
+        let mut referring = cache.referring(&d);
+        referring.sort();
+        assert_eq!(referring, [Key::new("n", "a"), Key::new("n", "b")]);
+        cache.apply(0, at("n", "a", 4, "e"));
+        cache.delete(0, &at("n", "b", 5, "d"));
+        assert!(cache.referring(&d).is_empty());
+        assert_eq!(cache.referring(&Key::new("n", "e")), [Key::new("n", "a")]);
+        assert_eq!(
+            cache.state.read().referring.len(),
+            2,
+            "nothing is kept of what nobody speaks of"
+        );
+    }
+}

@@ -202,3 +202,183 @@ impl<'a> Desired<'a> {
         Some(json!({ "metadata": metadata, "spec": spec }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::controller::fixtures::{deployment, foo, snapshot};
+
+    /// The step for the fixture Foo and this Deployment.
+    fn step(actual: &crate::controller::view::Object<Deployment>) -> Result<Step, Error> {
+        let foo = foo();
+        Desired::of(&foo.key, &foo.view, "nginx:latest")
+            .unwrap()
+            .step(Some(&snapshot(actual)))
+    }
+
+    fn patch(actual: &crate::controller::view::Object<Deployment>) -> Value {
+        match step(actual) {
+            Ok(Step::Patch(patch)) => patch,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    /// Rows R1 and R2, and the generation of invariant I7.
+    #[test]
+    fn a_new_deployment_is_as_the_foo_says() {
+        let foo = foo();
+        let desired = Desired::of(&foo.key, &foo.view, "nginx:1").unwrap();
+        let Ok(Step::Create(manifest)) = desired.step(None) else {
+            unreachable!()
+        };
+        let expected: Manifest = serde_saphyr::from_str(
+            "
+            metadata:
+              name: web
+              namespace: default
+              labels: {app: nginx, controller: foo}
+              annotations: {samplecontroller.k8s.io/foo-generation: '2'}
+              ownerReferences:
+              - apiVersion: samplecontroller.k8s.io/v1alpha1
+                kind: Foo
+                name: foo
+                uid: foo-uid
+                controller: true
+                blockOwnerDeletion: true
+            spec:
+              replicas: 3
+              selector: {matchLabels: {app: nginx, controller: foo}}
+              template:
+                metadata: {labels: {app: nginx, controller: foo}}
+                spec: {containers: [{name: nginx, image: 'nginx:1'}]}",
+        )
+        .unwrap();
+        assert_eq!(*manifest, expected);
+    }
+
+    /// Row A3.
+    #[test]
+    fn without_replicas_the_deployments_replicas_are_left_alone() {
+        let mut foo = foo();
+        foo.view.spec.as_mut().unwrap().replicas = None;
+        let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
+        let Ok(Step::Create(manifest)) = desired.step(None) else {
+            unreachable!()
+        };
+        assert_eq!(manifest.spec.unwrap().replicas, None);
+        let mut scaled = deployment();
+        scaled.view.replicas = 9;
+        assert_eq!(desired.step(Some(&snapshot(&scaled))).unwrap(), Step::Keep);
+    }
+
+    /// Invariant I6.
+    #[test]
+    fn nothing_differs_nothing_is_written() {
+        assert_eq!(step(&deployment()).unwrap(), Step::Keep);
+    }
+
+    /// Rows R3 and R6: just the fields that differ, based on what was seen.
+    #[test]
+    fn what_differs_is_put_right() {
+        let metadata = |more: Value| {
+            let mut metadata = json!({
+                "uid": "web-uid", "resourceVersion": "9", "annotations": { GENERATION_ANNOTATION: "2" }
+            });
+            metadata
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            metadata
+        };
+        let labels = json!({ "app": "nginx", "controller": "foo" });
+
+        let mut actual = deployment();
+        actual.view.replicas = 5;
+        assert_eq!(
+            patch(&actual),
+            json!({ "metadata": metadata(json!({})), "spec": { "replicas": 3 } })
+        );
+
+        let mut actual = deployment();
+        actual.view.image = Some("evil".into());
+        let containers = json!([{ "name": "nginx", "image": "nginx:latest" }]);
+        let template = json!({ "template": { "spec": { "containers": containers } } });
+        assert_eq!(
+            patch(&actual),
+            json!({ "metadata": metadata(json!({})), "spec": template })
+        );
+
+        let mut actual = deployment();
+        actual.view.labels.app = None;
+        assert_eq!(
+            patch(&actual),
+            json!({ "metadata": metadata(json!({ "labels": labels })), "spec": {} })
+        );
+
+        let mut actual = deployment();
+        actual.view.pod_labels.controller = Some("other".into());
+        let template = json!({ "template": { "metadata": { "labels": labels } } });
+        assert_eq!(
+            patch(&actual),
+            json!({ "metadata": metadata(json!({})), "spec": template })
+        );
+    }
+
+    /// Row R4, invariants I4 and I5: by UID, not by name.
+    #[test]
+    fn a_deployment_of_somebody_else_is_never_touched() {
+        let mut actual = deployment();
+        actual.view.replicas = 5;
+        actual.view.owner = None;
+        let error = step(&actual).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "Resource \"web\" already exists and is not managed by Foo"
+        );
+        assert_eq!(error.reason(), Some("ErrResourceExists"));
+
+        let mut actual = deployment();
+        actual.view.owner.as_mut().unwrap().uid = "an-earlier-foo".into();
+        assert!(matches!(step(&actual), Err(Error::ResourceExists(_))));
+    }
+
+    /// A Deployment that is on its way out cannot be put right; when it is gone, a new one is made.
+    #[test]
+    fn a_deployment_being_deleted_is_waited_for() {
+        let mut actual = deployment();
+        actual.view.replicas = 5;
+        actual.view.deleting = true;
+        assert_eq!(step(&actual).unwrap(), Step::Keep);
+    }
+
+    /// Invariant I7: a stale cache must not undo what a newer Foo asked for.
+    #[test]
+    fn an_older_generation_never_overwrites_a_newer_one() {
+        let mut actual = deployment();
+        actual.view.replicas = 5;
+        actual.view.foo_generation = Some(3);
+        assert!(matches!(step(&actual), Err(Error::Conflict)));
+        actual.view.foo_generation = Some(2);
+        assert!(matches!(step(&actual), Ok(Step::Patch(_))));
+    }
+
+    /// Row R7.
+    #[test]
+    fn a_foo_that_asks_for_nothing_possible_is_invalid() {
+        let mut empty = foo();
+        empty.view.spec.as_mut().unwrap().deployment_name.clear();
+        let error = Desired::of(&empty.key, &empty.view, "i").unwrap_err();
+        assert!(error.is_final());
+        assert_eq!(error.to_string(), "spec.deploymentName: must not be empty");
+
+        let mut undecodable = foo();
+        undecodable.view.spec = Err("spec: invalid type".into());
+        assert!(
+            Desired::of(&undecodable.key, &undecodable.view, "i")
+                .unwrap_err()
+                .is_final()
+        );
+    }
+}

@@ -8,6 +8,8 @@ pub mod cache;
 pub mod desired;
 mod error;
 mod events;
+#[cfg(test)]
+mod fixtures;
 mod key;
 pub mod queue;
 mod reconcile;
@@ -55,7 +57,7 @@ type Tasks = JoinSet<&'static str>;
 /// Why [`Controller::run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} came to an end, which it never should; see the log above")]
-pub struct Died(&'static str);
+pub struct Died(pub &'static str);
 
 /// How a term ended.
 enum Ended {
@@ -123,7 +125,6 @@ impl Controller {
     }
 
     /// Tells whether the caches are in sync: what readiness means (never leadership).
-    #[must_use]
     pub fn ready(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let Reconciler {
             foos, deployments, ..
@@ -265,7 +266,7 @@ async fn work_on(queue: Queue<Key>, reconciler: Arc<Reconciler>) {
         let result = AssertUnwindSafe(reconciler.reconcile(taken.key()))
             .catch_unwind()
             .await;
-        settle(taken, result.unwrap_or_else(|_| Err(Error::Panicked)));
+        settle(taken, result.unwrap_or(Err(Error::Panicked)));
     }
 }
 

@@ -156,3 +156,160 @@ fn selector(labels: &Labels) -> String {
         .map(|(key, value)| format!("{key}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::controller::fixtures::{deployment, foo};
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn deployed(change: impl FnOnce(&mut Deployment)) -> Deployed {
+        let mut object = deployment();
+        change(&mut object.view);
+        Deployed {
+            key: object.key,
+            view: object.view.into(),
+            changed: false,
+        }
+    }
+
+    /// Each condition as `Type=Status Reason`.
+    fn conditions(status: &FooStatus) -> Vec<String> {
+        status
+            .conditions
+            .iter()
+            .map(|c| format!("{}={} {}", c.type_, c.status, c.reason))
+            .collect()
+    }
+
+    fn told(change: impl FnOnce(&mut Deployment)) -> FooStatus {
+        of(&foo().view, Ok(&deployed(change)), NOW).unwrap()
+    }
+
+    /// Rows R5, A5 and A6.
+    #[test]
+    fn follows_the_deployment() {
+        let status = told(|_| {});
+        assert_eq!(status.available_replicas, Some(3));
+        assert_eq!(status.replicas, Some(3));
+        assert_eq!(status.observed_generation, Some(2));
+        assert_eq!(status.selector.as_deref(), Some("app=nginx,controller=foo"));
+        assert_eq!(status.deployment_name.as_deref(), Some("web"));
+        assert_eq!(
+            conditions(&status),
+            [
+                "Ready=True DeploymentAvailable",
+                "Progressing=False DeploymentComplete"
+            ]
+        );
+        assert_eq!(
+            status.conditions[0].message,
+            "Deployment \"web\" has 3 of 3 replicas available"
+        );
+    }
+
+    /// Row A5: Ready means what `kubectl rollout status` means.
+    #[test]
+    fn ready_means_that_the_rollout_is_complete() {
+        let under_way = [
+            "Ready=False DeploymentProgressing",
+            "Progressing=True DeploymentProgressing",
+        ];
+        assert_eq!(conditions(&told(|d| d.progress.available = 2)), under_way);
+        assert_eq!(conditions(&told(|d| d.progress.updated = 2)), under_way);
+        assert_eq!(
+            conditions(&told(|d| d.progress.replicas = 4)),
+            under_way,
+            "an old pod is still there"
+        );
+        assert_eq!(
+            conditions(&told(|d| d.generation = 5)),
+            under_way,
+            "its controller has not looked yet"
+        );
+        let stuck = told(|d| {
+            d.progress.available = 0;
+            d.progress.stuck = true;
+        });
+        let reason = "ProgressDeadlineExceeded";
+        assert_eq!(
+            conditions(&stuck),
+            [
+                format!("Ready=False {reason}"),
+                format!("Progressing=False {reason}")
+            ]
+        );
+        let going = [
+            "Ready=False DeploymentDeleting",
+            "Progressing=True DeploymentDeleting",
+        ];
+        assert_eq!(conditions(&told(|d| d.deleting = true)), going);
+    }
+
+    /// Row R4 and R7: the user is told; what passes by itself is not the user's concern.
+    #[test]
+    fn errors_that_concern_the_user_are_told() {
+        let error = Error::ResourceExists("web".into());
+        let status = of(&foo().view, Err(&error), NOW).unwrap();
+        assert_eq!(
+            conditions(&status),
+            [
+                "Ready=False ErrResourceExists",
+                "Progressing=False ErrResourceExists"
+            ]
+        );
+        assert_eq!(status.conditions[0].message, error.to_string());
+        assert_eq!(status.available_replicas, Some(0));
+        for quiet in [
+            Error::Conflict,
+            Error::NotLeading,
+            Error::Transient("down".into()),
+        ] {
+            assert_eq!(of(&foo().view, Err(&quiet), NOW), None);
+        }
+    }
+
+    /// Invariant I6: what is told again is the same, times included, and so is not written.
+    #[test]
+    fn what_stays_keeps_its_time() {
+        let mut foo = foo();
+        foo.view.status = told(|_| {});
+        let later = Timestamp::from_second(3600).unwrap();
+        let again = of(&foo.view, Ok(&deployed(|_| {})), later).unwrap();
+        assert_eq!(again, foo.view.status);
+        let worse = of(
+            &foo.view,
+            Ok(&deployed(|d| d.progress.available = 1)),
+            later,
+        )
+        .unwrap();
+        assert_eq!(worse.conditions[0].last_transition_time, Time(later));
+    }
+
+    /// Others may keep conditions of their own on a Foo.
+    #[test]
+    fn conditions_of_others_stay() {
+        let mut foo = foo();
+        foo.view.status = told(|_| {});
+        foo.view.status.conditions[0].type_ = "Audited".into();
+        let status = of(&foo.view, Ok(&deployed(|_| {})), NOW).unwrap();
+        let types: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
+        assert_eq!(types, ["Audited", "Ready", "Progressing"]);
+    }
+
+    /// Row R11: the old Deployment is named until the new one serves.
+    #[test]
+    fn a_renamed_foo_names_its_old_deployment_until_the_new_one_is_available() {
+        let mut foo = foo();
+        foo.view.status.deployment_name = Some("old".into());
+        let name = |result: Result<&Deployed, &Error>| {
+            of(&foo.view, result, NOW).unwrap().deployment_name.unwrap()
+        };
+        assert_eq!(name(Ok(&deployed(|d| d.progress.available = 0))), "old");
+        assert_eq!(name(Err(&Error::ResourceExists("web".into()))), "old");
+        assert_eq!(name(Ok(&deployed(|_| {}))), "web");
+    }
+}

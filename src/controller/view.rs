@@ -388,3 +388,103 @@ fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
 fn one() -> i32 {
     1
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::controller::fixtures::{deployment, foo, object};
+
+    /// Row R7 and "bad input": a Foo of whatever shape is read, so that a list with it in is.
+    #[test]
+    fn a_foo_of_any_shape_can_be_read() {
+        for (spec, complaint) in [
+            ("", "spec: invalid type: null, expected struct FooSpec"),
+            (
+                "spec: 5",
+                "spec: invalid type: integer `5`, expected struct FooSpec",
+            ),
+            ("spec: {}", "spec: missing field `deploymentName`"),
+            (
+                "spec: {deploymentName: 5}",
+                "spec: invalid type: integer `5`, expected a string",
+            ),
+            (
+                "spec: {deploymentName: a, replicas: two}",
+                "spec: invalid type: string \"two\", expected i32",
+            ),
+            (
+                "spec: {deploymentName: a, replicas: 2147483648}",
+                "spec: invalid value: integer `2147483648`, expected i32",
+            ),
+        ] {
+            let metadata =
+                "metadata: {name: a, namespace: b, uid: u, resourceVersion: '1', labels: null}";
+            let foo = object::<Foo>(&format!("{metadata}\n{spec}"));
+            assert_eq!(foo.view.spec.unwrap_err().as_ref(), complaint, "{spec}");
+        }
+        let odd = object::<Foo>(
+            "
+            metadata: {name: a, namespace: b, uid: u, resourceVersion: '1'}
+            spec: {deploymentName: a, unknown: [1]}
+            status: garbage",
+        );
+        assert_eq!(odd.view.spec.unwrap().deployment_name, "a");
+        assert_eq!(odd.view.status, FooStatus::default());
+    }
+
+    /// Row R10: a controller reference to a Foo of our group, in any version, and nothing else.
+    #[test]
+    fn only_a_foo_can_be_the_owner() {
+        let owner = |reference: &str| {
+            let yaml = format!(
+                "
+                metadata: {{name: d, namespace: n, uid: u, resourceVersion: '1', ownerReferences: [{reference}]}}
+                spec: {{template: {{}}}}"
+            );
+            object::<Deployment>(&yaml)
+                .view
+                .owner
+                .map(|owner| owner.name)
+        };
+        let foo = |group: &str, kind: &str, controller: bool| {
+            format!(
+                "{{apiVersion: {group}/v1alpha1, kind: {kind}, name: f, uid: u, controller: {controller}}}"
+            )
+        };
+        assert_eq!(
+            owner(&foo("samplecontroller.k8s.io", "Foo", true)).as_deref(),
+            Some("f")
+        );
+        assert_eq!(owner(&foo("samplecontroller.k8s.io", "Foo", false)), None);
+        assert_eq!(owner(&foo("samplecontroller.k8s.io", "Bar", true)), None);
+        assert_eq!(owner(&foo("other.example.org", "Foo", true)), None);
+        assert_eq!(
+            owner("{apiVersion: v1, kind: Foo, name: f, uid: u, controller: true}"),
+            None
+        );
+        assert_eq!(owner(""), None);
+    }
+
+    #[test]
+    fn what_reconcile_reads_is_kept() {
+        let foo = foo();
+        assert_eq!(
+            (
+                foo.key.to_string().as_str(),
+                foo.version,
+                foo.view.generation
+            ),
+            ("default/foo", 7, 2)
+        );
+        let Object {
+            key, version, view, ..
+        } = deployment();
+        assert_eq!((key.to_string().as_str(), version), ("default/web", 9));
+        assert_eq!(view.foo_generation, Some(2));
+        assert_eq!(view.image.as_deref(), Some("nginx:latest"));
+        assert_eq!((view.replicas, view.progress.available), (3, 3));
+        assert_eq!(view.labels, view.pod_labels);
+    }
+}

@@ -80,7 +80,7 @@ pub async fn watch<V: View>(
                     cache.apply(scope, object).into_iter().for_each(&changed);
                 }
                 Event::Delete(object) => {
-                    cache.delete(scope, &object).into_iter().for_each(&changed)
+                    cache.delete(scope, &object).into_iter().for_each(&changed);
                 }
                 Event::InitDone => cache.list_ends(scope).into_iter().for_each(&changed),
             }

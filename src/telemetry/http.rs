@@ -2,7 +2,7 @@
 //!
 //! Readiness never means leadership: a rollout would wait for a leader that waits for the rollout.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
@@ -18,33 +18,16 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tracing::{info, warn};
+use tracing::warn;
 
 /// Connections served at once; more wait.
 const CONNECTIONS: usize = 64;
 /// How long a client may take over one connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The server: it stops when this is dropped.
-#[derive(Debug)]
-pub struct Server(JoinSet<()>);
-
-/// Serves health on `addr` until the returned [`Server`] is dropped.
-///
-/// # Errors
-/// When the address cannot be listened on.
-pub async fn serve(
-    addr: SocketAddr,
-    ready: impl Fn() -> bool + Send + Sync + 'static,
-) -> std::io::Result<Server> {
-    let listener = TcpListener::bind(addr).await?;
-    info!(addr = %listener.local_addr()?, "serving /livez and /readyz");
-    let mut server = JoinSet::new();
-    server.spawn(accept(listener, Arc::new(ready)));
-    Ok(Server(server))
-}
-
-async fn accept(listener: TcpListener, ready: Arc<impl Fn() -> bool + Send + Sync + 'static>) {
+/// Serves health on `listener`, for ever.
+pub async fn serve(listener: TcpListener, ready: impl Fn() -> bool + Send + Sync + 'static) {
+    let ready = Arc::new(ready);
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {

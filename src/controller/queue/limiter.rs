@@ -1,5 +1,5 @@
-//! When a failed key may be tried again: the later of what its own failures ask for and what the bucket over all
-//! retries allows (row Q3). Nothing here waits; it computes times.
+//! When a failed key may be tried again: the later of what its own failures ask for and what the
+//! bucket over all retries allows (row Q3). Nothing here waits; it computes times.
 
 use std::{iter, time::Duration};
 
@@ -16,8 +16,8 @@ pub(super) fn later(at: Instant, delay: Duration) -> Instant {
     at.checked_add(delay.min(NEVER)).unwrap_or(at)
 }
 
-/// The per-object delays, worked out once, so that a key which failed a million times costs a look-up like any other.
-#[derive(Debug)]
+/// The per-object delays, worked out once, so that a key which failed a million times costs a
+/// look-up like any other.
 pub(super) struct Delays(Vec<Duration>);
 
 impl Delays {
@@ -27,7 +27,8 @@ impl Delays {
             initial_interval: config.initial,
             max_interval: config.max,
             multiplier: 2.0,
-            // Exactly the doubling that users know from client-go; the bucket is what spreads a storm.
+            // Exactly the doubling that users know from client-go; the bucket is what spreads a
+            // storm.
             randomization_factor: 0.0,
             // The crate's default gives up after 15 minutes; a controller never does.
             max_elapsed_time: None,
@@ -55,9 +56,9 @@ impl Delays {
     }
 }
 
-/// A token bucket that lends: who comes when it is empty is told when his token will be there (client-go's
-/// `BucketRateLimiter`, which calls `Reserve`). A single time says all there is to know about it.
-#[derive(Debug)]
+/// A token bucket that lends: who comes when it is empty is told when his token will be there
+/// (client-go's `BucketRateLimiter`, which calls `Reserve`). A single time says all there is to
+/// know about it.
 pub(super) struct Bucket {
     /// When it will be full again if nobody takes from it; in the past, it is full.
     full_at: Instant,
@@ -84,8 +85,9 @@ impl Bucket {
         later(now, wait)
     }
 
-    /// Gives back a token reserved for the time `slot` if it had to be borrowed and isn't there yet. So the debt is at
-    /// most one token for each key that waits for its retry, however often the keys change meanwhile.
+    /// Gives back a token reserved for the time `slot` if it had to be borrowed and isn't there
+    /// yet. So the debt is at most one token for each key that waits for its retry. (client-go gives
+    /// none back: an object that fails and keeps changing delays everyone's retries ever more.)
     pub(super) fn give_back(&mut self, slot: Instant, now: Instant) {
         if slot > now {
             self.full_at -= self.interval;

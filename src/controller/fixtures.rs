@@ -1,0 +1,53 @@
+//! Objects for unit tests, as minimal YAML.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::{
+    cache::Snapshot,
+    view::{Deployment, Foo, Object, View},
+};
+
+/// The object that this YAML is.
+pub fn object<V: View>(yaml: &str) -> Object<V> {
+    serde_saphyr::from_str(yaml).unwrap()
+}
+
+/// `default/foo`, generation 2, that wants the Deployment `web` with three replicas.
+pub fn foo() -> Object<Foo> {
+    object(
+        "
+        metadata: {name: foo, namespace: default, uid: foo-uid, resourceVersion: '7', generation: 2}
+        spec: {deploymentName: web, replicas: 3}",
+    )
+}
+
+/// Its Deployment, as it should be and with all its pods available.
+pub fn deployment() -> Object<Deployment> {
+    object(
+        "
+        metadata:
+          name: web
+          namespace: default
+          uid: web-uid
+          resourceVersion: '9'
+          generation: 4
+          labels: {app: nginx, controller: foo}
+          annotations: {samplecontroller.k8s.io/foo-generation: '2'}
+          ownerReferences:
+          - {apiVersion: samplecontroller.k8s.io/v1alpha1, kind: Foo, name: foo, uid: foo-uid, controller: true}
+        spec:
+          replicas: 3
+          selector: {matchLabels: {app: nginx, controller: foo}}
+          template:
+            metadata: {labels: {app: nginx, controller: foo}}
+            spec: {containers: [{name: nginx, image: 'nginx:latest'}]}
+        status: {observedGeneration: 4, replicas: 3, updatedReplicas: 3, availableReplicas: 3}",
+    )
+}
+
+/// What the cache would give for it.
+pub fn snapshot<V: View>(object: &Object<V>) -> Snapshot<V> {
+    Snapshot {
+        version: object.version,
+        view: object.view.clone().into(),
+    }
+}

@@ -1,0 +1,237 @@
+//! The queue's rules once more, in the plainest form there is: lists looked through from the
+//! start, a clock that ticks by the millisecond. What `get` returns from the queue has to be what
+//! it returns from here.
+
+#![allow(clippy::unwrap_used, reason = "a failed test panics")]
+
+use std::time::Duration;
+
+use super::{Lane, Stats};
+
+pub type Key = u8;
+
+/// The pace that the model knows: 5 ms doubling to 40 ms; a token every 10 ms, three at most.
+const INITIAL: u64 = 5;
+const MAX: u64 = 40;
+const TOKEN: i64 = 10;
+const FULL: i64 = 3 * TOKEN;
+
+pub fn backoff() -> super::Backoff {
+    super::Backoff {
+        initial: Duration::from_millis(INITIAL),
+        max: Duration::from_millis(MAX),
+        qps: 100.0,
+        burst: 3,
+    }
+}
+
+struct Waiting {
+    key: Key,
+    lane: Lane,
+    since: u64,
+    /// In how many turns from now it must be handed out, at the latest.
+    bound: usize,
+}
+
+struct Delayed {
+    key: Key,
+    lane: Lane,
+    due: u64,
+    /// When the bucket has the token, for a retry.
+    slot: Option<u64>,
+}
+
+/// What a worker learns with a key: the key, its lane, how long it waited and how often it failed.
+pub type Got = (Key, Lane, Duration, u32);
+
+#[derive(Default)]
+pub struct Model {
+    now: u64,
+    /// In the order of arrival in their lanes.
+    waiting: Vec<Waiting>,
+    /// Added while held.
+    again: Vec<(Key, Lane, u64)>,
+    /// In the order in which they were put here.
+    delayed: Vec<Delayed>,
+    held: Vec<(Key, u64)>,
+    /// One entry for each failure since the last success.
+    failures: Vec<Key>,
+    /// How far the bucket is from full, in milliseconds of filling.
+    missing: i64,
+    turn: u64,
+    adds: u64,
+    retries: u64,
+    down: bool,
+}
+
+impl Model {
+    pub fn add(&mut self, key: Key, lane: Lane) {
+        if self.down {
+            return;
+        }
+        self.undelay(key);
+        let mut since = None;
+        if let Some(i) = self.waiting.iter().position(|w| w.key == key) {
+            if self.waiting[i].lane <= lane {
+                return;
+            }
+            since = Some(self.waiting.remove(i).since);
+        }
+        if let Some(i) = self.again.iter().position(|a| a.0 == key) {
+            if self.again[i].1 <= lane {
+                return;
+            }
+            since = Some(self.again.remove(i).2);
+        }
+        self.adds += u64::from(since.is_none());
+        self.place(key, lane, since.unwrap_or(self.now));
+    }
+
+    pub fn add_after(&mut self, key: Key, lane: Lane, delay: u64) {
+        if !self.down {
+            self.delay(key, lane, self.now + delay, None);
+        }
+    }
+
+    pub fn get(&mut self) -> Option<Got> {
+        let turn = self.turn % 8 + 1;
+        let first = |lane| self.waiting.iter().position(|w| w.lane == lane);
+        let favoured = match turn {
+            4 => first(Lane::Retry),
+            8 => first(Lane::Background),
+            _ => None,
+        };
+        let next = favoured
+            .or(first(Lane::Change))
+            .or(first(Lane::Retry))
+            .or(first(Lane::Background))?;
+        self.turn += 1;
+        let w = self.waiting.remove(next);
+        for other in &mut self.waiting {
+            other.bound -= 1;
+            assert!(other.bound > 0, "key {} starves", other.key);
+        }
+        assert!(!self.holds(w.key), "two workers have key {}", w.key);
+        self.held.push((w.key, self.now));
+        let waited = Duration::from_millis(self.now - w.since);
+        Some((w.key, w.lane, waited, self.failed(w.key)))
+    }
+
+    pub fn release(&mut self, key: Key) {
+        self.held.retain(|h| h.0 != key);
+        if let Some(i) = self.again.iter().position(|a| a.0 == key) {
+            let (key, lane, since) = self.again.remove(i);
+            self.place(key, lane, since);
+        }
+    }
+
+    pub fn forget(&mut self, key: Key) {
+        self.failures.retain(|f| *f != key);
+    }
+
+    pub fn retry(&mut self, key: Key) -> Duration {
+        self.retries += 1;
+        let backoff = (INITIAL << self.failed(key).min(10)).min(MAX);
+        self.failures.push(key);
+        let mut delay = 0;
+        if !self.down && !self.again.iter().any(|a| a.0 == key) {
+            self.missing += TOKEN;
+            let slot = self.now + u64::try_from(self.missing - FULL).unwrap_or(0);
+            self.delay(key, Lane::Retry, slot.max(self.now + backoff), Some(slot));
+            delay = self.delayed.iter().find(|d| d.key == key).unwrap().due - self.now;
+        }
+        self.release(key);
+        Duration::from_millis(delay)
+    }
+
+    pub fn advance(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now += 1;
+            self.missing = (self.missing - 1).max(0);
+            while let Some(i) = self.delayed.iter().position(|d| d.due == self.now) {
+                let d = self.delayed.remove(i);
+                self.adds += 1;
+                self.place(d.key, d.lane, self.now);
+            }
+        }
+    }
+
+    pub fn shut_down(&mut self) {
+        self.down = true;
+        self.waiting.clear();
+        self.again.clear();
+        self.delayed.clear();
+    }
+
+    pub fn stats(&self) -> Stats {
+        let running = |since: &(Key, u64)| Duration::from_millis(self.now - since.1);
+        let mut failing = self.failures.clone();
+        failing.sort_unstable();
+        failing.dedup();
+        Stats {
+            depth: Lane::ALL.map(|lane| self.waiting.iter().filter(|w| w.lane == lane).count()),
+            delayed: self.delayed.len(),
+            processing: self.held.len(),
+            failing: failing.len(),
+            longest_running: self.held.iter().map(running).max().unwrap_or_default(),
+            unfinished: self.held.iter().map(running).sum(),
+            adds: self.adds,
+            retries: self.retries,
+        }
+    }
+
+    fn holds(&self, key: Key) -> bool {
+        self.held.iter().any(|h| h.0 == key)
+    }
+
+    fn failed(&self, key: Key) -> u32 {
+        let failures = self.failures.iter().filter(|f| **f == key);
+        u32::try_from(failures.count()).unwrap()
+    }
+
+    fn place(&mut self, key: Key, lane: Lane, since: u64) {
+        if self.holds(key) {
+            self.again.push((key, lane, since));
+        } else {
+            let before = self.waiting.iter().filter(|w| w.lane == lane).count();
+            self.waiting.push(Waiting {
+                key,
+                lane,
+                since,
+                bound: 8 * (before + 1),
+            });
+        }
+    }
+
+    fn delay(&mut self, key: Key, lane: Lane, due: u64, slot: Option<u64>) {
+        let queued = self.waiting.iter().any(|w| w.key == key)
+            || self.again.iter().any(|a| a.0 == key)
+            || (self.delayed.iter()).any(|d| d.key == key && (d.due, d.lane) <= (due, lane));
+        if queued {
+            self.give_back(slot);
+        } else if due == self.now {
+            self.add(key, lane);
+        } else {
+            self.undelay(key);
+            self.delayed.push(Delayed {
+                key,
+                lane,
+                due,
+                slot,
+            });
+        }
+    }
+
+    fn undelay(&mut self, key: Key) {
+        if let Some(i) = self.delayed.iter().position(|d| d.key == key) {
+            let slot = self.delayed.remove(i).slot;
+            self.give_back(slot);
+        }
+    }
+
+    fn give_back(&mut self, slot: Option<u64>) {
+        if slot.is_some_and(|slot| slot > self.now) {
+            self.missing -= TOKEN;
+        }
+    }
+}

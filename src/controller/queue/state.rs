@@ -1,0 +1,309 @@
+//! Everything under the queue's lock: plain data and the rules on it, told the time. No operation
+//! costs more than the logarithm of the keys that wait, not counting that each delayed key is moved
+//! to its lane once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Lane, Stats,
+    limiter::{Bucket, Delays, later},
+};
+use crate::config::Backoff;
+
+/// Where a key is that is to be worked on: in one place only.
+enum Pending {
+    /// In its lane, under `ticket`.
+    Waiting { lane: Lane, ticket: u64 },
+    /// Added while with a worker ("dirty"): in its lane as soon as the worker is done.
+    Again { lane: Lane, since: Instant },
+    /// Among the delayed, under `due` and `ticket`. `slot` is when the bucket has the token of a
+    /// retry.
+    Delayed {
+        lane: Lane,
+        due: Instant,
+        ticket: u64,
+        slot: Option<Instant>,
+    },
+}
+
+/// A key that is handed out, its lane, since when it waited, and its failures.
+pub(super) struct Next<K> {
+    pub(super) key: K,
+    pub(super) lane: Lane,
+    pub(super) since: Instant,
+    pub(super) failures: u32,
+}
+
+/// All that the queue knows, and the rules.
+pub(super) struct State<K> {
+    /// Keys to be worked on. With the next two maps, all that is kept of a key: of one at rest,
+    /// nothing.
+    pending: HashMap<K, Pending>,
+    /// Keys with a worker, and since when.
+    processing: HashMap<K, Instant>,
+    /// Failures since the last success; never zero.
+    failures: HashMap<K, u32>,
+    /// The keys that wait, by lane and ticket, and since when.
+    lanes: [BTreeMap<u64, (K, Instant)>; 3],
+    /// The keys that are delayed, the next one first.
+    delayed: BTreeMap<(Instant, u64), K>,
+    /// The earliest time at which a worker in `get` wakes by itself.
+    alarm: Option<Instant>,
+    /// The number that the next key to be queued gets.
+    ticket: u64,
+    /// How many keys have been handed out.
+    turn: u64,
+    delays: Delays,
+    bucket: Bucket,
+    adds: u64,
+    retries: u64,
+    shut_down: bool,
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    pub(super) fn new(backoff: &Backoff, now: Instant) -> Self {
+        Self {
+            pending: HashMap::new(),
+            processing: HashMap::new(),
+            failures: HashMap::new(),
+            lanes: Default::default(),
+            delayed: BTreeMap::new(),
+            alarm: None,
+            ticket: 0,
+            turn: 0,
+            delays: Delays::new(backoff),
+            bucket: Bucket::new(backoff, now),
+            adds: 0,
+            retries: 0,
+            shut_down: false,
+        }
+    }
+
+    /// Queues what has fallen due. Every operation starts with this, so that the order in a lane is
+    /// the order in time, whether or not a worker was there to see it.
+    pub(super) fn advance(&mut self, now: Instant) {
+        while let Some(next) = self
+            .delayed
+            .first_entry()
+            .filter(|next| next.key().0 <= now)
+        {
+            let ((due, _), key) = next.remove_entry();
+            if let Some(Pending::Delayed { lane, .. }) = self.pending.remove(&key) {
+                self.place(key, lane, due);
+                self.adds += 1;
+            }
+        }
+    }
+
+    /// [`Queue::add`](super::Queue::add).
+    pub(super) fn enqueue(&mut self, key: K, lane: Lane, now: Instant) {
+        let waits_in = match self.pending.get(&key) {
+            Some(Pending::Waiting { lane, .. } | Pending::Again { lane, .. }) => Some(*lane),
+            Some(Pending::Delayed { .. }) | None => None,
+        };
+        if self.shut_down || waits_in.is_some_and(|l| l <= lane) {
+            return;
+        }
+        let since = self.unplace(&key, now).unwrap_or_else(|| {
+            self.adds += 1;
+            now
+        });
+        self.place(key, lane, since);
+    }
+
+    /// [`Queue::add_after`](super::Queue::add_after); `slot` is when the bucket has the token, for a
+    /// retry.
+    pub(super) fn enqueue_at(
+        &mut self,
+        key: K,
+        lane: Lane,
+        due: Instant,
+        slot: Option<Instant>,
+        now: Instant,
+    ) {
+        if self.shut_down {
+            return;
+        }
+        let sooner = match self.pending.get(&key) {
+            None => false,
+            Some(Pending::Delayed {
+                lane: l, due: d, ..
+            }) => (*d, *l) <= (due, lane),
+            Some(Pending::Waiting { .. } | Pending::Again { .. }) => true,
+        };
+        if sooner {
+            if let Some(slot) = slot {
+                self.bucket.give_back(slot, now);
+            }
+        } else if due <= now {
+            self.enqueue(key, lane, now);
+        } else {
+            self.unplace(&key, now);
+            let ticket = self.next_ticket();
+            self.delayed.insert((due, ticket), key.clone());
+            self.pending.insert(
+                key,
+                Pending::Delayed {
+                    lane,
+                    due,
+                    ticket,
+                    slot,
+                },
+            );
+        }
+    }
+
+    /// Puts a key that is nowhere at the end of its lane, or notes it for when its worker is done.
+    fn place(&mut self, key: K, lane: Lane, since: Instant) {
+        let place = if self.processing.contains_key(&key) {
+            Pending::Again { lane, since }
+        } else {
+            let ticket = self.next_ticket();
+            self.lanes[lane as usize].insert(ticket, (key.clone(), since));
+            Pending::Waiting { lane, ticket }
+        };
+        self.pending.insert(key, place);
+    }
+
+    /// Takes a key from where it is, if it is anywhere; says since when it waited, if it did.
+    fn unplace(&mut self, key: &K, now: Instant) -> Option<Instant> {
+        match self.pending.remove(key)? {
+            Pending::Waiting { lane, ticket } => {
+                let (_, since) = self.lanes[lane as usize].remove(&ticket)?;
+                Some(since)
+            }
+            Pending::Again { since, .. } => Some(since),
+            Pending::Delayed {
+                due, ticket, slot, ..
+            } => {
+                self.delayed.remove(&(due, ticket));
+                if let Some(slot) = slot {
+                    self.bucket.give_back(slot, now);
+                }
+                None
+            }
+        }
+    }
+
+    /// Hands out the next key, which is with a worker from now on.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Next<K>> {
+        let (lane, (key, since)) = Lane::by_turn(self.turn).into_iter().find_map(|lane| {
+            let (_, first) = self.lanes[lane as usize].pop_first()?;
+            Some((lane, first))
+        })?;
+        self.turn += 1;
+        self.pending.remove(&key);
+        self.processing.insert(key.clone(), now);
+        Some(Next {
+            failures: self.failures.get(&key).copied().unwrap_or(0),
+            key,
+            lane,
+            since,
+        })
+    }
+
+    /// Takes a key back from its worker.
+    pub(super) fn release(&mut self, key: &K) {
+        self.processing.remove(key);
+        if let Some(&Pending::Again { lane, since }) = self.pending.get(key) {
+            self.place(key.clone(), lane, since);
+        }
+    }
+
+    /// Counts a failure of a key that is with a worker and queues its retry; says in what time.
+    pub(super) fn retry(&mut self, key: &K, now: Instant) -> Duration {
+        self.retries += 1;
+        let failures = self.failures.entry(key.clone()).or_default();
+        let backoff = self.delays.after(*failures);
+        *failures = failures.saturating_add(1);
+        if self.shut_down || matches!(self.pending.get(key), Some(Pending::Again { .. })) {
+            return Duration::ZERO;
+        }
+        let slot = self.bucket.reserve(now);
+        let due = later(now, backoff).max(slot);
+        self.enqueue_at(key.clone(), Lane::Retry, due, Some(slot), now);
+        match self.pending.get(key) {
+            Some(Pending::Delayed { due, .. }) => *due - now,
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(super) fn forget(&mut self, key: &K) {
+        self.failures.remove(key);
+    }
+
+    /// Drops what waits; nothing is queued from now on.
+    pub(super) fn shut_down(&mut self) {
+        self.shut_down = true;
+        self.pending.clear();
+        self.delayed.clear();
+        self.lanes = Default::default();
+    }
+
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.shut_down
+    }
+
+    /// Whether there is work that no worker in `get` will see by itself.
+    pub(super) fn needs_worker(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.is_empty()) || self.unwatched().is_some()
+    }
+
+    /// The time of the next delayed key, if no worker wakes by then.
+    fn unwatched(&self) -> Option<Instant> {
+        let (&(due, _), _) = self.delayed.first_key_value()?;
+        self.alarm.is_none_or(|alarm| due < alarm).then_some(due)
+    }
+
+    /// Makes the caller the worker that wakes for the next delayed key, unless another one does.
+    pub(super) fn arm(&mut self) -> Option<Instant> {
+        let due = self.unwatched()?;
+        self.alarm = Some(due);
+        Some(due)
+    }
+
+    pub(super) fn disarm(&mut self, alarm: Option<Instant>) {
+        if alarm.is_some() && self.alarm == alarm {
+            self.alarm = None;
+        }
+    }
+
+    fn next_ticket(&mut self) -> u64 {
+        self.ticket += 1;
+        self.ticket
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.shut_down && self.processing.is_empty()
+    }
+
+    pub(super) fn stats(&self, now: Instant) -> Stats {
+        let running = || self.processing.values().map(|since| now - *since);
+        Stats {
+            depth: self.lanes.each_ref().map(BTreeMap::len),
+            delayed: self.delayed.len(),
+            processing: self.processing.len(),
+            failing: self.failures.len(),
+            longest_running: running().max().unwrap_or_default(),
+            unfinished: running().sum(),
+            adds: self.adds,
+            retries: self.retries,
+        }
+    }
+
+    /// Whether nothing is kept of any key.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+            && self.processing.is_empty()
+            && self.failures.is_empty()
+            && self.delayed.is_empty()
+            && self.lanes.iter().all(BTreeMap::is_empty)
+    }
+}

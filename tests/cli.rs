@@ -1,0 +1,394 @@
+//! The command line from outside: what it refuses, and how it says so; how the layers go over one another.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// The program with nothing in its environment but what a test puts there.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// What the program prints as its configuration.
+fn config(command: &mut Command) -> String {
+    let output = command.arg("config").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    stdout(&output).to_owned()
+}
+
+/// A file for `--config`.
+fn file(dir: &TempDir, text: &str) -> String {
+    let path = dir.path().join("foo.toml");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// One mistake: where it stands, and the line that the program answers with. `FILE` stands for the file's path.
+enum Bad {
+    File(&'static str, &'static str),
+    Env(&'static str, &'static str, &'static str),
+    Flag(&'static str, &'static str),
+}
+use Bad::{Env, File, Flag};
+
+#[rustfmt::skip]
+const BAD: &[Bad] = &[
+    // Unknown keys.
+    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
+    File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; there are initial, max, qps, burst"),
+    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
+    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
+    File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
+    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr"),
+    Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; it has level, format"),
+    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log"),
+    // Wrong types.
+    File("workers = '2'", r#"workers = "2" (file FILE, line 1): must be a whole number from 1 to 1000"#),
+    File("workers = 2.0", "workers = 2.0 (file FILE, line 1): must be a whole number from 1 to 1000"),
+    File("workers = { n = 2 }", "workers = a table (file FILE, line 1): must be a whole number from 1 to 1000"),
+    File("\nresync = 30", "resync = 30 (file FILE, line 2): must be a duration from 1s to 24h"),
+    File("namespaces = 'a'", r#"namespaces = "a" (file FILE, line 1): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
+    File("namespaces = [1]", "namespaces = [1] (file FILE, line 1): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"),
+    File("image = 1.5", "image = 1.5 (file FILE, line 1): must be an image name without blanks, at most 1024 characters"),
+    File("[leader_election]\nenabled = 'true'", r#"leader_election.enabled = "true" (file FILE, line 2): must be true or false"#),
+    Env("FOO_CONTROLLER__WORKERS", "two", r#"workers = "two" (environment variable FOO_CONTROLLER__WORKERS): must be a whole number from 1 to 1000"#),
+    Env("FOO_CONTROLLER__WORKERS", "", r#"workers = "" (environment variable FOO_CONTROLLER__WORKERS): must be a whole number from 1 to 1000"#),
+    Flag("--leader-election=maybe", r#"leader_election.enabled = "maybe" (flag --leader-election): must be true or false"#),
+    // Out of range.
+    Flag("--workers=0", "workers = 0 (flag --workers): must be a whole number from 1 to 1000"),
+    Flag("--workers=-1", "workers = -1 (flag --workers): must be a whole number from 1 to 1000"),
+    Flag("--workers=4294967298", "workers = 4294967298 (flag --workers): must be a whole number from 1 to 1000"),
+    Flag("--resync=0s", r#"resync = "0s" (flag --resync): must be a duration from 1s to 24h"#),
+    Flag("--resync=30", r#"resync = "30" (flag --resync): must be a duration from 1s to 24h"#),
+    Flag("--resync=1year", r#"resync = "1year" (flag --resync): must be a duration from 1s to 24h"#),
+    Flag("--resync=99999999999999999999s", r#"resync = "99999999999999999999s" (flag --resync): must be a duration from 1s to 24h"#),
+    Flag("--backoff-initial=0ms", r#"backoff.initial = "0ms" (flag --backoff-initial): must be a duration from 1ms to 1h"#),
+    Flag("--backoff-initial=-5ms", r#"backoff.initial = "-5ms" (flag --backoff-initial): must be a duration from 1ms to 1h"#),
+    Flag("--backoff-max=25h", r#"backoff.max = "25h" (flag --backoff-max): must be a duration from 1ms to 24h"#),
+    Flag("--backoff-qps=0", "backoff.qps = 0 (flag --backoff-qps): must be a number from 0.1 to 100000"),
+    Flag("--backoff-qps=NaN", "backoff.qps = nan (flag --backoff-qps): must be a number from 0.1 to 100000"),
+    File("backoff.qps = inf", "backoff.qps = inf (file FILE, line 1): must be a number from 0.1 to 100000"),
+    Flag("--backoff-burst=0", "backoff.burst = 0 (flag --backoff-burst): must be a whole number from 1 to 100000"),
+    Flag("--shutdown-timeout=0s", r#"shutdown_timeout = "0s" (flag --shutdown-timeout): must be a duration from 1s to 1h"#),
+    // A Lease is counted in whole seconds (hazard H8).
+    Flag("--lease-duration=900ms", r#"leader_election.lease_duration = "900ms" (flag --lease-duration): must be whole seconds from 1s to 1h"#),
+    Flag("--lease-duration=15s 500ms", r#"leader_election.lease_duration = "15s 500ms" (flag --lease-duration): must be whole seconds from 1s to 1h"#),
+    Flag("--lease-renew-deadline=0s", r#"leader_election.renew_deadline = "0s" (flag --lease-renew-deadline): must be a duration from 100ms to 1h"#),
+    Flag("--lease-retry-period=0s", r#"leader_election.retry_period = "0s" (flag --lease-retry-period): must be a duration from 10ms to 1h"#),
+    // At odds with one another.
+    Flag("--backoff-initial=30m", r#"backoff.initial = "30m" (flag --backoff-initial): must be at most backoff.max = "1000s" (default)"#),
+    Flag("--lease-duration=10s", r#"leader_election.renew_deadline = "10s" (default): must be less than leader_election.lease_duration = "10s" (flag --lease-duration)"#),
+    Env("FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE", "2400ms", r#"leader_election.retry_period = "2s" (default): times 1.2 must be less than leader_election.renew_deadline = "2400ms" (environment variable FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE)"#),
+    // Names and addresses.
+    Flag("--namespace=Default", r#"namespaces = ["Default"] (flag --namespace): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
+    Flag("--namespace=", r#"namespaces = [""] (flag --namespace): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
+    Env("FOO_CONTROLLER__NAMESPACES", "a,-b", r#"namespaces = ["a", "-b"] (environment variable FOO_CONTROLLER__NAMESPACES): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
+    Flag("--lease-name=foo/controller", r#"leader_election.lease_name = "foo/controller" (flag --lease-name): must be lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"#),
+    Flag("--lease-name=a..b", r#"leader_election.lease_name = "a..b" (flag --lease-name): must be lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"#),
+    Flag("--lease-namespace=kube_system", r#"leader_election.lease_namespace = "kube_system" (flag --lease-namespace): must be a namespace name (a-z, 0-9 and -, at most 63 characters)"#),
+    Flag("--image=", r#"image = "" (flag --image): must be an image name without blanks, at most 1024 characters"#),
+    File(r#"image = "a\u007Fb""#, r#"image = "a\u007fb" (file FILE, line 1): must be an image name without blanks, at most 1024 characters"#),
+    Env("FOO_CONTROLLER__IMAGE", "nginx\nlatest", r#"image = "nginx\nlatest" (environment variable FOO_CONTROLLER__IMAGE): must be an image name without blanks, at most 1024 characters"#),
+    Flag("--http-addr=localhost:8080", r#"http.addr = "localhost:8080" (flag --http-addr): must be an IP address and port such as 0.0.0.0:8080 or [::]:8080"#),
+    Flag("--http-addr=0.0.0.0:80800", r#"http.addr = "0.0.0.0:80800" (flag --http-addr): must be an IP address and port such as 0.0.0.0:8080 or [::]:8080"#),
+    Flag("--master=localhost:8080", r#"master = "localhost:8080" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
+    Flag("--master=https://host:port", r#"master = "https://host:port" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
+    Flag("--master=ftp://host", r#"master = "ftp://host" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
+    Flag("--master=https://admin:secret@host", "master = (hidden) (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
+    Flag("--master=https://host/?token=secret", "master = (hidden) (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
+    Flag("--log-level=loud", r#"log.level = "loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
+    Flag("--log-level=info,kube=loud", r#"log.level = "info,kube=loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
+    Flag("--log-level=", r#"log.level = "" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
+    Flag("--log-format=yaml", r#"log.format = "yaml" (flag --log-format): must be auto, text or json"#),
+    // Files.
+    Flag("--config=/nowhere/foo.toml", "/nowhere/foo.toml (flag --config): cannot be read: No such file or directory (os error 2)"),
+    Flag("--config=/", "/ (flag --config): cannot be read: Is a directory (os error 21)"),
+    File("workers = 1\nworkers = 2", "file FILE, line 2: not TOML: duplicate key"),
+    File("workers = ", "file FILE, line 1: not TOML: string values must be quoted, expected literal string"),
+];
+
+/// Bad configuration ends `run` before it talks to a cluster: exit code 2, nothing on standard output, one line.
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    let mut wrong = String::new();
+    for bad in BAD {
+        let dir = TempDir::new().unwrap();
+        let mut command = program();
+        let (line, path) = match bad {
+            File(text, line) => {
+                let path = file(&dir, text);
+                command.args(["--config", &path]);
+                (line, path)
+            }
+            Env(name, value, line) => {
+                command.env(name, value);
+                (line, String::new())
+            }
+            Flag(flag, line) => {
+                command.arg(flag);
+                (line, String::new())
+            }
+        };
+        let output = command.output().unwrap();
+        let expected = format!("error: {}\n", line.replace("FILE", &path));
+        if output.status.code() != Some(2)
+            || stderr(&output) != expected
+            || !output.stdout.is_empty()
+        {
+            writeln!(
+                wrong,
+                "{:?}\n  want {expected}   got {}",
+                output.status,
+                stderr(&output)
+            )
+            .unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// All mistakes are told at once, wherever they stand.
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, "color = 'red'\nimage = ''\n");
+    let output = program()
+        .args([
+            "--config",
+            &path,
+            "--workers",
+            "0",
+            "--backoff-initial",
+            "30m",
+        ])
+        .env("FOO_CONTROLLER__RESYNC", "soon")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let keys: Vec<&str> = stderr(&output)
+        .lines()
+        .map(|line| line.split(' ').nth(1).unwrap())
+        .collect();
+    assert_eq!(
+        keys,
+        ["color", "resync", "workers", "image", "backoff.initial"]
+    );
+}
+
+/// Misuse of the command line is clap's to explain; the exit code is 2, too.
+#[test]
+fn usage_errors_exit_with_2() {
+    for args in [
+        &["deploy"][..],
+        &["--workres=4"],
+        &["--workers"],
+        &["config", "extra"],
+        &["--config=a", "--config=b"],
+    ] {
+        let output = program().args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(
+            stderr(&output).starts_with("error: "),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// Defaults < file < environment < flags, each with its origin.
+#[test]
+fn later_layers_go_over_earlier_ones() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, "# mine\nworkers = 3\n");
+    let says = |line: &str, command: &mut Command| {
+        let text = config(command);
+        assert!(
+            text.lines().any(|found| found == line),
+            "{line} is not in\n{text}"
+        );
+    };
+    let mut command = program();
+    says("workers = 2  # default", &mut command);
+    let mut command = program();
+    command.args(["--config", &path]);
+    says(&format!("workers = 3  # file {path}, line 2"), &mut command);
+    let mut command = program();
+    command
+        .args(["--config", &path])
+        .env("FOO_CONTROLLER__WORKERS", "4");
+    says(
+        "workers = 4  # environment variable FOO_CONTROLLER__WORKERS",
+        &mut command,
+    );
+    let mut command = program();
+    command
+        .args(["--config", &path, "--workers", "5"])
+        .env("FOO_CONTROLLER__WORKERS", "4");
+    says("workers = 5  # flag --workers", &mut command);
+}
+
+/// Values that look like another type are what their key wants; what the kubelet injects for a Service is not ours.
+#[test]
+fn environment_is_taken_as_meant() {
+    let text = config(
+        program()
+            .env("FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAME", "123")
+            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "false")
+            .env("FOO_CONTROLLER__IMAGE", "1.5")
+            .env("FOO_CONTROLLER__NAMESPACES", "a, b")
+            .env("FOO_CONTROLLER__BACKOFF__QPS", "0.5")
+            .env("FOO_CONTROLLER_SERVICE_HOST", "10.0.0.1")
+            .env("FOO_CONTROLLER_PORT", "tcp://10.0.0.1:80"),
+    );
+    for line in [
+        "lease_name = \"123\"",
+        "enabled = false",
+        "image = \"1.5\"",
+        "namespaces = [\"a\", \"b\"]",
+        "qps = 0.5",
+    ] {
+        assert!(
+            text.contains(&format!("{line}  # environment variable FOO_CONTROLLER__")),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(
+        config(program().env("FOO_CONTROLLER__NAMESPACES", "[a,b]"))
+            .contains("namespaces = [\"a\", \"b\"]  #")
+    );
+    assert!(
+        config(program().env("FOO_CONTROLLER__NAMESPACES", "[]")).contains("namespaces = []  #")
+    );
+}
+
+/// Every flag reaches its key, and what `config` prints is a file that `--config` takes to the same effect.
+#[test]
+fn printed_configuration_can_be_read_back() {
+    let flags = [
+        ("--resync=1m 30s", "resync = \"1m 30s\""),
+        ("--workers=7", "workers = 7"),
+        ("--namespace=a", "namespaces = [\"a\", \"b\"]"),
+        ("--namespace=b", "namespaces = [\"a\", \"b\"]"),
+        (
+            "--image=registry.local/nginx@sha256:00",
+            "image = \"registry.local/nginx@sha256:00\"",
+        ),
+        ("--shutdown-timeout=5s", "shutdown_timeout = \"5s\""),
+        (
+            "--kubeconfig=/a \"b\"\\c",
+            "kubeconfig = \"/a \\\"b\\\"\\\\c\"",
+        ),
+        (
+            "--master=https://[::1]:6443/k8s",
+            "master = \"https://[::1]:6443/k8s\"",
+        ),
+        ("--backoff-initial=10ms", "initial = \"10ms\""),
+        ("--backoff-max=1h", "max = \"1h\""),
+        ("--backoff-qps=10", "qps = 10"),
+        ("--backoff-burst=20", "burst = 20"),
+        ("--leader-election=false", "enabled = false"),
+        ("--lease-name=my.lease", "lease_name = \"my.lease\""),
+        (
+            "--lease-namespace=kube-system",
+            "lease_namespace = \"kube-system\"",
+        ),
+        ("--lease-duration=1m", "lease_duration = \"1m\""),
+        ("--lease-renew-deadline=40s", "renew_deadline = \"40s\""),
+        ("--lease-retry-period=5s", "retry_period = \"5s\""),
+        ("--http-addr=", "addr = \"\""),
+        ("--log-level=warn,kube=debug", "level = \"warn,kube=debug\""),
+        ("--log-format=json", "format = \"json\""),
+    ];
+    let first = config(program().args(flags.iter().map(|(flag, _)| flag)));
+    for (flag, line) in flags {
+        let origin = flag.split('=').next().unwrap();
+        assert!(
+            first.contains(&format!("{line}  # flag {origin}\n")),
+            "{line} is not in\n{first}"
+        );
+    }
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, &first);
+    assert_eq!(
+        values(&first),
+        values(&config(program().args(["--config", &path])))
+    );
+}
+
+/// The shipped file, given with `--config`, changes nothing.
+#[test]
+fn shipped_file_is_the_defaults() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/foo-controller.toml");
+    assert_eq!(
+        values(&config(&mut program())),
+        values(&config(program().arg("--config").arg(path)))
+    );
+}
+
+/// The lines without their origins.
+fn values(config: &str) -> Vec<&str> {
+    config
+        .lines()
+        .map(|line| line.split("  # ").next().unwrap())
+        .collect()
+}
+
+#[test]
+fn a_flag_alone_switches_leader_election_on() {
+    let mut command = program();
+    command
+        .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "false")
+        .arg("--leader-election");
+    assert!(config(&mut command).contains("enabled = true  # flag --leader-election\n"));
+}
+
+#[test]
+fn help_groups_flags_and_tells_defaults() {
+    let output = program().arg("--help").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let help = stdout(&output);
+    for text in [
+        "\nWork:\n",
+        "\nCluster:\n",
+        "\nRetries:\n",
+        "\nLeader election:\n",
+        "\nLogs and health:\n",
+        "[default: 1000s]",
+    ] {
+        assert!(help.contains(text), "{text:?} is not in\n{help}");
+    }
+}
+
+#[test]
+fn version_is_the_crates() {
+    let output = program().arg("--version").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stdout(&output).starts_with(concat!("foo-controller ", env!("CARGO_PKG_VERSION"))),
+        "{}",
+        stdout(&output)
+    );
+}
+
+/// `foo-controller config | head -c1`: a reader that leaves early is no failure.
+#[test]
+fn closed_pipe_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = program().arg("config").stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+}
