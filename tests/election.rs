@@ -1,0 +1,407 @@
+//! Leader election against a real API server, with a proxy in between that makes each hazard happen.
+//!
+//! The hazard tests run twice: with the lease guard, where the hazard is harmless, and on the bare crate, where it must
+//! show, or the test proves nothing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod cluster;
+mod proxy;
+
+use std::{sync::Arc, time::Duration};
+
+use cluster::{eventually, shared};
+use foo_controller::election::{Clock, lease_guard::LeaseGuardLayer};
+use http::Method;
+use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    client::ClientBuilder,
+};
+use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
+use proxy::{At, Held, Proxy};
+use serde_json::{Value, json};
+use tokio::{task::JoinHandle, time::timeout};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+const CALL: Duration = Duration::from_secs(5);
+/// A lease that tests can wait for.
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(15);
+
+/// A namespace, and in it the Lease `l`.
+struct Arena {
+    namespace: String,
+    leases: Api<Lease>,
+    config: kube::Config,
+}
+
+impl Arena {
+    async fn new() -> Self {
+        let namespace = shared().namespace("election").await;
+        let config = shared().kube_config().await;
+        let leases = Api::namespaced(shared().client().await, &namespace);
+        Self {
+            namespace,
+            leases,
+            config,
+        }
+    }
+
+    async fn put(&self, spec: Value) {
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": spec});
+        let lease = serde_json::from_value(lease).unwrap();
+        self.leases
+            .create(&PostParams::default(), &lease)
+            .await
+            .unwrap();
+    }
+
+    async fn holder(&self) -> String {
+        self.leases
+            .get("l")
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .holder_identity
+            .unwrap()
+    }
+
+    async fn candidate(&self, name: &str, ttl: Duration, guard: bool) -> Candidate {
+        let proxy = Proxy::start(self.config.clone()).await;
+        let mut config = proxy.config(&self.config);
+        config.default_retry = false;
+        let builder = ClientBuilder::try_from(config).unwrap();
+        let client = if guard {
+            builder
+                .with_layer(&LeaseGuardLayer::new(Clock::boottime(), CALL, ttl))
+                .build()
+        } else {
+            builder.build()
+        };
+        let params = LeaseLockParams {
+            lease_name: "l".into(),
+            holder_id: name.into(),
+            lease_ttl: ttl,
+        };
+        let lock = Arc::new(LeaseLock::new(client.clone(), &self.namespace, params));
+        let leases = Api::namespaced(client, &self.namespace);
+        Candidate {
+            proxy,
+            lock,
+            leases,
+        }
+    }
+}
+
+/// What a Lease says whose holder renewed it `ago` by its own clock.
+fn spec(holder: &str, duration: Duration, ago: Duration) -> Value {
+    let renewed = format!("{:.6}", Timestamp::now() - ago);
+    json!({
+        "holderIdentity": holder, "leaseDurationSeconds": duration.as_secs(), "leaseTransitions": 3,
+        "acquireTime": renewed, "renewTime": renewed,
+    })
+}
+
+struct Candidate {
+    proxy: Proxy,
+    lock: Arc<LeaseLock>,
+    leases: Api<Lease>,
+}
+
+type Tried = Result<LeaseLockResult, Error>;
+
+impl Candidate {
+    /// Whether one attempt made the crate tell this candidate that it leads.
+    async fn tries(&self) -> bool {
+        acquired(&self.lock.try_acquire_or_renew().await)
+    }
+
+    /// Tries until the Lease is this candidate's.
+    async fn acquires(&self) {
+        eventually(DEADLINE, "the lease is acquired", async || {
+            let tried = self.lock.try_acquire_or_renew().await;
+            if acquired(&tried) { Ok(()) } else { Err(tried) }
+        })
+        .await;
+    }
+
+    /// Begins an attempt whose write is held on its way to the API server.
+    async fn tries_slowly(&self) -> (JoinHandle<Tried>, Held) {
+        self.slowly(Method::PATCH).await
+    }
+
+    async fn slowly(&self, method: Method) -> (JoinHandle<Tried>, Held) {
+        let mut held = self.proxy.hold(At::Server, method, "/leases");
+        let lock = self.lock.clone();
+        let tried = tokio::spawn(async move { lock.try_acquire_or_renew().await });
+        held.arrived().await;
+        (tried, held)
+    }
+}
+
+fn acquired(tried: &Tried) -> bool {
+    matches!(tried, Ok(LeaseLockResult::Acquired(_)))
+}
+
+#[tokio::test]
+async fn h1_one_of_two_takes_a_free_lease() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.put(spec("", SHORT, Duration::from_mins(1))).await;
+        let (a, b) = (
+            arena.candidate("a", LONG, guard).await,
+            arena.candidate("b", LONG, guard).await,
+        );
+        let ((a, first), (b, second)) = (a.tries_slowly().await, b.tries_slowly().await);
+        first.pass().await;
+        second.pass().await;
+        assert!(acquired(&a.await.unwrap()));
+        assert_eq!(acquired(&b.await.unwrap()), !guard, "guard: {guard}");
+        assert_eq!(arena.holder().await == "a", guard, "guard: {guard}");
+    }
+}
+
+#[tokio::test]
+async fn h2_a_renewal_after_a_takeover_is_none() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
+        let (a, b) = (
+            arena.candidate("a", SHORT, guard).await,
+            arena.candidate("b", LONG, guard).await,
+        );
+        let (renewed, late) = a.tries_slowly().await;
+        b.acquires().await;
+        late.pass().await;
+        assert_eq!(acquired(&renewed.await.unwrap()), !guard, "guard: {guard}");
+        assert_eq!(arena.holder().await, "b");
+    }
+}
+
+#[tokio::test]
+async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
+        let candidates = [
+            arena.candidate("a", SHORT, guard).await,
+            arena.candidate("b", SHORT, guard).await,
+            arena.candidate("c", SHORT, guard).await,
+        ];
+        let [a, b, c] = &candidates;
+        let (_, late) = a.tries_slowly().await;
+        b.acquires().await;
+        // Until a's renewal is older than the lease.
+        for _ in 0..8 {
+            tokio::time::sleep(SHORT / 4).await;
+            assert!(b.tries().await);
+        }
+        let before = arena.leases.get("l").await.unwrap();
+        late.pass().await;
+        let after = arena.leases.get("l").await.unwrap();
+        assert_eq!(before == after, guard, "guard: {guard}");
+        assert_eq!(c.tries().await, !guard, "b is alive; guard: {guard}");
+    }
+}
+
+#[tokio::test]
+async fn h3_kube_by_itself_sends_a_renewal_again_and_again() {
+    // The remedy is one flag, which `run` sets whatever it is given: see tests/takeover.rs.
+    let arena = Arena::new().await;
+    let proxy = Proxy::start(arena.config.clone()).await;
+    for retry in [false, true] {
+        let mut config = proxy.config(&arena.config);
+        config.default_retry = retry;
+        let leases: Api<Lease> =
+            Api::namespaced(Client::try_from(config).unwrap(), &arena.namespace);
+        proxy.overload();
+        proxy.requests();
+        let _ = timeout(Duration::from_secs(3), leases.get("l")).await;
+        assert_eq!(proxy.requests().len() > 1, retry, "retry: {retry}");
+    }
+}
+
+#[tokio::test]
+async fn h4_a_release_after_a_takeover_leaves_the_holder_alone() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
+        let (a, b) = (
+            arena.candidate("a", SHORT, guard).await,
+            arena.candidate("b", LONG, guard).await,
+        );
+        let mut held = a.proxy.hold(At::Server, Method::PATCH, "/leases");
+        let lock = a.lock.clone();
+        let released = tokio::spawn(async move { lock.step_down().await });
+        held.arrived().await;
+        b.acquires().await;
+        held.pass().await;
+        assert_eq!(released.await.unwrap().is_ok(), !guard, "guard: {guard}");
+        assert_eq!(arena.holder().await, if guard { "b" } else { "" });
+    }
+}
+
+#[tokio::test]
+async fn h5_a_dead_holder_with_a_fast_clock_is_replaced() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        let mut fast = spec("dead", SHORT, Duration::ZERO);
+        fast["renewTime"] = json!("2999-01-01T00:00:00.000000Z");
+        arena.put(fast).await;
+        let b = arena.candidate("b", LONG, guard).await;
+        assert!(!b.tries().await, "at first sight");
+        tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
+        assert_eq!(b.tries().await, guard, "guard: {guard}");
+    }
+}
+
+#[tokio::test]
+async fn h5_a_live_holder_with_a_slow_clock_is_left_alone() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.put(spec("slow", LONG, Duration::from_hours(1))).await;
+        let b = arena.candidate("b", LONG, guard).await;
+        assert_eq!(b.tries().await, !guard, "guard: {guard}");
+    }
+}
+
+#[tokio::test]
+async fn h6_a_call_that_is_not_answered_ends() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        let a = arena.candidate("a", LONG, guard).await;
+        assert!(a.tries().await);
+        a.proxy.cut();
+        let ended = timeout(CALL * 2, a.tries()).await;
+        assert_eq!(ended == Ok(false), guard, "guard: {guard}");
+    }
+}
+
+#[tokio::test]
+async fn h7_a_lease_with_holes_can_be_taken() {
+    let renewed = spec("x", LONG, Duration::from_mins(1))["renewTime"].clone();
+    for spec in [
+        json!({}),
+        json!({"holderIdentity": null, "leaseDurationSeconds": 15, "renewTime": renewed}),
+        json!({"holderIdentity": ""}),
+        json!({"holderIdentity": "x", "leaseDurationSeconds": 1}),
+        json!({"holderIdentity": "x", "leaseDurationSeconds": 1, "renewTime": renewed}),
+    ] {
+        let arena = Arena::new().await;
+        arena.put(spec.clone()).await;
+        assert!(
+            arena
+                .candidate("b", LONG, false)
+                .await
+                .lock
+                .try_acquire_or_renew()
+                .await
+                .is_err(),
+            "{spec}"
+        );
+        arena.candidate("b", LONG, true).await.acquires().await;
+        assert_eq!(arena.holder().await, "b", "{spec}");
+    }
+}
+
+#[tokio::test]
+async fn h8_a_lease_of_less_than_a_second_is_refused_by_the_configuration() {
+    let arena = Arena::new().await;
+    let error = arena
+        .candidate("a", Duration::from_millis(900), false)
+        .await
+        .lock
+        .try_acquire_or_renew()
+        .await;
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("leaseDurationSeconds"),
+        "or the check is needless"
+    );
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_foo-controller"))
+        .args(["config", "--lease-duration", "900ms"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("lease") && said.contains("900ms"), "{said}");
+}
+
+#[tokio::test]
+async fn h9_an_identity_fits() {
+    use foo_controller::election::Identity;
+    let arena = Arena::new().await;
+    let (pod, uid) = ("p".repeat(253), "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80");
+    let raw = arena.candidate(&format!("{pod}_{uid}"), LONG, true).await;
+    assert!(raw.tries().await);
+    assert!(!raw.tries().await, "or the check is needless");
+    arena
+        .leases
+        .delete("l", &DeleteParams::default())
+        .await
+        .unwrap();
+    let identity = Identity::new(&pod, uid).unwrap();
+    let checked = arena.candidate(identity.as_str(), LONG, true).await;
+    assert!(checked.tries().await && checked.tries().await);
+}
+
+#[tokio::test]
+async fn h10_one_of_two_creates_the_lease() {
+    // The API server sees to it; to the loop a conflict is no more than an attempt that failed.
+    let arena = Arena::new().await;
+    let (a, b) = (
+        arena.candidate("a", LONG, true).await,
+        arena.candidate("b", LONG, true).await,
+    );
+    let ((first, pass_first), (second, pass_second)) =
+        (a.slowly(Method::POST).await, b.slowly(Method::POST).await);
+    pass_first.pass().await;
+    assert_eq!(pass_second.pass().await, 409);
+    assert!(acquired(&first.await.unwrap()));
+    assert!(second.await.unwrap().is_err());
+    assert!(!b.tries().await && a.tries().await);
+}
+
+#[tokio::test]
+async fn h11_a_renewal_that_changes_nothing_is_a_failure() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        let unchanged = spec("a", LONG, Duration::ZERO);
+        arena.put(unchanged.clone()).await;
+        let a = arena.candidate("a", LONG, guard).await;
+        a.leases.get("l").await.unwrap();
+        let patch = Patch::Merge(json!({"spec": {"renewTime": unchanged["renewTime"]}}));
+        let renewed = a.leases.patch("l", &PatchParams::default(), &patch).await;
+        assert_eq!(renewed.is_ok(), !guard, "guard: {guard}");
+    }
+}
+
+#[tokio::test]
+async fn h12_a_renewal_of_a_lease_that_another_has_created_anew_is_none() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        let (a, b) = (
+            arena.candidate("a", LONG, guard).await,
+            arena.candidate("b", LONG, guard).await,
+        );
+        assert!(a.tries().await);
+        let (renewed, late) = a.tries_slowly().await;
+        arena
+            .leases
+            .delete("l", &DeleteParams::default())
+            .await
+            .unwrap();
+        assert!(b.tries().await);
+        late.pass().await;
+        assert_eq!(acquired(&renewed.await.unwrap()), !guard, "guard: {guard}");
+        assert_eq!(arena.holder().await, "b");
+    }
+}

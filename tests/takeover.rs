@@ -1,0 +1,417 @@
+//! Who leads, when leaders leave, die, are cut off or frozen: the election loop as it ships, on a real API server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unchecked_time_subtraction,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod cluster;
+mod proxy;
+
+use std::time::{Duration, Instant};
+
+use cluster::{Cluster, Options, eventually, shared};
+use foo_controller::{
+    config::LeaderElection,
+    election::{
+        Election, Identity, Term,
+        fence::{self, FenceLayer},
+        run,
+    },
+};
+use futures::future::select_all;
+use http::Method;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+    client::ClientBuilder,
+};
+use proxy::{At, Proxy};
+use serde_json::json;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(15);
+const RENEW: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_secs(2);
+
+/// The defaults, divided.
+#[derive(Clone, Copy)]
+struct Pace(u32);
+
+struct Replica {
+    name: String,
+    term: watch::Receiver<Option<Term>>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Replica {
+    fn stand(config: kube::Config, namespace: &str, name: &str, Pace(pace): Pace) -> Self {
+        let (sender, term) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let election = Election {
+            kube: config,
+            settings: LeaderElection {
+                enabled: true,
+                lease_name: "l".into(),
+                lease_namespace: Some(namespace.into()),
+                lease_duration: LEASE / pace,
+                renew_deadline: RENEW / pace,
+                retry_period: RETRY / pace,
+            },
+            identity: Identity::new(name, "uid").unwrap(),
+        };
+        let task = tokio::spawn(async move {
+            run(election, sender, async { drop(stopped.await) })
+                .await
+                .unwrap();
+        });
+        Self {
+            name: format!("{name}_uid"),
+            term,
+            stop,
+            task,
+        }
+    }
+
+    /// Waits until this replica leads, or does not, and returns how long that took.
+    async fn leads(&mut self, leads: bool, within: Duration) -> Duration {
+        let start = Instant::now();
+        let changed = timeout(within, self.term.wait_for(|term| term.is_some() == leads)).await;
+        assert!(
+            changed.is_ok(),
+            "{}: leads == {leads}: not within {within:?}",
+            self.name
+        );
+        start.elapsed()
+    }
+
+    fn is_leader(&self) -> bool {
+        self.term
+            .borrow()
+            .as_ref()
+            .is_some_and(|term| term.remaining().is_some())
+    }
+
+    /// As SIGTERM does, once the work is drained.
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap();
+    }
+
+    /// As SIGKILL does.
+    fn kill(self) {
+        self.task.abort();
+    }
+}
+
+/// Waits for the first to lead; nobody else may.
+async fn leader(replicas: &mut Vec<Replica>) -> Replica {
+    let waits = replicas
+        .iter_mut()
+        .map(|replica| Box::pin(replica.leads(true, DEADLINE)));
+    let (_, first, _) = select_all(waits).await;
+    let leader = replicas.remove(first);
+    assert!(!replicas.iter().any(Replica::is_leader));
+    leader
+}
+
+async fn namespace() -> (String, kube::Config, Api<Lease>) {
+    let namespace = shared().namespace("takeover").await;
+    let leases = Api::namespaced(shared().client().await, &namespace);
+    (namespace, shared().kube_config().await, leases)
+}
+
+async fn holder(leases: &Api<Lease>) -> String {
+    leases
+        .get("l")
+        .await
+        .unwrap()
+        .spec
+        .unwrap()
+        .holder_identity
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_polite_hand_over_is_not_felt() {
+    let (namespace, config, _) = namespace().await;
+    let stand = |n: u32| Replica::stand(config.clone(), &namespace, &format!("r{n}"), Pace(1));
+    let mut replicas: Vec<_> = (0..3).map(stand).collect();
+    let mut gaps = Vec::new();
+    for round in 3..8 {
+        let leader = leader(&mut replicas).await;
+        replicas.push(stand(round));
+        // The standbys have looked and watch; one that is just starting would find the Lease by itself.
+        sleep(RETRY).await;
+        let mut term = leader.term.clone();
+        leader.stop.send(()).unwrap();
+        term.wait_for(Option::is_none).await.unwrap();
+        let start = Instant::now();
+        let waits = replicas
+            .iter_mut()
+            .map(|replica| Box::pin(replica.leads(true, DEADLINE)));
+        select_all(waits).await;
+        gaps.push(start.elapsed());
+    }
+    println!("nobody led for {gaps:?}");
+    assert!(
+        gaps.iter().all(|gap| *gap < Duration::from_millis(250)),
+        "{gaps:?}"
+    );
+    for replica in replicas {
+        replica.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_crash_costs_the_lease_and_no_more() {
+    let (namespace, config, _) = namespace().await;
+    let mut replicas: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|name| Replica::stand(config.clone(), &namespace, name, Pace(5)))
+        .collect();
+    let first = leader(&mut replicas).await;
+    sleep(LEASE / 5).await;
+    first.kill();
+    let start = Instant::now();
+    leader(&mut replicas).await;
+    let waited = start.elapsed();
+    println!(
+        "a lease of {:?} was taken over {waited:?} after the crash",
+        LEASE / 5
+    );
+    assert!(
+        waited < LEASE / 5 + Duration::from_millis(500),
+        "{waited:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_same_pod_restarted_leads_again_at_once() {
+    let (namespace, config, _) = namespace().await;
+    let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
+    a.leads(true, DEADLINE).await;
+    let _b = Replica::stand(config.clone(), &namespace, "b", Pace(1));
+    a.kill();
+    Replica::stand(config, &namespace, "a", Pace(1))
+        .leads(true, Duration::from_secs(2))
+        .await;
+}
+
+#[tokio::test]
+async fn a_standby_costs_one_watch_of_the_lease_and_nothing_else() {
+    let (namespace, config, _) = namespace().await;
+    let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
+    a.leads(true, DEADLINE).await;
+    let proxy = Proxy::start(config.clone()).await;
+    let b = Replica::stand(proxy.config(&config), &namespace, "b", Pace(1));
+    let mut requests = Vec::new();
+    eventually(DEADLINE, "the watch", async || {
+        requests.extend(proxy.requests());
+        requests
+            .iter()
+            .find(|request| request.contains("watch=true"))
+            .cloned()
+            .ok_or(requests.clone())
+    })
+    .await;
+    assert_eq!(requests.len(), 3, "a look, a list, a watch: {requests:?}");
+    sleep(RETRY * 5).await;
+    let then: Vec<String> = proxy.requests();
+    assert!(then.is_empty(), "{then:?}");
+    b.stop().await;
+    let last = proxy.requests();
+    assert!(last.is_empty(), "it had nothing to release: {last:?}");
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
+    let (namespace, config, leases) = namespace().await;
+    let proxy = Proxy::start(config.clone()).await;
+    let mut a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(5));
+    a.leads(true, DEADLINE).await;
+    let mut b = Replica::stand(config.clone(), &namespace, "b", Pace(5));
+    sleep(RETRY / 5 * 2).await;
+    // The line of a's work is another one, and stays up.
+    let fence = FenceLayer::new(a.term.clone());
+    let fenced = ClientBuilder::try_from(config.clone())
+        .unwrap()
+        .with_layer(&fence)
+        .build();
+    let write = async |client: &Client, name: &str| {
+        let map = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+        maps.create(&PostParams::default(), &map).await
+    };
+    write(&fenced, "leading").await.unwrap();
+
+    proxy.cut();
+    b.leads(true, DEADLINE).await;
+    assert!(!a.is_leader());
+    assert!(fence::is_refused(
+        &write(&fenced, "deposed").await.unwrap_err()
+    ));
+    write(&Client::try_from(config).unwrap(), "unfenced")
+        .await
+        .expect("or the fence is needless");
+
+    // What a had sent arrives now.
+    proxy.heal();
+    sleep(LEASE / 5 * 2).await;
+    assert!(b.is_leader() && !a.is_leader());
+    assert_eq!(holder(&leases).await, "b_uid");
+    b.stop().await;
+    a.leads(true, Duration::from_secs(1)).await;
+    assert_eq!(a.term.borrow().as_ref().unwrap().id(), 2);
+}
+
+#[tokio::test]
+async fn h6_a_renewal_whose_answer_is_lost_costs_nothing() {
+    let (namespace, config, _) = namespace().await;
+    let proxy = Proxy::start(config.clone()).await;
+    let mut a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(1));
+    a.leads(true, DEADLINE).await;
+    let mut lost = proxy.hold(At::Client, Method::PATCH, "/leases");
+    lost.arrived().await;
+    sleep(RENEW).await;
+    assert!(a.is_leader());
+    assert_eq!(a.term.borrow().as_ref().unwrap().id(), 1);
+}
+
+#[tokio::test]
+async fn h12_when_the_lease_is_deleted_one_replica_leads_on() {
+    let (namespace, config, leases) = namespace().await;
+    let mut replicas: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|name| Replica::stand(config.clone(), &namespace, name, Pace(1)))
+        .collect();
+    let old = leader(&mut replicas).await;
+    sleep(RETRY).await;
+    leases.delete("l", &DeleteParams::default()).await.unwrap();
+    replicas.push(old);
+    eventually(
+        RETRY * 3,
+        "one leader, the one that the Lease names",
+        async || {
+            let leaders: Vec<_> = replicas
+                .iter()
+                .filter(|r| r.is_leader())
+                .map(|r| r.name.clone())
+                .collect();
+            let holder = leases
+                .get("l")
+                .await
+                .ok()
+                .and_then(|lease| lease.spec?.holder_identity);
+            if leaders.len() == 1 && leaders.first() == holder.as_ref() {
+                Ok(())
+            } else {
+                Err((leaders, holder))
+            }
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn without_its_watch_a_standby_polls() {
+    let (namespace, config, _) = namespace().await;
+    let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
+    a.leads(true, DEADLINE).await;
+    let proxy = Proxy::start(config.clone()).await;
+    let _lost: Vec<_> = (0..50)
+        .map(|_| proxy.hold(At::Server, Method::GET, "/leases?"))
+        .collect();
+    let mut b = Replica::stand(proxy.config(&config), &namespace, "b", Pace(1));
+    eventually(DEADLINE, "a poll", async || {
+        let requests = proxy.requests();
+        let looks = requests
+            .iter()
+            .filter(|request| request.contains("/leases/l"))
+            .count();
+        if looks > 0 { Ok(()) } else { Err(requests) }
+    })
+    .await;
+    a.stop().await;
+    b.leads(true, RETRY * 2).await;
+}
+
+#[tokio::test]
+async fn h3_an_attempt_that_fails_is_not_sent_again_before_its_time() {
+    let (namespace, mut config, _) = namespace().await;
+    let proxy = Proxy::start(config.clone()).await;
+    proxy.overload();
+    config.default_retry = true;
+    let _a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(1));
+    sleep(RETRY * 3).await;
+    let requests = proxy.requests();
+    let looks = requests
+        .iter()
+        .filter(|request| request.contains("/leases/l"))
+        .count();
+    assert!((2..=4).contains(&looks), "{requests:?}");
+}
+
+#[tokio::test]
+async fn asked_to_stop_while_it_acquires_it_gives_the_lease_back() {
+    let (namespace, config, leases) = namespace().await;
+    let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
+    a.leads(true, DEADLINE).await;
+    a.stop().await;
+    let proxy = Proxy::start(config.clone()).await;
+    let mut acquires = proxy.hold(At::Client, Method::PATCH, "/leases");
+    let b = Replica::stand(proxy.config(&config), &namespace, "b", Pace(1));
+    acquires.arrived().await;
+    assert_eq!(holder(&leases).await, "b_uid");
+    b.stop().await;
+    assert_eq!(holder(&leases).await, "");
+}
+
+#[tokio::test]
+async fn people_see_who_leads_and_who_led() {
+    let (namespace, config, _) = namespace().await;
+    let mut a = Replica::stand(config, &namespace, "pod-a", Pace(1));
+    a.leads(true, DEADLINE).await;
+    let lease = shared()
+        .kubectl(&["get", "lease", "l", "-n", &namespace])
+        .await
+        .success();
+    assert!(lease.contains("pod-a_uid"), "{lease}");
+    a.stop().await;
+    let events = ["describe", "lease", "l", "-n", &namespace];
+    let events = shared().kubectl(&events).await.success();
+    for note in ["pod-a_uid became leader", "pod-a_uid stopped leading"] {
+        assert!(
+            events.contains("LeaderElection") && events.contains(note),
+            "{events}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn h6_while_the_api_server_is_frozen_nobody_leads_and_afterwards_somebody_does() {
+    let cluster = Cluster::start(Options::default());
+    let config = cluster.kube_config().await;
+    let mut replicas: Vec<_> = ["a", "b"]
+        .iter()
+        .map(|name| Replica::stand(config.clone(), "default", name, Pace(5)))
+        .collect();
+    let mut old = leader(&mut replicas).await;
+    cluster.freeze_apiserver().await;
+    old.leads(false, RENEW / 5 + Duration::from_millis(500))
+        .await;
+    replicas.push(old);
+    sleep(LEASE).await;
+    assert!(!replicas.iter().any(Replica::is_leader));
+    cluster.thaw_apiserver().await;
+    leader(&mut replicas).await;
+}
