@@ -107,6 +107,12 @@ pub struct FooStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// Group and version as they stand in a manifest's `apiVersion`.
+#[must_use]
+pub fn api_version() -> String {
+    format!("{GROUP}/{VERSION}")
+}
+
 /// The CustomResourceDefinition, as `foo-controller crd` prints it.
 #[must_use]
 pub fn crd() -> CustomResourceDefinition {

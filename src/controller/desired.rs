@@ -124,7 +124,7 @@ impl<'a> Desired<'a> {
                     .into(),
                 ),
                 owner_references: Some(vec![OwnerReference {
-                    api_version: format!("{}/{}", api::GROUP, api::VERSION),
+                    api_version: api::api_version(),
                     kind: api::KIND.to_owned(),
                     name: self.foo_name.to_owned(),
                     uid: self.foo_uid.to_owned(),

@@ -94,7 +94,7 @@ async fn write(
         }
         remembered += 1;
         let about = ObjectReference {
-            api_version: Some(format!("{}/{}", api::GROUP, api::VERSION)),
+            api_version: Some(api::api_version()),
             kind: Some(api::KIND.to_owned()),
             namespace: Some(key.namespace().to_owned()),
             name: Some(key.name().to_owned()),
@@ -108,7 +108,7 @@ async fn write(
                 debug!(foo = %key, "the API server refuses an event: {}", status.message);
             }
             Ok(Err(error)) => {
-                warn!(foo = %key, "an event could not be written: {}", root_cause(&error))
+                warn!(foo = %key, "an event could not be written: {}", root_cause(&error));
             }
             Err(_) => warn!(foo = %key, "an event could not be written within {TIMEOUT:?}"),
         }
