@@ -83,8 +83,8 @@ fi
 run kubectl wait --for=condition=Established --timeout=30s crd/foos.samplecontroller.k8s.io
 
 say "Starting the controller"
-controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace" --http-addr=127.0.0.1:0
-  --kubeconfig="$KUBECONFIG")
+controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace"
+  --http-addr=127.0.0.1:0 --log-format=text --kubeconfig="$KUBECONFIG")
 printf '$ %s\n' "${controller_command[*]}"
 "${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
 controller=$!
