@@ -15,7 +15,7 @@ bound=() # what keeps the controller from outliving this script, even a killed o
 if command -v setpriv >/dev/null; then bound=(setpriv --pdeathsig KILL --); fi
 
 bold='' plain=''
-if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; fi
+if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else export NO_COLOR=1; fi
 
 say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 run() { printf '%s$ %s%s\n' "$bold" "$*" "$plain"; "$@"; }
