@@ -15,7 +15,7 @@ bound=() # what keeps the controller from outliving this script, even a killed o
 if command -v setpriv >/dev/null; then bound=(setpriv --pdeathsig KILL --); fi
 
 bold='' plain=''
-if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; fi
+if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else export NO_COLOR=1; fi
 
 say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 run() { printf '%s$ %s%s\n' "$bold" "$*" "$plain"; "$@"; }
@@ -83,8 +83,8 @@ fi
 run kubectl wait --for=condition=Established --timeout=30s crd/foos.samplecontroller.k8s.io
 
 say "Starting the controller"
-controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace" --http-addr=127.0.0.1:0
-  --kubeconfig="$KUBECONFIG")
+controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace"
+  --http-addr=127.0.0.1:0 --log-format=text --kubeconfig="$KUBECONFIG")
 printf '$ %s\n' "${controller_command[*]}"
 "${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
 controller=$!
