@@ -14,6 +14,8 @@ mod key;
 pub mod queue;
 mod reconcile;
 pub mod status;
+#[cfg(test)]
+mod tests;
 pub mod view;
 mod watch;
 
@@ -188,7 +190,11 @@ impl Controller {
         }
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
-            work.spawn(work_on(queue.clone(), Arc::clone(&self.reconciler)));
+            let reconciler = Arc::clone(&self.reconciler);
+            work.spawn(work_on(queue.clone(), move |key| {
+                let reconciler = Arc::clone(&reconciler);
+                async move { reconciler.reconcile(&key).await }
+            }));
         }
         work.spawn(resync(queue.clone(), Arc::clone(foos), self.config.resync));
         let ended = tokio::select! {
@@ -260,12 +266,14 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
 }
 
 /// A worker: takes a key, reconciles it, says how it went.
-async fn work_on(queue: Queue<Key>, reconciler: Arc<Reconciler>) {
+async fn work_on<F: Future<Output = Result<(), Error>>>(
+    queue: Queue<Key>,
+    reconcile: impl Fn(Key) -> F,
+) {
     while let Some(taken) = queue.get().await {
+        let attempt = AssertUnwindSafe(reconcile(taken.key().clone()));
         // Row Q6: a panic is this object's failure.
-        let result = AssertUnwindSafe(reconciler.reconcile(taken.key()))
-            .catch_unwind()
-            .await;
+        let result = attempt.catch_unwind().await;
         settle(taken, result.unwrap_or(Err(Error::Panicked)));
     }
 }
@@ -308,18 +316,19 @@ async fn resync(queue: Queue<Key>, foos: Arc<Cache<Foo>>, period: Duration) {
 }
 
 async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
-    match term.wait_for(Option::is_some).await {
-        Ok(term) => term.as_ref().map_or(0, Term::id),
+    let gained = term.wait_for(Option::is_some).await;
+    let id = gained.ok().and_then(|term| term.as_ref().map(Term::id));
+    match id {
+        Some(id) => id,
         // The election is over, and the process with it: whoever runs it says why.
-        Err(_) => std::future::pending().await,
+        None => std::future::pending().await,
     }
 }
 
 async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
+    let other = |term: &Option<Term>| term.as_ref().is_none_or(|term| term.id() != id);
     // A closed channel is the end of the election: nobody renews the term any more.
-    let _ = term
-        .wait_for(|term| term.as_ref().is_none_or(|term| term.id() != id))
-        .await;
+    term.wait_for(other).await.map(drop).unwrap_or_default();
 }
 
 async fn died(tasks: &mut Tasks) -> Died {
