@@ -1,7 +1,7 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 
-.PHONY: help demo test lint fmt generate run
+.PHONY: help demo test lint audit fmt generate run
 
 help: ## this list
 	@grep -E '^[a-z]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -15,9 +15,12 @@ test: ## every check and every test
 	tests/cluster/build.sh
 	cargo test --locked
 
-lint: $(DENY)/bin/cargo-deny ## clippy, and cargo-deny on the dependencies
+lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
-	$(DENY)/bin/cargo-deny --locked check
+	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
+
+audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs the internet
+	$(DENY)/bin/cargo-deny --locked check advisories
 
 fmt: ## format the code
 	cargo fmt
