@@ -28,10 +28,15 @@ const AGENT: &str = concat!("foo-controller/", env!("CARGO_PKG_VERSION"));
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may be silent while an answer or a watch is read. The API server says something
-/// on every watch at least once a minute (a bookmark), so that a silent one is a dead one: a router that
-/// forgot the connection, a machine that lost its power.
-const READ_TIMEOUT: Duration = Duration::from_secs(75);
+/// A peer that answers no keepalive is gone: a router that forgot the connection, a machine that lost its
+/// power. Noticed after a minute at most, and without asking the API server anything.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
+/// watch in which nothing happens after 290 s; one that does not is stuck.
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// No way to the cluster.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +152,9 @@ pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);

@@ -146,23 +146,23 @@ impl Reconciler {
             return Ok(());
         };
         let news = status != foo.view.status;
-        if news {
-            match self.put_status(key, foo, &status).await {
-                Ok(()) => {}
-                // A Foo from before the schema may be so far from it that no status can be written. What is
-                // wrong with the Foo decides about trying again.
-                Err(Error::Rejected(words)) if result.is_err() => {
-                    warn!(foo = %key, "the API server refuses the Foo's status: {words}");
-                }
-                Err(error) => return Err(error),
-            }
-        }
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
             Err(error) if news => self.events.send(key, &foo.view.uid, Event::failed(error)),
             _ => {}
         }
-        Ok(())
+        if !news {
+            return Ok(());
+        }
+        match self.put_status(key, foo, &status).await {
+            // A Foo from before the schema may be so far from it that no status can be written. What is
+            // wrong with the Foo decides about trying again.
+            Err(refused @ Error::StatusRejected(_)) if result.is_err() => {
+                warn!(foo = %key, "{refused}");
+                Ok(())
+            }
+            told => told,
+        }
     }
 
     async fn create(&self, key: &Key, manifest: &Manifest) -> Result<Arc<Deployment>, Error> {
@@ -213,7 +213,11 @@ impl Reconciler {
         let answer = self
             .api(key)
             .replace_subresource("status", key.name(), &by_us(), &update)
-            .await?;
+            .await
+            .map_err(|error| match error.into() {
+                Error::Rejected(words) => Error::StatusRejected(words),
+                other => other,
+            })?;
         self.foos.observe(answer, mark);
         Ok(())
     }

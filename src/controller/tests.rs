@@ -202,8 +202,8 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
     let ready = controller.ready();
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let running = tokio::spawn(controller.run(term, std::future::pending()));
-    advance(Duration::from_secs(60)).await;
-    sleep(Duration::from_secs(60)).await;
+    advance(Duration::from_mins(1)).await;
+    sleep(Duration::from_mins(1)).await;
     assert!(!ready());
     assert_eq!(*server.writes.lock(), []);
     server.let_deployments.add_permits(1);
@@ -229,12 +229,12 @@ async fn no_work_without_a_term() {
     let running = tokio::spawn(controller.run(term, async {
         let _ = stopped.await;
     }));
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     assert!(ready(), "a standby is warm");
     assert_eq!(*server.writes.lock(), []);
 
     publish.send_replace(Some(Term::unlimited()));
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     assert!(
         server.writes.lock().len() > 5,
         "a new term looks at everything, and failures are retried"
@@ -243,7 +243,7 @@ async fn no_work_without_a_term() {
     publish.send_replace(None);
     sleep(Duration::from_millis(1)).await;
     server.writes.lock().clear();
-    sleep(Duration::from_secs(3600)).await;
+    sleep(Duration::from_hours(1)).await;
     assert_eq!(*server.writes.lock(), [], "retries end with the term");
 
     stop.send(()).unwrap();
