@@ -10,7 +10,7 @@
 mod cluster;
 mod controller;
 mod foos;
-mod proxy;
+mod gateway;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,12 +20,12 @@ use foo_controller::api::Foo;
 use foos::{
     DEADLINE, audited, audited_alone, converged, counts, create, names, owned, requests, subject,
 };
+use gateway::{Answer, Gateway, Mode};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use proxy::{Answer, Mode, Proxy};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -116,7 +116,7 @@ async fn a_foos_life_costs_four_writes() {
         ("create events 201", FOOS),
         ("patch deployments 200", FOOS),
         ("patch events 200", FOOS),
-        ("patch foos/status 200", 2 * FOOS),
+        ("update foos/status 200", 2 * FOOS),
     ];
     let expected = expected.map(|(what, count)| (what.to_owned(), count));
     assert_eq!(counts, BTreeMap::from(expected));
@@ -176,7 +176,7 @@ async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
         *writes.entry((what, subject(event))).or_default() += 1;
     }
     let amiss = writes.iter().filter(|((what, _), count)| match what {
-        ("create", "deployments", "") | ("patch", "foos", "status") => **count != 1,
+        ("create", "deployments", "") | ("update", "foos", "status") => **count != 1,
         (_, "events", _) => false,
         _ => true,
     });
@@ -204,14 +204,14 @@ async fn deleted_while_the_watch_was_down() {
     let Setup {
         client,
         namespace,
-        proxy,
+        gateway,
         controller,
         ..
     } = Setup::new("down", Mode::Forward).await;
     create(&client, &namespace, &names("foo", 3)).await;
     converged(&client, &namespace, &names("foo", 3)).await;
 
-    proxy.set(Mode::Cut);
+    gateway.set(Mode::Cut);
     controller.wait_for_log("cannot watch foos").await;
     controller.wait_for_log("cannot watch deployments").await;
     let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
@@ -219,7 +219,7 @@ async fn deleted_while_the_watch_was_down() {
     let delete = DeleteParams::default();
     deployments.delete("foo-000", &delete).await.unwrap();
     foos.delete("foo-001", &delete).await.unwrap();
-    proxy.set(Mode::Forward);
+    gateway.set(Mode::Forward);
 
     owned(&client, &namespace, "foo-000", "foo-000").await;
     create(&client, &namespace, &["later".to_owned()]).await;
@@ -250,13 +250,13 @@ async fn a_watch_that_is_too_old_lists_again() {
         let Setup {
             client,
             namespace,
-            proxy,
+            gateway,
             controller,
         } = &setup;
         create(client, namespace, &names("foo", 1)).await;
         converged(client, namespace, &names("foo", 1)).await;
-        proxy.set(Mode::Watches(json_answer(code, body)));
-        assert_paused(proxy, "old").await;
+        gateway.set(Mode::Watches(json_answer(code, body)));
+        assert_paused(gateway, "old").await;
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         deployments
             .delete("foo-000", &DeleteParams::default())
@@ -304,8 +304,8 @@ async fn nonsense_in_place_of_the_watch() {
     ];
     let survive = async |(what, mode)| {
         let mut setup = Setup::new("nonsense", mode).await;
-        assert_paused(&setup.proxy, what).await;
-        setup.proxy.set(Mode::Forward);
+        assert_paused(&setup.gateway, what).await;
+        setup.gateway.set(Mode::Forward);
         let Setup {
             client,
             namespace,
@@ -329,16 +329,16 @@ async fn nonsense_in_place_of_the_watch() {
 async fn a_watch_that_ends_at_once() {
     let ends = async |(what, body)| {
         let setup = Setup::new("ends", Mode::Watches(json_answer(200, body))).await;
-        assert_paused(&setup.proxy, what).await;
+        assert_paused(&setup.gateway, what).await;
     };
     tokio::join!(ends(("nothing", "")), ends(("half a line", EVENT)));
 }
 
 /// Sees to it that the tries of the two watches come in pauses of 100 ms, doubling: the first five of each take 1.5 s, less a
 /// fifth for the randomness.
-async fn assert_paused(proxy: &Proxy, what: &str) {
+async fn assert_paused(gateway: &Gateway, what: &str) {
     let begun = Instant::now();
-    eventually(DEADLINE, what, async || match proxy.answered() {
+    eventually(DEADLINE, what, async || match gateway.answered() {
         10.. => Ok(()),
         count => Err(count),
     })
@@ -351,11 +351,11 @@ async fn assert_paused(proxy: &Proxy, what: &str) {
     );
 }
 
-/// A controller whose way to the API server is a proxy, in a namespace of its own.
+/// A controller whose way to the API server is a gateway, in a namespace of its own.
 struct Setup {
     client: Client,
     namespace: String,
-    proxy: Proxy,
+    gateway: Gateway,
     controller: Controller,
 }
 
@@ -364,14 +364,14 @@ impl Setup {
         let cluster = audited().await;
         let client = cluster.client().await;
         let namespace = cluster.namespace(prefix).await;
-        let proxy = Proxy::start(client.clone()).await;
-        proxy.set(mode);
+        let gateway = Gateway::start(client.clone()).await;
+        gateway.set(mode);
         // No resync wakes anything while the test runs.
         let args = [
             "--namespace",
             &namespace,
             "--master",
-            proxy.url(),
+            gateway.url(),
             "--resync",
             "1h",
         ];
@@ -379,7 +379,7 @@ impl Setup {
         Self {
             client,
             namespace,
-            proxy,
+            gateway,
             controller,
         }
     }

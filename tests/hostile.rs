@@ -50,33 +50,12 @@ async fn invalid_foos_from_before_the_schema() {
     let mut stored = Vec::new();
     for ((good, bad), (_, spec, status, _)) in good.iter().zip(&bad).zip(&kinds) {
         let spec_of_good = json!({ "deploymentName": good, "replicas": 1 });
-        stored.push((&alone, object(good, &spec_of_good, &Value::Null)));
-        stored.push((&mixed, object(good, &spec_of_good, &Value::Null)));
-        stored.push((&mixed, object(bad, spec, status)));
+        stored.push((&*alone, object(good, &spec_of_good, &Value::Null)));
+        stored.push((&*mixed, object(good, &spec_of_good, &Value::Null)));
+        stored.push((&*mixed, object(bad, spec, status)));
     }
-    let resource = ApiResource::erase::<Foo>(&());
-    futures::stream::iter(stored)
-        .for_each_concurrent(16, async |(namespace, object)| {
-            let api: Api<DynamicObject> =
-                Api::namespaced_with(client.clone(), namespace, &resource);
-            api.create(&PostParams::default(), &object).await.unwrap();
-        })
-        .await;
-    cluster.install_crd().await;
-    eventually(DEADLINE, "the schema is in force", async || {
-        let api: Api<Foo> = Api::namespaced(client.clone(), &alone);
-        let params = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        let mut foo = foo("dry");
-        foo.spec.replicas = Some(11);
-        match api.create(&params, &foo).await {
-            Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
+    store(&client, stored).await;
+    install_schema(&cluster, &client, &alone).await;
 
     let later = names("later", GOOD);
     let mut took = Vec::new();
@@ -88,7 +67,7 @@ async fn invalid_foos_from_before_the_schema() {
         let first = begun.elapsed();
         create(&client, namespace, &later).await;
         converged(&client, namespace, &later).await;
-        took.push((first, begun.elapsed() - first));
+        took.push((first, begun.elapsed().saturating_sub(first)));
     }
     let mut requests = requests(&cluster, &mixed);
     requests.retain(|request| request.resource != "events");
@@ -107,32 +86,12 @@ async fn invalid_foos_from_before_the_schema() {
     let [_, controller] = &controllers[..] else {
         panic!("two controllers")
     };
-    let stored: Api<DynamicObject> = Api::namespaced_with(client.clone(), &mixed, &resource);
-    for (name, (kind, .., told)) in bad.iter().zip(&kinds) {
-        eventually(
-            DEADLINE,
-            &format!("{kind} ({name}): {told:?}"),
-            async || {
-                let object = stored.get(name).await.map_err(|error| error.to_string())?;
-                let log = controller.log();
-                let lines: Vec<_> = log.lines().filter(|line| line.contains(&**name)).collect();
-                let reason = reason(&object);
-                let is_told = match told {
-                    Told::Reason(expected) => reason == Some(expected),
-                    Told::Words(words) => lines.iter().any(|line| line.contains(words)),
-                    Told::Converged => reason == Some("DeploymentProgressing"),
-                };
-                if is_told {
-                    Ok(())
-                } else {
-                    Err(format!("{reason:?} {:?}", lines.last()))
-                }
-            },
-        )
-        .await;
+    let kinds = bad.iter().zip(&kinds);
+    for (name, (kind, _, _, told)) in kinds.clone() {
+        assert_told(&client, &mixed, name, *told, controller, kind).await;
     }
     println!("{:#?}", counts(&requests));
-    for (name, (kind, ..)) in bad.iter().zip(&kinds) {
+    for (name, (kind, ..)) in kinds {
         let of: Vec<_> = requests.iter().filter(|e| subject(e) == name).collect();
         if !of.is_empty() {
             assert!(
@@ -142,6 +101,70 @@ async fn invalid_foos_from_before_the_schema() {
             );
         }
     }
+}
+
+async fn store(client: &Client, objects: Vec<(&str, DynamicObject)>) {
+    let resource = ApiResource::erase::<Foo>(&());
+    let store = async |(namespace, object): (&str, DynamicObject)| {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        api.create(&PostParams::default(), &object).await.unwrap();
+    };
+    futures::stream::iter(objects)
+        .for_each_concurrent(16, store)
+        .await;
+}
+
+/// Installs the CRD over whichever there was, and waits until its schema is in force.
+async fn install_schema(cluster: &Cluster, client: &Client, namespace: &str) {
+    cluster.install_crd().await;
+    let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
+    let mut invalid = foo("dry");
+    invalid.spec.replicas = Some(11);
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    eventually(DEADLINE, "the schema is in force", async || {
+        match foos.create(&params, &invalid).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+async fn assert_told(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    told: Told,
+    controller: &Controller,
+    kind: &str,
+) {
+    let resource = ApiResource::erase::<Foo>(&());
+    let stored: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    eventually(
+        DEADLINE,
+        &format!("{kind} ({name}): {told:?}"),
+        async || {
+            let object = stored.get(name).await.map_err(|error| error.to_string())?;
+            let reason = reason(&object);
+            let is_told = match told {
+                Told::Reason(expected) => reason == Some(expected),
+                Told::Words(words) => controller
+                    .log()
+                    .lines()
+                    .any(|line| line.contains(name) && line.contains(words)),
+                Told::Converged => reason == Some("DeploymentProgressing"),
+            };
+            if is_told {
+                Ok(())
+            } else {
+                Err(format!("{reason:?}"))
+            }
+        },
+    )
+    .await;
 }
 
 /// How many requests there were about others between the first and the last one about `names`.
@@ -514,7 +537,7 @@ async fn two_foos_want_one_deployment() {
     .await;
     let other = if owner == "first" { "second" } else { "first" };
     not_ready(&client, &namespace, other, "ErrResourceExists").await;
-    converged(&client, &namespace, &[owner.clone()]).await;
+    converged(&client, &namespace, std::slice::from_ref(&owner)).await;
     foos.delete(&owner, &DeleteParams::default()).await.unwrap();
     deployments
         .delete("wanted", &DeleteParams::default())

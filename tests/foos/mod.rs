@@ -13,10 +13,7 @@ use std::{
 
 use foo_controller::api::{Foo, FooSpec};
 use futures::StreamExt as _;
-use k8s_openapi::{
-    api::{apps::v1::Deployment, core::v1::Event},
-    apimachinery::pkg::apis::meta::v1::Condition,
-};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Event};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams, PostParams},
@@ -111,18 +108,13 @@ fn is_converged(foo: &DynamicObject) -> bool {
         && conditions.any(|c| c["reason"] == "DeploymentProgressing")
 }
 
-/// The Foo's condition of this type.
-pub fn condition<'a>(foo: &'a Foo, type_: &str) -> Option<&'a Condition> {
-    let mut conditions = foo.status.as_ref()?.conditions.iter();
-    conditions.find(|condition| condition.type_ == type_)
-}
-
 /// Waits until the Foo is not Ready for this reason, and returns the message.
 pub async fn not_ready(client: &Client, namespace: &str, name: &str, reason: &str) -> String {
     let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
     eventually(DEADLINE, &format!("{name} is told {reason}"), async || {
         let foo = foos.get(name).await.map_err(|error| error.to_string())?;
-        match condition(&foo, "Ready") {
+        let mut conditions = foo.status.iter().flat_map(|status| &status.conditions);
+        match conditions.find(|condition| condition.type_ == "Ready") {
             Some(ready) if ready.status == "False" && ready.reason == reason => {
                 Ok(ready.message.clone())
             }
