@@ -79,24 +79,30 @@ pub struct FooSpec {
 }
 
 /// What the controller last saw of a Foo's Deployment. Written by the controller alone.
+// What there is nothing to say of is left out: the API server takes no null for the scale subresource's selector.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct FooStatus {
     /// How many of the Deployment's pods have been Ready for at least its minReadySeconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
 
     /// The Foo's metadata.generation that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
     /// How many pods the Deployment has, Ready or not; read by the scale subresource.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 
     /// The label selector of the Deployment's pods, as text; read by the scale subresource.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 
     /// The name of the Deployment that serves this Foo.
     ///
     /// After a change of spec.deploymentName this stays the old name until the new Deployment is available.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub deployment_name: Option<String>,
 
     /// Ready: the Deployment is as the Foo says, and its pods are available.
