@@ -82,7 +82,7 @@ async fn invalid_foos_from_before_the_schema() {
         2 * GOOD
     );
     // At the start every Foo is new; later, the invalid ones cost their retries.
-    assert!(among.0 <= 4 * GOOD && among.1 <= 2 * GOOD, "{among:?}");
+    assert!(among.0 <= 6 * GOOD && among.1 <= 2 * GOOD, "{among:?}");
     let [_, controller] = &controllers[..] else {
         panic!("two controllers")
     };
