@@ -1,0 +1,545 @@
+//! The election, explored to the end: three replicas that run the shipped decision function, in every order of events.
+//!
+//! The replicas, the API server and the network are a state machine; stateright walks all of its states. Between a read
+//! and the write that is based on it any time passes; a write whose sender has given up, crashed or stopped may still
+//! land; replicas crash, come back under their name, and are asked to stop; each has a monotonic clock that started at
+//! another time, and a wall clock that may be wrong. [`Elector`] and [`Sighting`] are the shipped code. Around them, what
+//! the guard adds and what `kube-leader-election` does is modelled after the source.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it explored"
+)]
+
+use std::time::Duration;
+
+use foo_controller::election::decide::{Action, Elector, Event, Outcome, Record, Sighting, Timing};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+// In ticks; the defaults are 15, 10 and 2 seconds.
+const LEASE: u64 = 3;
+const RENEW: u64 = 2;
+const RETRY: u64 = 1;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// How far the wall clock of `c` is ahead when it is wrong.
+const WRONG: u64 = LEASE + 1;
+/// What each replica's monotonic clock shows at the beginning.
+const BOOT: [u64; 3] = [100, 200, 300];
+
+/// What may happen, and how much of it.
+#[derive(Clone, Copy, Debug)]
+struct Election {
+    guard: bool,
+    wrong_clock: bool,
+    ticks: u64,
+    crashes: u8,
+    stops: u8,
+    /// How many writes may be on the wire whose senders wait no more.
+    late: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    now: u64,
+    lease: Option<Lease>,
+    replicas: Vec<Replica>,
+    late: Vec<Write>,
+    crashes: u8,
+    stops: u8,
+    hazards: Hazards,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Lease {
+    holder: Option<usize>,
+    /// By the writer's wall clock.
+    renewed: u64,
+    transitions: i32,
+    /// When its holder's last write landed, in true time.
+    landed: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Replica {
+    elector: Elector,
+    sighting: Sighting,
+    /// A call of the crate that has read the Lease and sent its write.
+    call: Option<Call>,
+    done: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Call {
+    sent: Duration,
+    write: Write,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Write {
+    by: usize,
+    what: What,
+    renewed: u64,
+    /// Nobody has written since the read that this is based on: the condition that the guard puts in holds.
+    current: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum What {
+    Create,
+    /// With the transitions that stand in the merge patch.
+    Acquire(i32),
+    Renew,
+    Release,
+}
+
+/// What must never happen, noted when it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Hazards {
+    /// A replica took the Lease though another had done so since it looked.
+    h1: bool,
+    /// A renewal was taken for one though another holds the Lease.
+    h2: bool,
+    /// A write made the Lease of a live holder older.
+    h3: bool,
+    /// A release took the Lease from another.
+    h4: bool,
+    /// The Lease was taken from a holder whose last renewal was younger than a lease.
+    h5: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Happens {
+    Tick,
+    /// A replica looks at its clock, and calls if it is time: the Lease is read.
+    Look(usize),
+    /// A replica's watch delivers the Lease.
+    Watch(usize),
+    /// A replica's write reaches the API server, and the answer the replica.
+    Land(usize),
+    /// A replica waits for its call no longer.
+    GiveUp(usize),
+    /// A write that nobody waits for reaches the API server.
+    Late(usize),
+    /// A replica dies and starts again.
+    Crash(usize),
+    /// A replica is asked to stop, its work being drained.
+    Stop(usize),
+}
+
+fn standing(replica: usize) -> Replica {
+    let timing = Timing {
+        renew_deadline: Duration::from_secs(RENEW),
+        attempt: Duration::from_secs(RENEW),
+    };
+    Replica {
+        elector: Elector::new(NAMES[replica].to_owned(), timing),
+        sighting: Sighting::default(),
+        call: None,
+        done: false,
+    }
+}
+
+fn record(lease: &Lease) -> Record {
+    Record {
+        uid: "u".to_owned(),
+        holder: lease
+            .holder
+            .map(|holder| NAMES[holder].to_owned())
+            .unwrap_or_default(),
+        duration: Duration::from_secs(LEASE),
+        renewed: lease.landed.to_string(),
+        transitions: lease.transitions,
+    }
+}
+
+impl State {
+    fn clock(&self, replica: usize) -> Duration {
+        Duration::from_secs(BOOT[replica] + self.now)
+    }
+
+    /// Whether the fence of this replica is open.
+    fn acts(&self, replica: usize) -> bool {
+        let held = self.replicas[replica].elector.held();
+        held.is_some_and(|held| self.clock(replica) < held.deadline)
+    }
+
+    fn holder(&self) -> Option<usize> {
+        self.lease.as_ref().and_then(|lease| lease.holder)
+    }
+
+    fn observe(&mut self, replica: usize) -> bool {
+        let (now, record) = (self.clock(replica), self.lease.as_ref().map(record));
+        self.replicas[replica].sighting.observe(now, record)
+    }
+
+    fn step(&mut self, replica: usize, event: Event, election: Election) {
+        let now = self.clock(replica);
+        let it = &mut self.replicas[replica];
+        match it.elector.step(now, event, &it.sighting) {
+            Action::Wait(_) => {}
+            Action::Try(_) => self.call(replica, false, election),
+            Action::Release => self.call(replica, true, election),
+            Action::Done => self.replicas[replica].done = true,
+        }
+    }
+
+    /// The crate's `try_acquire_or_renew`, or its `step_down`, up to the write.
+    fn call(&mut self, replica: usize, release: bool, election: Election) {
+        self.observe(replica);
+        let sent = self.clock(replica);
+        let wrong = election.wrong_clock && replica == 2;
+        let wall = self.now + if wrong { WRONG } else { 0 };
+        let expired = |lease: &Lease| {
+            if election.guard {
+                sent >= self.replicas[replica].sighting.free_at()
+            } else {
+                lease.holder.is_none() || wall > lease.renewed + LEASE
+            }
+        };
+        let what = match &self.lease {
+            Some(lease) if lease.holder == Some(replica) => {
+                if release {
+                    What::Release
+                } else {
+                    What::Renew
+                }
+            }
+            _ if release => return self.step(replica, Event::Released, election),
+            None => What::Create,
+            Some(lease) if expired(lease) => What::Acquire(lease.transitions + 1),
+            Some(_) => return self.tried(replica, sent, election),
+        };
+        let write = Write {
+            by: replica,
+            what,
+            renewed: wall,
+            current: true,
+        };
+        self.replicas[replica].call = Some(Call { sent, write });
+    }
+
+    /// An attempt ends, and the replica knows the Lease as it is.
+    fn tried(&mut self, replica: usize, sent: Duration, election: Election) {
+        let lease = self.lease.clone().unwrap();
+        // The bare crate takes an answer for its own whatever it says (H2).
+        let outcome = match lease.holder {
+            Some(holder)
+                if holder != replica
+                    && (election.guard || self.replicas[replica].call.is_none()) =>
+            {
+                Outcome::HeldBy(NAMES[holder].to_owned())
+            }
+            _ => Outcome::Held {
+                uid: "u".to_owned(),
+                transitions: lease.transitions,
+            },
+        };
+        self.ended(replica, sent, outcome, election);
+    }
+
+    fn ended(&mut self, replica: usize, sent: Duration, outcome: Outcome, election: Election) {
+        self.replicas[replica].call = None;
+        let pause = Duration::from_secs(RETRY);
+        self.step(
+            replica,
+            Event::Tried {
+                sent,
+                outcome,
+                pause,
+            },
+            election,
+        );
+    }
+
+    /// The API server carries out a write; false if it refuses.
+    fn land(&mut self, write: &Write, election: Election) -> bool {
+        let conditional = election.guard && write.what != What::Create;
+        if conditional && !write.current {
+            return false;
+        }
+        let old = match (write.what, self.lease.clone()) {
+            (What::Create, Some(_)) => return false,
+            (What::Create, None) => Lease {
+                holder: None,
+                renewed: 0,
+                transitions: -1,
+                landed: 0,
+            },
+            (_, old) => old.unwrap(),
+        };
+        let by_holder = old.holder == Some(write.by);
+        let live = old.holder.is_some() && self.now < old.landed + LEASE;
+        let hazards = &mut self.hazards;
+        let new = match write.what {
+            What::Create => Lease {
+                holder: Some(write.by),
+                transitions: 0,
+                ..old
+            },
+            What::Acquire(transitions) => {
+                hazards.h1 |= !write.current && old.holder.is_some() && !by_holder;
+                hazards.h5 |= write.current && live;
+                Lease {
+                    holder: Some(write.by),
+                    transitions,
+                    ..old
+                }
+            }
+            What::Renew => {
+                hazards.h3 |= !by_holder && live && write.renewed < old.renewed;
+                old
+            }
+            What::Release => {
+                hazards.h4 |= !by_holder && old.holder.is_some();
+                Lease {
+                    holder: None,
+                    ..old
+                }
+            }
+        };
+        let landed = if new.holder == Some(write.by) || new.holder.is_none() {
+            self.now
+        } else {
+            new.landed
+        };
+        self.lease = Some(Lease {
+            renewed: write.renewed,
+            landed,
+            ..new
+        });
+        for other in self.late.iter_mut().chain(
+            self.replicas
+                .iter_mut()
+                .filter_map(|it| Some(&mut it.call.as_mut()?.write)),
+        ) {
+            other.current = false;
+        }
+        if election.guard {
+            // These can do nothing any more.
+            self.late.clear();
+        }
+        true
+    }
+
+    fn landed(&mut self, replica: usize, election: Election) {
+        let Call { sent, write } = self.replicas[replica].call.clone().unwrap();
+        let landed = self.land(&write, election);
+        match (write.what, landed) {
+            (What::Release, _) => {
+                self.replicas[replica].call = None;
+                // After a conflict it looks again.
+                let event = if landed { Event::Released } else { Event::Stop };
+                self.step(replica, event, election);
+            }
+            (_, true) => {
+                self.observe(replica);
+                self.hazards.h2 |= !election.guard && self.holder() != Some(replica);
+                self.tried(replica, sent, election);
+            }
+            (_, false) => self.ended(replica, sent, Outcome::Failed, election),
+        }
+    }
+
+    /// Nobody waits for this replica's call any longer; its write stays on the wire.
+    fn abandon(&mut self, replica: usize, election: Election) -> Option<Call> {
+        let call = self.replicas[replica].call.take();
+        if let Some(Call { write, .. }) = &call
+            && (write.current || !election.guard)
+            && self.late.len() < election.late
+        {
+            self.late.push(write.clone());
+            self.late.sort();
+        }
+        call
+    }
+}
+
+impl Model for Election {
+    type State = State;
+    type Action = Happens;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            now: 0,
+            lease: None,
+            replicas: (0..NAMES.len()).map(standing).collect(),
+            late: Vec::new(),
+            crashes: 0,
+            stops: 0,
+            hazards: Hazards::default(),
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Happens>) {
+        if state.now < self.ticks {
+            actions.push(Happens::Tick);
+        }
+        actions.extend((0..state.late.len()).map(Happens::Late));
+        for (replica, it) in state.replicas.iter().enumerate().filter(|(_, it)| !it.done) {
+            if state.crashes < self.crashes {
+                actions.push(Happens::Crash(replica));
+            }
+            if it.call.is_some() {
+                actions.extend([Happens::Land(replica), Happens::GiveUp(replica)]);
+                continue;
+            }
+            actions.push(Happens::Look(replica));
+            if it.elector.held().is_none() {
+                actions.push(Happens::Watch(replica));
+            }
+            if state.stops < self.stops {
+                actions.push(Happens::Stop(replica));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, happens: Happens) -> Option<State> {
+        let (mut state, election) = (last.clone(), *self);
+        match happens {
+            Happens::Tick => state.now += 1,
+            Happens::Look(replica) => state.step(replica, Event::Tick, election),
+            Happens::Watch(replica) => {
+                if !state.observe(replica) {
+                    return None;
+                }
+                state.step(replica, Event::Watched { news: true }, election);
+            }
+            Happens::Land(replica) => state.landed(replica, election),
+            Happens::GiveUp(replica) => match state.abandon(replica, election)? {
+                Call { write, .. } if write.what == What::Release => {
+                    state.step(replica, Event::Released, election)
+                }
+                Call { sent, .. } => state.ended(replica, sent, Outcome::Failed, election),
+            },
+            Happens::Late(index) => {
+                let write = state.late.remove(index);
+                state.land(&write, election);
+            }
+            Happens::Crash(replica) => {
+                state.abandon(replica, election);
+                state.replicas[replica] = standing(replica);
+                state.crashes += 1;
+            }
+            Happens::Stop(replica) => {
+                state.stops += 1;
+                state.step(replica, Event::Stop, election);
+            }
+        }
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("one replica acts", |_, state: &State| {
+                (0..NAMES.len())
+                    .filter(|replica| state.acts(*replica))
+                    .count()
+                    <= 1
+            }),
+            Property::always("who acts holds the Lease", |_, state: &State| {
+                (0..NAMES.len())
+                    .all(|replica| !state.acts(replica) || state.holder() == Some(replica))
+            }),
+            Property::always("H1", |_, state: &State| !state.hazards.h1),
+            Property::always("H2", |_, state: &State| !state.hazards.h2),
+            Property::always("H3", |_, state: &State| !state.hazards.h3),
+            Property::always("H4", |_, state: &State| !state.hazards.h4),
+            Property::always("H5", |_, state: &State| !state.hazards.h5),
+            Property::sometimes(
+                "the Lease is taken over and the new holder acts",
+                |_, state: &State| {
+                    let lease = state.lease.as_ref();
+                    lease.is_some_and(|lease| {
+                        lease.transitions > 0
+                            && lease.holder.is_some_and(|holder| state.acts(holder))
+                    })
+                },
+            ),
+        ]
+    }
+}
+
+/// Explores everything that may happen, with the guard.
+fn explore(election: Election) {
+    let checker = election.checker().threads(2).spawn_bfs().join();
+    println!("{election:?}: {} states", checker.unique_state_count());
+    checker.assert_properties();
+}
+
+const GUARDED: Election = Election {
+    guard: true,
+    wrong_clock: true,
+    ticks: 3,
+    crashes: 0,
+    stops: 0,
+    late: 0,
+};
+
+#[test]
+fn one_replica_acts_and_holds_the_lease_whatever_is_late() {
+    explore(Election { late: 1, ..GUARDED });
+}
+
+#[test]
+fn one_replica_acts_and_holds_the_lease_whoever_crashes() {
+    explore(Election {
+        crashes: 1,
+        ..GUARDED
+    });
+}
+
+#[test]
+fn one_replica_acts_and_holds_the_lease_whoever_stops() {
+    explore(Election {
+        stops: 1,
+        ..GUARDED
+    });
+}
+
+#[test]
+fn without_the_guard_the_hazards_are_there() {
+    let bare = Election {
+        guard: false,
+        wrong_clock: false,
+        ticks: 4,
+        crashes: 0,
+        stops: 1,
+        late: 1,
+    };
+    let found = |election: Election, hazards: &[&'static str]| {
+        let all = HasDiscoveries::AllOf(hazards.iter().copied().collect());
+        let checker = election
+            .checker()
+            .threads(2)
+            .finish_when(all)
+            .spawn_bfs()
+            .join();
+        for hazard in hazards {
+            let path = checker
+                .discovery(hazard)
+                .unwrap_or_else(|| panic!("no {hazard}"));
+            println!("{hazard}: {:?}", path.into_actions());
+        }
+    };
+    found(
+        bare,
+        &[
+            "H1",
+            "H2",
+            "H3",
+            "H4",
+            "one replica acts",
+            "who acts holds the Lease",
+        ],
+    );
+    found(
+        Election {
+            wrong_clock: true,
+            ticks: 1,
+            ..bare
+        },
+        &["H5"],
+    );
+}
