@@ -197,7 +197,7 @@ async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
     assert!(causes.values().all(|count| *count == 1), "{causes:#?}");
 }
 
-/// Row R10: what is deleted while the watch is down is noticed when it is back: a Deployment is created again, and a Foo's
+/// Row R10: what is deleted while the watch is down is noticed when it goes on where it was: a Deployment is created again, and a Foo's
 /// Deployment is left to the garbage collector.
 #[tokio::test]
 async fn deleted_while_the_watch_was_down() {
