@@ -2,13 +2,20 @@
 
 use std::{path::Path, time::Duration};
 
-use http::header::{HeaderValue, USER_AGENT};
+use http::{
+    Request, Response,
+    header::{HeaderValue, USER_AGENT},
+};
+use http_body_util::BodyExt as _;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client, Config as KubeConfig,
-    client::ClientBuilder,
+    client::{Body, ClientBuilder, ConfigExt as _, DynBody},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::sync::watch;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 
 use crate::{
     Config,
@@ -21,16 +28,21 @@ const AGENT: &str = concat!("foo-controller/", env!("CARGO_PKG_VERSION"));
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may be silent while an answer or a watch is read. The API server says something
-/// on every watch at least once a minute (a bookmark), so that a silent one is a dead one: a router that
-/// forgot the connection, a machine that lost its power.
-const READ_TIMEOUT: Duration = Duration::from_secs(75);
+/// A peer that answers no keepalive is gone: a router that forgot the connection, a machine that lost its
+/// power. Noticed after a minute at most, and without asking the API server anything.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
+/// watch in which nothing happens after 290 s; one that does not is stuck.
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// No way to the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A kubeconfig cannot be read or makes no sense.
-    #[error("kubeconfig {from}: {error}")]
+    #[error("kubeconfig {from}: {}", first_line(.error))]
     Kubeconfig {
         /// Which file, and who named it.
         from: String,
@@ -39,8 +51,9 @@ pub enum Error {
     },
     /// Nothing says where the cluster is (row P1).
     #[error(
-        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); \
-         name one by --kubeconfig or --master"
+        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({}); \
+         name one by --kubeconfig or --master",
+        first_line(.0)
     )]
     NoCluster(KubeconfigError),
     /// The service account of this pod cannot be read.
@@ -49,6 +62,12 @@ pub enum Error {
     /// Certificates or keys make no client.
     #[error("no client can be made from this configuration of the cluster: {0}")]
     Client(#[from] kube::Error),
+}
+
+/// The lines after the first quote the file, and with it, perhaps, its credentials.
+fn first_line(error: &KubeconfigError) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Where the cluster is, and who we are there (row P1): `kubeconfig`, else the pod's own service account,
@@ -110,10 +129,47 @@ async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
 /// # Errors
 /// [`Error::Client`], where certificates or keys cannot be used.
 pub(crate) fn fenced(
-    kube: KubeConfig,
+    kube: &KubeConfig,
     term: watch::Receiver<Option<Term>>,
 ) -> Result<Client, Error> {
-    Ok(ClientBuilder::try_from(kube)?
-        .with_layer(&FenceLayer::new(term))
-        .build())
+    Ok(builder(kube)?.with_layer(&FenceLayer::new(term)).build())
+}
+
+/// A client's services, from ours down to the connection.
+pub(crate) type Stack = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
+
+/// What kube's own stack is, less its retries, less a span and a log line for each request, and without
+/// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
+/// wait for the first to be acknowledged.
+///
+/// # Errors
+/// Where certificates or keys cannot be used, or a proxy is asked for.
+pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
+    if kube.proxy_url.is_some() {
+        // kube says that this build knows no proxies.
+        return ClientBuilder::try_from(kube.clone());
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(kube.connect_timeout);
+    connector.set_read_timeout(kube.read_timeout);
+    connector.set_write_timeout(kube.write_timeout);
+    let service = ServiceBuilder::new()
+        .layer(kube.base_uri_layer())
+        .option_layer(kube.auth_layer()?)
+        .layer(kube.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
+        .map_response(|response| {
+            response.map(|body| Box::new(body.map_err(BoxError::from)) as Box<DynBody>)
+        });
+    Ok(ClientBuilder::new(
+        service.boxed(),
+        kube.default_namespace.clone(),
+    ))
 }

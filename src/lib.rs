@@ -16,6 +16,7 @@ pub mod api;
 mod client;
 pub mod config;
 pub mod controller;
+mod dns;
 pub mod election;
 pub mod telemetry;
 
@@ -64,12 +65,13 @@ impl Error {
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let kube = client::config(&config).await?;
+    let listener = listen(config.http.addr).await?;
     let identity = Identity::from_env()?;
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let client = client::fenced(kube.clone(), term.clone())?;
+    let client = client::fenced(&kube, term.clone())?;
     let controller = Controller::new(&client, &config, identity.to_string());
-    let health = health(config.http.addr, controller.ready()).await?;
+    let health = health(listener, controller.ready());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
@@ -96,24 +98,16 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     Ok(())
 }
 
-/// Listens at once, so that a port that is taken is said at once, and serves when polled.
-async fn health(
-    addr: Option<SocketAddr>,
-    ready: impl Fn() -> bool + Send + Sync + 'static,
-) -> Result<impl Future<Output = ()>, Error> {
-    let listener = match addr {
-        None => None,
-        Some(addr) => {
-            let failed = |error| Error::Listen(addr, error);
-            let listener = TcpListener::bind(addr).await.map_err(failed)?;
-            info!(addr = %listener.local_addr().map_err(failed)?, "serving /livez and /readyz");
-            Some(listener)
-        }
-    };
-    Ok(async move {
-        match listener {
-            Some(listener) => telemetry::http::serve(listener, ready).await,
-            None => std::future::pending().await,
-        }
-    })
+/// Listens before anything else is done, so that a port that is taken is all there is to say.
+async fn listen(addr: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
+    let Some(addr) = addr else { return Ok(None) };
+    let failed = |error| Error::Listen(addr, error);
+    Ok(Some(TcpListener::bind(addr).await.map_err(failed)?))
+}
+
+async fn health(listener: Option<TcpListener>, ready: impl Fn() -> bool + Send + Sync + 'static) {
+    match listener {
+        Some(listener) => telemetry::http::serve(listener, ready).await,
+        None => std::future::pending().await,
+    }
 }

@@ -124,6 +124,7 @@ fn stop_asked() -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     Ok(async move {
         next(&mut interrupt, &mut terminate).await;
+        tracing::info!("stopping: running work may finish, unless a second signal comes");
         tokio::spawn(async move {
             next(&mut interrupt, &mut terminate).await;
             std::process::exit(1);

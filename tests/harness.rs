@@ -39,6 +39,15 @@ async fn serves_kubectl_and_clients() {
     assert!(missing.stderr.contains("not found"), "{missing:?}");
 }
 
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a thing: not within 5s; last seen: Some(\"nothing\")")]
+async fn waiting_ends_at_its_deadline_and_says_what_it_saw() {
+    eventually(Duration::from_secs(5), "a thing", async || {
+        Err::<(), _>("nothing")
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn audits_and_keeps_its_data_through_a_crash() {
     let cluster = Cluster::start(Options {

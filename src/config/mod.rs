@@ -94,7 +94,7 @@ pub struct LeaderElection {
     pub retry_period: Duration,
 }
 
-/// The HTTP server for probes and metrics.
+/// The HTTP server for probes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
@@ -107,7 +107,7 @@ pub struct Http {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// Directives that `tracing_subscriber::EnvFilter` parses: `info`, or `info,kube=debug`.
+    /// Directives that `tracing_subscriber::filter::Targets` parses: `info`, or `info,kube=debug`.
     pub level: String,
     /// How lines are written.
     pub format: LogFormat,

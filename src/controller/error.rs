@@ -19,6 +19,10 @@ pub enum Error {
     #[error("the API server refuses the Deployment: {0}")]
     Rejected(String),
 
+    /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema.
+    #[error("the API server refuses the Foo's status: {0}")]
+    StatusRejected(String),
+
     /// The namespace is going away, and the Foo with it: nothing can be created there.
     #[error("the namespace is being deleted")]
     NamespaceTerminating,
@@ -48,7 +52,8 @@ impl Error {
             Self::InvalidSpec(_) => Some("InvalidSpec"),
             Self::ResourceExists(_) => Some("ErrResourceExists"),
             Self::Rejected(_) => Some("DeploymentRejected"),
-            Self::NamespaceTerminating
+            Self::StatusRejected(_)
+            | Self::NamespaceTerminating
             | Self::Conflict
             | Self::NotLeading
             | Self::Transient(_)

@@ -14,6 +14,8 @@ mod key;
 pub mod queue;
 mod reconcile;
 pub mod status;
+#[cfg(test)]
+mod tests;
 pub mod view;
 mod watch;
 
@@ -38,6 +40,9 @@ use crate::{Config, election::Term};
 /// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
 /// every pod; the end of a rollout is told at once.
 const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+
+/// How long the events of the last work may take on the way out.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
 const RESYNC_STEPS: u32 = 32;
@@ -146,16 +151,20 @@ impl Controller {
         let mut stop = std::pin::pin!(stop.fuse());
         loop {
             let id = tokio::select! {
-                () = &mut stop => return Ok(()),
+                () = &mut stop => break,
                 died = died(&mut self.tasks) => return Err(died),
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
                 Ended::Lost => info!("the term is over: standing by with warm caches"),
-                Ended::Stopped => return Ok(()),
+                Ended::Stopped => break,
                 Ended::Died(died) => return Err(died),
             }
         }
+        // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
+        drop(self.reconciler);
+        let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
+        Ok(())
     }
 
     /// One term: workers on a queue of their own, from the first look at everything to the drain.
@@ -188,7 +197,11 @@ impl Controller {
         }
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
-            work.spawn(work_on(queue.clone(), Arc::clone(&self.reconciler)));
+            let reconciler = Arc::clone(&self.reconciler);
+            work.spawn(work_on(queue.clone(), move |key| {
+                let reconciler = Arc::clone(&reconciler);
+                async move { reconciler.reconcile(&key).await }
+            }));
         }
         work.spawn(resync(queue.clone(), Arc::clone(foos), self.config.resync));
         let ended = tokio::select! {
@@ -260,12 +273,14 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
 }
 
 /// A worker: takes a key, reconciles it, says how it went.
-async fn work_on(queue: Queue<Key>, reconciler: Arc<Reconciler>) {
+async fn work_on<F: Future<Output = Result<(), Error>>>(
+    queue: Queue<Key>,
+    reconcile: impl Fn(Key) -> F,
+) {
     while let Some(taken) = queue.get().await {
+        let attempt = AssertUnwindSafe(reconcile(taken.key().clone()));
         // Row Q6: a panic is this object's failure.
-        let result = AssertUnwindSafe(reconciler.reconcile(taken.key()))
-            .catch_unwind()
-            .await;
+        let result = attempt.catch_unwind().await;
         settle(taken, result.unwrap_or(Err(Error::Panicked)));
     }
 }
@@ -275,10 +290,8 @@ fn settle(taken: Taken<Key>, result: Result<(), Error>) {
     let foo = taken.key().clone();
     match result {
         Ok(()) => taken.succeed(),
-        Err(error) if error.is_final() => {
-            taken.succeed();
-            warn!(%foo, reason = error.reason(), "{error}; waiting for the Foo to change");
-        }
+        // Said when it was told.
+        Err(error) if error.is_final() => taken.succeed(),
         Err(error) => {
             let attempt = taken.failures() + 1;
             let delay = taken.retry();
@@ -308,18 +321,19 @@ async fn resync(queue: Queue<Key>, foos: Arc<Cache<Foo>>, period: Duration) {
 }
 
 async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
-    match term.wait_for(Option::is_some).await {
-        Ok(term) => term.as_ref().map_or(0, Term::id),
+    let gained = term.wait_for(Option::is_some).await;
+    let id = gained.ok().and_then(|term| term.as_ref().map(Term::id));
+    match id {
+        Some(id) => id,
         // The election is over, and the process with it: whoever runs it says why.
-        Err(_) => std::future::pending().await,
+        None => std::future::pending().await,
     }
 }
 
 async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
+    let other = |term: &Option<Term>| term.as_ref().is_none_or(|term| term.id() != id);
     // A closed channel is the end of the election: nobody renews the term any more.
-    let _ = term
-        .wait_for(|term| term.as_ref().is_none_or(|term| term.id() != id))
-        .await;
+    term.wait_for(other).await.map(drop).unwrap_or_default();
 }
 
 async fn died(tasks: &mut Tasks) -> Died {

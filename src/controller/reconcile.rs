@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
 };
 use serde_json::{Value, json};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     cache::{Cache, Snapshot},
@@ -23,6 +23,7 @@ use super::{
     status::{self, Deployed},
     view::{Deployment, Foo, Object, View},
 };
+use crate::api::{self, FooStatus};
 
 /// The field manager of all our writes.
 pub const MANAGER: &str = "foo-controller";
@@ -55,8 +56,12 @@ impl Reconciler {
         if let Ok(deployed) = &mut result {
             self.retire_predecessors(key, &foo.view, deployed).await?;
         }
-        self.tell(key, &foo, result.as_ref()).await?;
-        result.map(drop)
+        let told = self.tell(key, &foo, result.as_ref()).await;
+        match (result, told) {
+            // What is final is not tried again: it must have been told.
+            (Err(error), Err(untold)) if error.is_final() => Err(untold),
+            (result, told) => result.map(drop).and(told),
+        }
     }
 
     /// Creates the Deployment, puts it right, or leaves it as it is (rows R1, R3, R4 and R6).
@@ -70,14 +75,7 @@ impl Reconciler {
                 view
             }
             (Step::Patch(patch), _) => {
-                let view = self
-                    .patch(
-                        &self.deployments,
-                        &desired.key,
-                        None,
-                        &Patch::Strategic(&patch),
-                    )
-                    .await?;
+                let view = self.patch(&desired.key, &patch).await?;
                 info!(foo = %key, deployment = %desired.key, spec = %patch["spec"], "changed the Deployment");
                 view
             }
@@ -148,63 +146,95 @@ impl Reconciler {
             return Ok(());
         };
         let news = status != foo.view.status;
-        if news {
-            let metadata =
-                json!({ "uid": foo.view.uid, "resourceVersion": foo.version.to_string() });
-            let patch = json!({ "metadata": metadata, "status": status });
-            self.patch(&self.foos, key, Some("status"), &Patch::Merge(&patch))
-                .await?;
-        }
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
             Err(error) if news => {
+                if error.is_final() {
+                    warn!(foo = %key, reason = error.reason(), "{error}; waiting for the Foo to change");
+                }
                 self.events.send(key, &foo.view.uid, Event::failed(error));
             }
             _ => {}
         }
-        Ok(())
+        if !news {
+            return Ok(());
+        }
+        match self.put_status(key, foo, &status).await {
+            // A Foo from before the schema may be so far from it that no status can be written. What is
+            // wrong with the Foo decides about trying again.
+            Err(refused @ Error::StatusRejected(_)) if result.is_err() => {
+                warn!(foo = %key, "{refused}");
+                Ok(())
+            }
+            told => told,
+        }
     }
 
     async fn create(&self, key: &Key, manifest: &Manifest) -> Result<Arc<Deployment>, Error> {
         let mark = self.deployments.mark(key);
         let url = Object::<Deployment>::url_path(&(), Some(key.namespace()));
-        let params = PostParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PostParams::default()
-        };
         let body =
             serde_json::to_vec(manifest).map_err(|error| Error::Transient(error.to_string()))?;
         let request = Request::new(url)
-            .create(&params, body)
+            .create(&by_us(), body)
             .map_err(kube::Error::BuildRequest)?;
-        let answer = self.client.request::<Object<Deployment>>(request).await?;
+        let answer = self.client.request(request).await?;
         Ok(self.deployments.observe(answer, mark))
     }
 
-    async fn patch<V: View>(
-        &self,
-        cache: &Cache<V>,
-        key: &Key,
-        subresource: Option<&str>,
-        patch: &Patch<&Value>,
-    ) -> Result<Arc<V>, Error> {
-        let mark = cache.mark(key);
+    async fn patch(&self, key: &Key, patch: &Value) -> Result<Arc<Deployment>, Error> {
+        let mark = self.deployments.mark(key);
         let params = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
+            field_manager: by_us().field_manager,
             ..PatchParams::default()
         };
-        let api = self.api::<V>(key);
-        let answer = match subresource {
-            None => api.patch(key.name(), &params, patch).await?,
-            Some(subresource) => {
-                api.patch_subresource(subresource, key.name(), &params, patch)
-                    .await?
-            }
-        };
-        Ok(cache.observe(answer, mark))
+        let answer = self
+            .api::<Deployment>(key)
+            .patch(key.name(), &params, &Patch::Strategic(patch))
+            .await?;
+        Ok(self.deployments.observe(answer, mark))
+    }
+
+    /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
+    /// it takes nothing but the status, so the spec need not be sent.
+    async fn put_status(
+        &self,
+        key: &Key,
+        foo: &Snapshot<Foo>,
+        status: &FooStatus,
+    ) -> Result<(), Error> {
+        let mark = self.foos.mark(key);
+        let update = json!({
+            "apiVersion": api::api_version(),
+            "kind": api::KIND,
+            "metadata": {
+                "name": key.name(),
+                "namespace": key.namespace(),
+                "uid": foo.view.uid,
+                "resourceVersion": foo.version.to_string(),
+            },
+            "status": status,
+        });
+        let answer = self
+            .api(key)
+            .replace_subresource("status", key.name(), &by_us(), &update)
+            .await
+            .map_err(|error| match error.into() {
+                Error::Rejected(words) => Error::StatusRejected(words),
+                other => other,
+            })?;
+        self.foos.observe(answer, mark);
+        Ok(())
     }
 
     fn api<V: View>(&self, key: &Key) -> Api<Object<V>> {
         Api::namespaced(self.client.clone(), key.namespace())
+    }
+}
+
+fn by_us() -> PostParams {
+    PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
     }
 }

@@ -23,7 +23,6 @@ use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
 use kube::{
     Api, Client,
-    client::ClientBuilder,
     runtime::{
         WatchStreamExt,
         events::{self, EventType, Recorder, Reporter},
@@ -98,7 +97,7 @@ pub async fn run(
     // A watch that is silent for a whole lease has nothing to say, or says it to nobody.
     kube.read_timeout = Some(settings.lease_duration);
     let guard = LeaseGuardLayer::new(Clock::boottime(), call, settings.lease_duration);
-    let client = ClientBuilder::try_from(kube)
+    let client = crate::client::builder(&kube)
         .map_err(Error::Client)?
         .with_layer(&guard)
         .build();

@@ -12,6 +12,7 @@ use super::{
     *,
 };
 use http::Method;
+use kube::client::ClientBuilder;
 use serde_json::json;
 use tokio::{
     sync::oneshot,

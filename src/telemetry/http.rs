@@ -18,15 +18,18 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 /// Connections served at once; more wait.
-const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 256;
 /// How long a client may take over one connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves health on `listener`, for ever.
 pub async fn serve(listener: TcpListener, ready: impl Fn() -> bool + Send + Sync + 'static) {
+    if let Ok(addr) = listener.local_addr() {
+        info!(%addr, "serving /livez and /readyz");
+    }
     let ready = Arc::new(ready);
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();

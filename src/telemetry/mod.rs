@@ -4,28 +4,33 @@ pub mod http;
 
 use std::io::IsTerminal as _;
 
-use tracing::{error, level_filters::LevelFilter};
-use tracing_subscriber::{EnvFilter, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing::error;
+use tracing_subscriber::{
+    filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::config::{Log, LogFormat};
 
 /// What the libraries log for themselves is said by us once, with its cause, where it matters.
-const OURS_ALONE: [&str; 2] = ["kube_client=off", "kube_runtime=off"];
+const OURS_ALONE: &str = "kube_client=off,kube_runtime=off";
 
 /// Starts logging. What the configuration says of a library's target goes over its being silent.
 ///
 /// Does nothing where the process logs already.
 pub fn init(log: &Log) {
+    let terminal = std::io::stderr().is_terminal();
     let text = match log.format {
         LogFormat::Text => true,
         LogFormat::Json => false,
-        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Auto => terminal,
     };
-    let directives = OURS_ALONE.join(",") + "," + &log.level;
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .parse_lossy(directives);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Checked with the configuration; the later of two directives about one target counts.
+    let filter: Targets = format!("{OURS_ALONE},{}", log.level)
+        .parse()
+        .unwrap_or_default();
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(terminal);
     let registry = tracing_subscriber::registry().with(filter);
     let started = if text {
         registry.with(layer.with_target(false)).try_init()

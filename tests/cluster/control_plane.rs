@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     net::TcpListener,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -265,6 +265,8 @@ impl ControlPlane {
         let mut command = bound_command(self.bin.join(name));
         command
             .args(flags)
+            // A terminal's Ctrl-C is for the supervisor to answer.
+            .process_group(0)
             // kwok and client-go look for files of the user there.
             .env("HOME", &self.folder.path)
             .env_remove("KUBECONFIG")

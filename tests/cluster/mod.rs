@@ -289,10 +289,12 @@ pub async fn eventually<T, S: Debug>(
         match tokio::time::timeout_at(end, probe()).await {
             Ok(Ok(found)) => return found,
             Ok(Err(seen)) => last = Some(seen),
-            Err(tokio::time::error::Elapsed { .. }) => {
-                panic!("{what}: not within {deadline:?}; last seen: {last:?}")
-            }
+            Err(tokio::time::error::Elapsed { .. }) => {}
         }
+        assert!(
+            Instant::now() < end,
+            "{what}: not within {deadline:?}; last seen: {last:?}"
+        );
         tokio::time::sleep(POLL).await;
     }
 }

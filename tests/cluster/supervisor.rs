@@ -1,7 +1,7 @@
 //! Owns a real control plane, for tests and for the demo: etcd and kube-apiserver on free loopback ports, in a folder of
 //! their own. Whatever happens to who started it, nothing is left: it ends, and takes its children and its folder with it,
-//! when its stdin reaches its end or it gets SIGINT or SIGTERM; killed itself, the kernel kills its children, and the next
-//! supervisor removes the folder.
+//! when its stdin reaches its end or it gets SIGINT, SIGTERM or SIGHUP; when it is killed itself, the kernel kills its
+//! children, and the next supervisor removes the folder.
 //!
 //! `cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`ready::Ready`]), and then answers each
 //! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server) with `{}` or `{"error": …}`. `--audit` keeps an audit
@@ -51,6 +51,7 @@ async fn run() -> Result<()> {
     let bin = control_plane::programs()?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let (lines, stdin_ended) = stdin();
 
     let mut plane = ControlPlane::new(bin, audit, controllers)?;
@@ -59,6 +60,7 @@ async fn run() -> Result<()> {
         _ = stdin_ended => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
     };
     plane.stop().await;
     result

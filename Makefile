@@ -1,0 +1,36 @@
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
+DENY := $(CACHE)/cargo-deny-0.20.2
+
+.PHONY: help demo test lint audit fmt generate run
+
+help: ## this list
+	@grep -E '^[a-z]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
+	tests/demo.sh
+
+test: ## every check and every test
+	cargo fmt --check
+	$(MAKE) lint
+	tests/cluster/build.sh
+	cargo test --locked
+
+lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies
+	cargo clippy --all-targets --locked -- -D warnings
+	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
+
+audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs the internet
+	$(DENY)/bin/cargo-deny --locked check advisories
+
+fmt: ## format the code
+	cargo fmt
+
+generate: ## write the CRD from src/api.rs
+	cargo build --locked
+	cargo run --locked --quiet -- crd > deploy/crd.yaml
+
+run: ## the controller, against the current kubectl context
+	cargo run --locked -- run --leader-election=false
+
+$(DENY)/bin/cargo-deny:
+	cargo install --locked cargo-deny --version 0.20.2 --root $(DENY)

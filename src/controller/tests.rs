@@ -1,0 +1,256 @@
+//! How workers, resync and terms play together, on paused time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and one does so on purpose"
+)]
+
+use std::{collections::HashMap, convert::Infallible, sync::Arc};
+
+use futures::stream::Pending;
+use http::{Method, Request, Response, request::Parts};
+use http_body_util::{Either, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, advance, sleep},
+};
+
+use super::{fixtures::object, *};
+
+fn key(name: &str) -> Key {
+    Key::new("n", name)
+}
+
+fn queue() -> Queue<Key> {
+    Queue::new(&Config::default().backoff)
+}
+
+/// Row Q2: as many at once as there are workers, and no more.
+#[tokio::test(start_paused = true)]
+async fn q2_workers_reconcile_at_once() {
+    let queue = queue();
+    for number in 0..10 {
+        queue.add(key(&number.to_string()), Lane::Change);
+    }
+    let running = Arc::new(Semaphore::new(0));
+    let mut work = JoinSet::new();
+    for _ in 0..3 {
+        let running = Arc::clone(&running);
+        work.spawn(work_on(queue.clone(), move |_| {
+            running.add_permits(1);
+            std::future::pending()
+        }));
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(running.available_permits(), 3);
+    assert_eq!(queue.stats().processing, 3);
+}
+
+/// Row Q6: a panic costs its object a retry, and neither the worker nor another object anything.
+#[tokio::test(start_paused = true)]
+async fn q6_a_panic_is_one_objects_failure() {
+    let queue = queue();
+    queue.add(key("bad"), Lane::Change);
+    queue.add(key("good"), Lane::Change);
+    let runs = Arc::new(Mutex::new(HashMap::new()));
+    let seen = Arc::clone(&runs);
+    let worker = tokio::spawn(work_on(queue.clone(), move |key| {
+        *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
+        async move {
+            assert!(key.name() != "bad", "on purpose");
+            Ok(())
+        }
+    }));
+    // 5 ms, 10 ms, 20 ms: three more tries.
+    sleep(Duration::from_millis(36)).await;
+    assert_eq!(
+        *runs.lock(),
+        HashMap::from([("bad".to_owned(), 4), ("good".to_owned(), 1)])
+    );
+    assert_eq!(queue.stats().failing, 1);
+    assert!(!worker.is_finished());
+}
+
+/// Row R7: what only the user can mend is not tried again; everything else is.
+#[tokio::test(start_paused = true)]
+async fn r7_a_final_failure_waits_for_the_user() {
+    for (error, retries) in [
+        (Error::InvalidSpec("x".into()), 0),
+        (Error::ResourceExists("x".into()), 1),
+        (Error::Conflict, 1),
+        (Error::Transient("x".into()), 1),
+    ] {
+        let queue = queue();
+        queue.add(key("a"), Lane::Change);
+        settle(queue.get().await.unwrap(), Err(error));
+        assert_eq!(
+            (queue.stats().delayed, queue.stats().failing),
+            (retries, retries)
+        );
+    }
+}
+
+/// Row Q4: everything once in a period, spread over it.
+#[tokio::test(start_paused = true)]
+async fn q4_a_resync_is_spread_over_its_period() {
+    let foos = Arc::new(Cache::new(&[]));
+    foos.list_begins(0);
+    for number in 0..100 {
+        foos.apply(
+            0,
+            object::<Foo>(&format!(
+                "metadata: {{name: f{number}, namespace: n, uid: u, resourceVersion: '1'}}"
+            )),
+        );
+    }
+    foos.list_ends(0, 1);
+    let queue = queue();
+    let period = Duration::from_secs(32);
+    tokio::spawn(resync(queue.clone(), foos, period));
+    let mut handed_out = HashMap::new();
+    let mut most = 0;
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * period {
+        sleep(Duration::from_millis(1001)).await;
+        let waiting = queue.stats().depth.iter().sum::<usize>();
+        most = most.max(waiting);
+        for _ in 0..waiting {
+            let taken = queue.get().await.unwrap();
+            assert_eq!(taken.lane(), Lane::Background);
+            *handed_out.entry(taken.key().clone()).or_insert(0) += 1;
+            taken.succeed();
+        }
+    }
+    assert!(handed_out.len() == 100 && handed_out.values().all(|times| *times == 2));
+    assert!(most <= 8, "{most} of 100 at once");
+}
+
+/// An API server from before streamed lists, that answers lists with what it is given, once it is let, and
+/// notes everything else.
+#[derive(Clone)]
+struct FakeServer {
+    foos: Value,
+    deployments: Value,
+    let_deployments: Arc<Semaphore>,
+    writes: Arc<Mutex<Vec<(Method, String)>>>,
+}
+
+impl FakeServer {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        Client::new(
+            tower::service_fn(move |request: Request<Body>| {
+                let (server, (request, _)) = (server.clone(), request.into_parts());
+                async move { Ok::<_, Infallible>(server.answer(&request).await) }
+            }),
+            "default",
+        )
+    }
+
+    async fn answer(&self, request: &Parts) -> Response<Answer> {
+        let path = request.uri.path();
+        let query = request.uri.query().unwrap_or_default();
+        if query.contains("sendInitialEvents") {
+            return respond(422, &json!({ "code": 422 }));
+        }
+        if query.contains("watch") {
+            return Response::new(Either::Left(StreamBody::new(futures::stream::pending())));
+        }
+        let items = match (&request.method, path.rsplit('/').next()) {
+            (&Method::GET, Some("foos")) => &self.foos,
+            (&Method::GET, Some("deployments")) => {
+                self.let_deployments.acquire().await.unwrap().forget();
+                &self.deployments
+            }
+            (method, _) => {
+                self.writes.lock().push((method.clone(), path.to_owned()));
+                return respond(500, &json!({}));
+            }
+        };
+        let list = json!({ "metadata": { "resourceVersion": "9" }, "items": items });
+        respond(200, &list)
+    }
+}
+
+/// A watch that never says anything, or a whole answer.
+type Answer = Either<StreamBody<Pending<Result<Frame<Bytes>, Infallible>>>, Full<Bytes>>;
+
+fn respond(status: u16, body: &Value) -> Response<Answer> {
+    let body = Full::new(serde_json::to_vec(body).unwrap().into());
+    Response::builder()
+        .status(status)
+        .body(Either::Right(body))
+        .unwrap()
+}
+
+fn server() -> FakeServer {
+    FakeServer {
+        foos: json!([{
+            "metadata": { "name": "foo", "namespace": "n", "uid": "u", "resourceVersion": "1" },
+            "spec": { "deploymentName": "web" },
+        }]),
+        deployments: json!([]),
+        let_deployments: Arc::new(Semaphore::new(0)),
+        writes: Arc::default(),
+    }
+}
+
+/// Row Q5: a Deployment that is merely not known yet must not look as if it were missing.
+#[tokio::test(start_paused = true)]
+async fn q5_no_work_before_both_caches_are_in_sync() {
+    let server = server();
+    let controller = Controller::new(&server.client(), &Config::default(), "test".into());
+    let ready = controller.ready();
+    let (_publish, term) = channel::channel(Some(Term::unlimited()));
+    let running = tokio::spawn(controller.run(term, std::future::pending()));
+    advance(Duration::from_mins(1)).await;
+    sleep(Duration::from_mins(1)).await;
+    assert!(!ready());
+    assert_eq!(*server.writes.lock(), []);
+    server.let_deployments.add_permits(1);
+    sleep(Duration::from_millis(1)).await;
+    assert!(ready());
+    let create = (
+        Method::POST,
+        "/apis/apps/v1/namespaces/n/deployments".to_owned(),
+    );
+    assert_eq!(server.writes.lock().first(), Some(&create));
+    assert!(!running.is_finished());
+}
+
+/// Only under a term is there work, and it ends with the term.
+#[tokio::test(start_paused = true)]
+async fn no_work_without_a_term() {
+    let server = server();
+    server.let_deployments.add_permits(1);
+    let controller = Controller::new(&server.client(), &Config::default(), "test".into());
+    let ready = controller.ready();
+    let (publish, term) = channel::channel(None);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(term, async {
+        let _ = stopped.await;
+    }));
+    sleep(Duration::from_mins(1)).await;
+    assert!(ready(), "a standby is warm");
+    assert_eq!(*server.writes.lock(), []);
+
+    publish.send_replace(Some(Term::unlimited()));
+    sleep(Duration::from_mins(1)).await;
+    assert!(
+        server.writes.lock().len() > 5,
+        "a new term looks at everything, and failures are retried"
+    );
+
+    publish.send_replace(None);
+    sleep(Duration::from_millis(1)).await;
+    server.writes.lock().clear();
+    sleep(Duration::from_hours(1)).await;
+    assert_eq!(*server.writes.lock(), [], "retries end with the term");
+
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
+}

@@ -1,0 +1,141 @@
+//! The real controller, as a process of its own: `mod controller;` beside `mod cluster;`. It ends with the test, however that
+//! ends, and a test that fails shows its log.
+#![allow(dead_code, reason = "each test file uses its part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and shows the log then"
+)]
+
+use std::{
+    fs::File,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::cluster::{Cluster, bound_command, eventually};
+
+/// How long a log line or the end of the process may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A running controller; dropped, it is killed.
+pub struct Controller {
+    child: Child,
+    home: TempDir,
+}
+
+impl Controller {
+    /// Runs the controller against `cluster`, with `args` over [`Self::spawn`]'s settings.
+    pub fn start(cluster: &Cluster, args: &[&str]) -> Self {
+        Self::spawn(|command| {
+            command.env("KUBECONFIG", cluster.kubeconfig()).args(args);
+        })
+    }
+
+    /// Runs the controller with what `with` adds to the command. The environment says: work without election, log text, serve
+    /// health on a free port; flags go over that. `$HOME` is an empty folder, and the only thing known of any cluster is what
+    /// `with` says.
+    pub fn spawn(with: impl FnOnce(&mut Command)) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", home.path())
+            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "false")
+            .env("FOO_CONTROLLER__LOG__FORMAT", "text")
+            .env("FOO_CONTROLLER__HTTP__ADDR", "127.0.0.1:0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(home.path().join("log")).unwrap());
+        with(&mut command);
+        let child = command.spawn().unwrap();
+        Self { child, home }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its `$HOME`.
+    pub fn home(&self) -> PathBuf {
+        self.home.path().to_owned()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("log")).unwrap()
+    }
+
+    /// How many lines of the log so far contain `text`.
+    pub fn logged(&self, text: &str) -> usize {
+        self.log()
+            .lines()
+            .filter(|line| line.contains(text))
+            .count()
+    }
+
+    /// The first line of the log that contains `text`, waited for.
+    pub async fn wait_for_log(&self, text: &str) -> String {
+        eventually(DEADLINE, &format!("the log says {text:?}"), async || {
+            let log = self.log();
+            let complete = log.split_inclusive('\n').filter(|l| l.ends_with('\n'));
+            let mut lines = complete.filter(|line| line.contains(text));
+            lines.next().map(|l| l.trim_end().to_owned()).ok_or(())
+        })
+        .await
+    }
+
+    /// Where it serves health, once it does. Takes the log as text.
+    pub async fn http_addr(&self) -> SocketAddr {
+        let line = self.wait_for_log(" addr=").await;
+        let (_, addr) = line.split_once(" addr=").unwrap();
+        addr.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Asks it to stop (SIGTERM), and waits for its exit code.
+    pub async fn stop(&mut self) -> i32 {
+        self.signal(Signal::TERM);
+        self.exit_code().await
+    }
+
+    /// Waits for its exit code; `128 + n` where signal n ended it.
+    pub async fn exit_code(&mut self) -> i32 {
+        use std::os::unix::process::ExitStatusExt;
+        let status = eventually(DEADLINE, "the controller ends", async || {
+            self.child.try_wait().unwrap().ok_or(())
+        })
+        .await;
+        status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log
+                .rmatch_indices('\n')
+                .nth(200)
+                .map_or(0, |(at, _)| at + 1);
+            eprintln!("--- log of the controller ---\n{}", &log[from..]);
+        }
+    }
+}

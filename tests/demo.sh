@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Shows the controller at work: on a control plane of its own, which takes Rust and Go and nothing else, or, with
+# DEMO_CLUSTER=current, on the cluster of the current kubectl context, where everything happens in a namespace of its own.
+# DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C; DEMO_PROFILE=release builds with that profile.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+namespace=foo-demo
+profile=${DEMO_PROFILE:-dev}
+target=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
+work=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-demo-XXXXXX")
+log=$work/controller.log
+controller='' plane='' made_namespace='' made_crd='' shown=0
+bound=() # what keeps the controller from outliving this script, even a killed one
+if command -v setpriv >/dev/null; then bound=(setpriv --pdeathsig KILL --); fi
+
+bold='' plain=''
+if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else export NO_COLOR=1; fi
+
+say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
+run() { printf '%s$ %s%s\n' "$bold" "$*" "$plain"; "$@"; }
+
+# What the controller has logged since the last time.
+controller_log() {
+  printf '%s-- the controller:%s\n' "$bold" "$plain"
+  tail -n +$((shown + 1)) "$log"
+  shown=$(wc -l <"$log")
+}
+
+# Ends what was started and removes what was created, and only that.
+clean_up() {
+  local status=$?
+  trap '' INT TERM HUP
+  if [ "$status" -ne 0 ] && [ "$status" -lt 128 ] && [ -n "$controller" ]; then
+    say "that went wrong; the controller's last lines:"
+    tail -n 20 "$log"
+  fi
+  if [ -n "$controller" ]; then kill "$controller" 2>/dev/null || true; wait "$controller" || true; fi
+  if [ -n "$plane" ]; then
+    exec {to_plane}>&- # its stdin ends, and so does it, with all that it started
+    wait "$plane" || true
+  else
+    if [ -n "$made_namespace" ]; then kubectl delete namespace "$namespace" --timeout=60s || true; fi
+    # Foos that someone made meanwhile are theirs, and would go with the CRD.
+    if [ -n "$made_crd" ] && [ -z "$(kubectl get foos --all-namespaces --output=name)" ]; then
+      kubectl delete -f deploy/crd.yaml || true
+    fi
+  fi
+  rm -rf "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+say "Building the controller"
+cargo build --locked --profile "$profile" --bins --example cluster
+
+if [ "${DEMO_CLUSTER:-own}" = current ]; then
+  command -v kubectl >/dev/null || { echo "DEMO_CLUSTER=current takes kubectl" >&2; exit 1; }
+  say "Using the cluster of the current context, $(kubectl config current-context)"
+else
+  say "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and a kwok node"
+  coproc "$target/examples/cluster" --controllers
+  plane=$COPROC_PID to_plane=${COPROC[1]}
+  IFS= read -r ready <&"${COPROC[0]}" || { echo "no control plane" >&2; exit 1; }
+  field() { sed -E "s/.*\"$1\":\"([^\"]*)\".*/\1/" <<<"$ready"; }
+  KUBECONFIG=$(field kubeconfig) PATH=$(field bin):$PATH
+  export KUBECONFIG PATH
+fi
+# A copy: it stays with this context when the user goes on to another, and its namespace is the demo's.
+kubectl config view --raw --flatten --minify >"$work/kubeconfig"
+export KUBECONFIG=$work/kubeconfig
+run kubectl get nodes
+run kubectl create namespace "$namespace"
+made_namespace=yes
+kubectl config set-context --current --namespace="$namespace" >/dev/null
+
+if ! kubectl get crd foos.samplecontroller.k8s.io >/dev/null 2>&1; then
+  say "Teaching the API server what a Foo is"
+  run kubectl create -f deploy/crd.yaml
+  made_crd=yes
+fi
+run kubectl wait --for=condition=Established --timeout=30s crd/foos.samplecontroller.k8s.io
+
+say "Starting the controller"
+controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace"
+  --http-addr=127.0.0.1:0 --log-format=text --kubeconfig="$KUBECONFIG")
+printf '$ %s\n' "${controller_command[*]}"
+"${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
+controller=$!
+
+say "A Foo, and it gets a Deployment"
+run cat config/samples/foo.yaml
+run kubectl apply -f config/samples/foo.yaml
+run kubectl wait --for=condition=Ready --timeout=120s foo/foo-sample
+run kubectl get foo,deploy
+controller_log
+
+say "The Foo is scaled, and its Deployment follows"
+run kubectl scale foo/foo-sample --replicas=3
+run kubectl wait --for='jsonpath={.status.availableReplicas}=3' --timeout=120s foo/foo-sample
+run kubectl get foo,deploy
+controller_log
+
+say "Someone scales the Deployment behind the Foo's back, and it is put back"
+run kubectl scale deployment/foo-sample --replicas=7
+run kubectl wait --for='jsonpath={.spec.replicas}=3' --timeout=60s deployment/foo-sample
+run kubectl get foo,deploy
+controller_log
+
+say "Someone deletes the Deployment, and there is a new one"
+run kubectl get deployment/foo-sample -o custom-columns=NAME:.metadata.name,UID:.metadata.uid,REPLICAS:.spec.replicas
+run kubectl delete deployment/foo-sample
+run kubectl wait --for=create --timeout=60s deployment/foo-sample
+run kubectl wait --for='jsonpath={.status.availableReplicas}=3' --timeout=120s deployment/foo-sample
+run kubectl get deployment/foo-sample -o custom-columns=NAME:.metadata.name,UID:.metadata.uid,REPLICAS:.spec.replicas
+controller_log
+
+say "What the controller told about it"
+run kubectl get events --field-selector=involvedObject.kind=Foo
+
+if [ -z "${DEMO_ONCE:-}" ]; then
+  say "Play on, in another terminal"
+  echo "export KUBECONFIG=$KUBECONFIG PATH=$(dirname "$(command -v kubectl)"):\$PATH"
+  echo "kubectl get foo --watch"
+  echo "tail -f $log"
+  say "Ctrl-C ends it, and leaves nothing behind"
+  trap 'exit 0' INT
+  while read -r _; do :; done
+fi

@@ -1,0 +1,395 @@
+//! What happens when the API server goes away, stands still or talks nonsense, and what the controller costs it when nothing
+//! happens. The controller is the real one, the API server too; the audit log is the judge.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and tells what it measured"
+)]
+
+mod cluster;
+mod controller;
+mod foos;
+mod gateway;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use cluster::{Cluster, eventually};
+use controller::Controller;
+use foo_controller::api::Foo;
+use foos::{
+    DEADLINE, audited, audited_alone, converged, counts, create, names, owned, requests, subject,
+};
+use gateway::{Answer, Gateway, Mode};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+/// Row Q4, invariant I6: where nothing changes, three resyncs of 500 Foos send not one request.
+#[tokio::test]
+async fn at_rest_three_resyncs_of_500_foos_send_no_request() {
+    const RESYNC: Duration = Duration::from_secs(2);
+    let cluster = audited().await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("rest").await;
+    let names = names("foo", 500);
+    create(&client, &namespace, &names).await;
+    // A user of its own: also what is asked of no namespace is found.
+    let replica = cluster.kubeconfig_of("replica-1");
+    let _controller = Controller::start(
+        cluster,
+        &[
+            "--kubeconfig",
+            replica.to_str().unwrap(),
+            "--namespace",
+            &namespace,
+            "--resync",
+            &format!("{}s", RESYNC.as_secs()),
+        ],
+    );
+    converged(&client, &namespace, &names).await;
+    let asked = || {
+        let mut events = cluster.audit();
+        events.retain(|event| event.user == "replica-1");
+        events
+    };
+    eventually(
+        DEADLINE,
+        "an event for each Foo",
+        async || match foos::events(&client, &namespace, "Synced").await.len() {
+            500 => Ok(()),
+            count => Err(count),
+        },
+    )
+    .await;
+    let before = asked().len();
+    sleep(3 * RESYNC).await;
+    let after = asked();
+    println!(
+        "500 Foos from the start of the controller on: {:#?}",
+        counts(&after)
+    );
+    assert_eq!(after.len(), before, "{:#?}", counts(&after[before..]));
+}
+
+/// A Foo that is created and scaled costs four writes and at most two events (invariant I6, row R9).
+#[tokio::test]
+async fn a_foos_life_costs_four_writes() {
+    const FOOS: usize = 50;
+    let cluster = audited().await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("life").await;
+    let _controller = Controller::start(cluster, &["--namespace", &namespace]);
+    let names = names("foo", FOOS);
+    create(&client, &namespace, &names).await;
+    converged(&client, &namespace, &names).await;
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    for name in &names {
+        let two = json!({ "spec": { "replicas": 2 } });
+        let patch = Patch::Merge(&two);
+        foos.patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+    converged(&client, &namespace, &names).await;
+    eventually(DEADLINE, "the second event of each Foo", async || {
+        let events = foos::events(&client, &namespace, "Synced").await;
+        let twice = events.iter().filter(|e| {
+            e.series
+                .as_ref()
+                .is_some_and(|series| series.count == Some(2))
+        });
+        match twice.count() {
+            FOOS => Ok(()),
+            count => Err(count),
+        }
+    })
+    .await;
+    let counts = counts(&requests(cluster, &namespace));
+    println!("{FOOS} Foos created and scaled: {counts:#?}");
+    let expected = [
+        ("create deployments 201", FOOS),
+        ("create events 201", FOOS),
+        ("patch deployments 200", FOOS),
+        ("patch events 200", FOOS),
+        ("update foos/status 200", 2 * FOOS),
+    ];
+    let expected = expected.map(|(what, count)| (what.to_owned(), count));
+    assert_eq!(counts, BTreeMap::from(expected));
+}
+
+/// The API server dies in the middle of 200 Foos and comes back: all converge, nothing is done twice.
+#[tokio::test]
+async fn the_api_server_is_killed_amid_200_foos() {
+    amid_200_foos(async |cluster, controller| {
+        cluster.kill_apiserver().await;
+        controller.wait_for_log("cannot watch foos").await;
+        controller.wait_for_log("cannot watch deployments").await;
+        cluster.start_apiserver().await;
+    })
+    .await;
+}
+
+/// The API server stands still for 30 s in the middle of 200 Foos: all converge, nothing is done twice.
+#[tokio::test]
+async fn the_api_server_is_frozen_amid_200_foos() {
+    amid_200_foos(async |cluster, _| {
+        cluster.freeze_apiserver().await;
+        sleep(Duration::from_secs(30)).await;
+        cluster.thaw_apiserver().await;
+    })
+    .await;
+}
+
+async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
+    const FOOS: usize = 200;
+    let cluster = audited_alone().await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("outage").await;
+    let controller = Controller::start(&cluster, &["--namespace", &namespace]);
+    let names = names("foo", FOOS);
+    let outage = async {
+        let what = "some Deployments are there";
+        eventually(DEADLINE, what, async || {
+            let created = requests(&cluster, &namespace)
+                .iter()
+                .filter(|event| event.code == 201)
+                .count();
+            if created >= 40 { Ok(()) } else { Err(created) }
+        })
+        .await;
+        outage(&cluster, &controller).await;
+        println!("the outage is over");
+    };
+    tokio::join!(create(&client, &namespace, &names), outage);
+    converged(&client, &namespace, &names).await;
+
+    let requests = requests(&cluster, &namespace);
+    println!("{:#?}", counts(&requests));
+    let mut writes: BTreeMap<_, usize> = BTreeMap::new();
+    for event in requests.iter().filter(|event| event.code < 300) {
+        let what = (&*event.verb, &*event.resource, &*event.subresource);
+        *writes.entry((what, subject(event))).or_default() += 1;
+    }
+    let amiss = writes.iter().filter(|((what, _), count)| match what {
+        ("create", "deployments", "") | ("update", "foos", "status") => **count != 1,
+        (_, "events", _) => false,
+        _ => true,
+    });
+    assert_eq!(amiss.collect::<Vec<_>>(), Vec::new());
+    let deployments: Api<Deployment> = Api::namespaced(client, &namespace);
+    let deployments = deployments.list(&ListParams::default()).await.unwrap();
+    assert_eq!(deployments.items.len(), FOOS);
+
+    let log = controller.log();
+    let mut causes: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in log.lines().filter(|line| line.contains("resource=")) {
+        let (_, cause) = line.split_once(" WARN ").unwrap_or_default();
+        *causes.entry(cause).or_default() += 1;
+    }
+    causes.remove("");
+    println!("said of the watches: {causes:#?}");
+    println!("retries told: {}", controller.logged("attempt="));
+    assert!(causes.values().all(|count| *count == 1), "{causes:#?}");
+}
+
+/// Row R10: what is deleted while the watch is down is noticed when it goes on where it was: a Deployment is created again, and a Foo's
+/// Deployment is left to the garbage collector.
+#[tokio::test]
+async fn deleted_while_the_watch_was_down() {
+    let Setup {
+        client,
+        namespace,
+        gateway,
+        controller,
+        ..
+    } = Setup::new("down", Mode::Forward).await;
+    create(&client, &namespace, &names("foo", 3)).await;
+    converged(&client, &namespace, &names("foo", 3)).await;
+
+    gateway.set(Mode::Cut);
+    controller.wait_for_log("cannot watch foos").await;
+    controller.wait_for_log("cannot watch deployments").await;
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let delete = DeleteParams::default();
+    deployments.delete("foo-000", &delete).await.unwrap();
+    foos.delete("foo-001", &delete).await.unwrap();
+    gateway.set(Mode::Forward);
+
+    owned(&client, &namespace, "foo-000", "foo-000").await;
+    create(&client, &namespace, &["later".to_owned()]).await;
+    owned(&client, &namespace, "later", "later").await;
+    let requests = requests(audited().await, &namespace);
+    let of_the_deleted = requests
+        .iter()
+        .filter(|e| e.resource == "deployments" && subject(e) == "foo-001");
+    assert_eq!(of_the_deleted.count(), 1, "its creation, once");
+}
+
+/// Row R10: a watch that is too far behind (410, as after a compaction) lists again, and sees what was deleted meanwhile. A
+/// server that answers so every time is not asked for lists without pause.
+#[tokio::test]
+async fn a_watch_that_is_too_old_lists_again() {
+    const GONE: &str = concat!(
+        r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
+        r#""message":"too old resource version: 1 (2)","reason":"Expired","code":410}"#,
+        "\n"
+    );
+    const EXPIRED: &str = concat!(
+        r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
+        r#""message":"too old resource version: 1 (2)","reason":"Expired","code":410}}"#,
+        "\n"
+    );
+    let old = async |(code, body)| {
+        let setup = Setup::new("old", Mode::Forward).await;
+        let Setup {
+            client,
+            namespace,
+            gateway,
+            controller,
+        } = &setup;
+        create(client, namespace, &names("foo", 1)).await;
+        converged(client, namespace, &names("foo", 1)).await;
+        gateway.set(Mode::Watches(json_answer(code, body)));
+        assert_paused(gateway, "old").await;
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        deployments
+            .delete("foo-000", &DeleteParams::default())
+            .await
+            .unwrap();
+        owned(client, namespace, "foo-000", "foo-000").await;
+        for resource in ["foos", "deployments"] {
+            let words = format!("the watch of {resource} fell too far behind: listing again");
+            assert_eq!(controller.logged(&words), 1, "{words}");
+        }
+    };
+    tokio::join!(old((410, GONE)), old((200, EXPIRED)));
+}
+
+/// Half an event.
+const EVENT: &str = r#"{"type":"ADDED","object":{"kind":"Foo","apiVersion":"samplecontroller.k8s.io/v1alpha1","metadata":{"na"#;
+
+/// Whatever comes in place of a watch is told in one line a resource, tried again by ever longer pauses, and forgotten once
+/// the API server is back.
+#[tokio::test]
+async fn nonsense_in_place_of_the_watch() {
+    const HTML: &str = "<html><body><h1>502 Bad Gateway</h1></body></html>";
+    const OTHER: &str = "{\"type\":\"ADDED\",\"object\":{\"kind\":\"X\"}}\n";
+    let html = |code| Answer {
+        code,
+        content: "text/html",
+        body: HTML,
+        breaks_off: false,
+    };
+    let cut = Answer {
+        breaks_off: true,
+        ..json_answer(200, EVENT)
+    };
+    let nonsense = [
+        ("garbage", Mode::Watches(json_answer(200, "garbage\n"))),
+        (
+            "an object of another kind",
+            Mode::Watches(json_answer(200, OTHER)),
+        ),
+        ("a connection that breaks in a line", Mode::Watches(cut)),
+        ("HTML as a watch", Mode::Watches(html(200))),
+        ("HTML for everything", Mode::Everything(html(200))),
+        ("502 and HTML", Mode::Everything(html(502))),
+        ("500 and nothing", Mode::Everything(json_answer(500, ""))),
+    ];
+    let survive = async |(what, mode)| {
+        let mut setup = Setup::new("nonsense", mode).await;
+        assert_paused(&setup.gateway, what).await;
+        setup.gateway.set(Mode::Forward);
+        let Setup {
+            client,
+            namespace,
+            controller,
+            ..
+        } = &mut setup;
+        create(client, namespace, &["after".to_owned()]).await;
+        owned(client, namespace, "after", "after").await;
+        for resource in ["foos", "deployments"] {
+            let words = format!("cannot watch {resource}");
+            println!("{what}: {}", controller.wait_for_log(&words).await);
+            assert_eq!(controller.logged(&words), 1, "{what}");
+        }
+        assert_eq!(controller.stop().await, 0);
+    };
+    futures::future::join_all(nonsense.into_iter().map(survive)).await;
+}
+
+/// A watch that ends as soon as it is opened, without an error, is not opened again without pause.
+#[tokio::test]
+async fn a_watch_that_ends_at_once() {
+    let ends = async |(what, body)| {
+        let setup = Setup::new("ends", Mode::Watches(json_answer(200, body))).await;
+        assert_paused(&setup.gateway, what).await;
+    };
+    tokio::join!(ends(("nothing", "")), ends(("half a line", EVENT)));
+}
+
+/// Sees to it that the tries of the two watches come in pauses of 100 ms, doubling: the first five of each take 1.5 s, less a
+/// fifth for the randomness.
+async fn assert_paused(gateway: &Gateway, what: &str) {
+    let begun = Instant::now();
+    eventually(DEADLINE, what, async || match gateway.answered() {
+        10.. => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    let took = begun.elapsed();
+    println!("{what}: ten tries in {took:?}");
+    assert!(
+        took > Duration::from_secs(1),
+        "{what}: ten tries in {took:?}"
+    );
+}
+
+/// A controller whose way to the API server is a gateway, in a namespace of its own.
+struct Setup {
+    client: Client,
+    namespace: String,
+    gateway: Gateway,
+    controller: Controller,
+}
+
+impl Setup {
+    async fn new(prefix: &str, mode: Mode) -> Self {
+        let cluster = audited().await;
+        let client = cluster.client().await;
+        let namespace = cluster.namespace(prefix).await;
+        let gateway = Gateway::start(client.clone()).await;
+        gateway.set(mode);
+        // No resync wakes anything while the test runs.
+        let args = [
+            "--namespace",
+            &namespace,
+            "--master",
+            gateway.url(),
+            "--resync",
+            "1h",
+        ];
+        let controller = Controller::start(cluster, &args);
+        Self {
+            client,
+            namespace,
+            gateway,
+            controller,
+        }
+    }
+}
+
+fn json_answer(code: u16, body: &'static str) -> Answer {
+    Answer {
+        code,
+        content: "application/json",
+        body,
+        breaks_off: false,
+    }
+}

@@ -1,0 +1,536 @@
+//! What a user does with kubectl and sees, on a control plane whose Deployments have pods: the seven scenarios, and the rows
+//! that take such a control plane.
+//!
+//! Each test has a namespace and a controller of its own. No controller resyncs or retries within a test's deadlines, so that
+//! what happens here happens because somebody was told.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod cluster;
+mod controller;
+
+use std::{sync::OnceLock, time::Duration};
+
+use cluster::{Cluster, Options, Output, eventually};
+use controller::Controller;
+use serde_json::{Value, json};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+
+/// Foo `foo-sample`, deploymentName `foo-sample`, replicas 1.
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/foo.yaml");
+
+fn shared() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        Cluster::start(Options {
+            controllers: true,
+            audit: false,
+        })
+    })
+}
+
+/// A namespace, and the controller that works in it.
+struct Scene {
+    namespace: String,
+    _controller: Controller,
+}
+
+impl Scene {
+    async fn new(name: &str) -> Self {
+        static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+        CRD.get_or_init(async || {
+            shared().install_crd().await;
+            // kubectl keeps what it discovered for hours; asked for this list, it looks anew.
+            let fresh = ["api-resources", "--api-group=samplecontroller.k8s.io"];
+            eventually(DEADLINE, "Foos are discovered", async || {
+                let found = shared().kubectl(&fresh).await.success();
+                found.contains("foos").then_some(()).ok_or(found)
+            })
+            .await;
+        })
+        .await;
+        let namespace = shared().namespace(name).await;
+        let rare = [
+            "--resync=1h",
+            "--backoff-initial=1h",
+            "--backoff-max=1h",
+            "--namespace",
+        ];
+        Self {
+            _controller: Controller::start(shared(), &[&rare[..], &[&namespace]].concat()),
+            namespace,
+        }
+    }
+
+    /// With the sample applied, and Ready.
+    async fn with_sample(name: &str) -> Self {
+        let scene = Self::new(name).await;
+        scene.kubectl(&["apply", "-f", SAMPLE]).await;
+        scene.wait("foo/foo-sample", "condition=Ready").await;
+        scene
+    }
+
+    async fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
+        let args = [&["--namespace", &self.namespace], args].concat();
+        shared().kubectl_stdin(&args, input).await
+    }
+
+    async fn kubectl(&self, args: &[&str]) -> String {
+        self.try_kubectl(args, "").await.success()
+    }
+
+    async fn apply(&self, manifest: &Value) {
+        self.try_kubectl(&["apply", "-f", "-"], &manifest.to_string())
+            .await
+            .success();
+    }
+
+    /// `kubectl wait`, also for what does not exist yet.
+    async fn wait(&self, what: &str, condition: &str) {
+        let timeout = format!("--timeout={}s", DEADLINE.as_secs());
+        if condition != "delete" {
+            self.kubectl(&["wait", what, "--for=create", &timeout])
+                .await;
+        }
+        self.kubectl(&["wait", what, &format!("--for={condition}"), &timeout])
+            .await;
+    }
+
+    async fn get(&self, what: &str) -> Value {
+        let json = self.kubectl(&["get", what, "-o", "json"]).await;
+        serde_json::from_str(&json).unwrap()
+    }
+
+    async fn patch_foo(&self, spec: Value) {
+        let patch = json!({ "spec": spec }).to_string();
+        self.kubectl(&["patch", "foo", "foo-sample", "--type=merge", "-p", &patch])
+            .await;
+    }
+
+    /// The Foos' events with this reason, at least one.
+    async fn events(&self, reason: &str) -> Vec<Value> {
+        let selector = format!("--field-selector=involvedObject.kind=Foo,reason={reason}");
+        let args = ["get", "event", &selector, "-o", "json"];
+        eventually(DEADLINE, "an event", async || {
+            let list: Value = serde_json::from_str(&self.kubectl(&args).await).unwrap();
+            let items = list["items"].as_array().unwrap().clone();
+            if items.is_empty() {
+                Err(list)
+            } else {
+                Ok(items)
+            }
+        })
+        .await
+    }
+}
+
+fn foo(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "metadata": { "name": name },
+        "spec": spec,
+    })
+}
+
+fn condition<'a>(object: &'a Value, type_: &str) -> &'a Value {
+    let all = object["status"]["conditions"].as_array().unwrap();
+    all.iter().find(|one| one["type"] == type_).unwrap()
+}
+
+/// Scenario 1; rows R1 and R2.
+#[tokio::test]
+async fn scenario_1_a_foo_gets_a_deployment_which_goes_with_it() {
+    let scene = Scene::with_sample("one").await;
+    let foo = scene.get("foo/foo-sample").await;
+    let deployment = scene.get("deployment/foo-sample").await;
+    let owner = json!([{
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "name": "foo-sample",
+        "uid": foo["metadata"]["uid"],
+        "controller": true,
+        "blockOwnerDeletion": true,
+    }]);
+    let labels = json!({ "app": "nginx", "controller": "foo-sample" });
+    let (metadata, spec) = (&deployment["metadata"], &deployment["spec"]);
+    assert_eq!(metadata["ownerReferences"], owner);
+    assert_eq!(metadata["labels"], labels);
+    assert_eq!(spec["selector"]["matchLabels"], labels);
+    assert_eq!(spec["template"]["metadata"]["labels"], labels);
+    assert_eq!(spec["replicas"], 1);
+    let [container] = &spec["template"]["spec"]["containers"].as_array().unwrap()[..] else {
+        panic!("one container: {spec}")
+    };
+    assert_eq!(
+        (&container["name"], &container["image"]),
+        (&json!("nginx"), &json!("nginx:latest"))
+    );
+
+    scene.kubectl(&["delete", "foo", "foo-sample"]).await;
+    scene.wait("deployment/foo-sample", "delete").await;
+}
+
+/// Scenario 2; row R3.
+#[tokio::test]
+async fn scenario_2_the_deployment_follows_the_replicas() {
+    let scene = Scene::with_sample("two").await;
+    scene.patch_foo(json!({ "replicas": 2 })).await;
+    scene
+        .wait("deployment/foo-sample", "jsonpath={.spec.replicas}=2")
+        .await;
+}
+
+/// Scenario 3; row R4. Only the deletion can be what heals: the backoff and the resync are an hour here.
+#[tokio::test]
+async fn scenario_3_a_foreign_deployment_stays_and_makes_way() {
+    let scene = Scene::new("three").await;
+    scene
+        .kubectl(&["create", "deployment", "foo-sample", "--image=theirs"])
+        .await;
+    scene
+        .wait("deployment/foo-sample", "condition=Available")
+        .await;
+    let before = scene.get("deployment/foo-sample").await;
+
+    scene.kubectl(&["apply", "-f", SAMPLE]).await;
+    let events = scene.events("ErrResourceExists").await;
+    assert_eq!(events[0]["type"], "Warning");
+    let message = "Resource \"foo-sample\" already exists and is not managed by Foo";
+    assert_eq!(events[0]["message"], message);
+    scene.wait("foo/foo-sample", "condition=Ready=False").await;
+    let foo = scene.get("foo/foo-sample").await;
+    assert_eq!(condition(&foo, "Ready")["reason"], "ErrResourceExists");
+    assert_eq!(condition(&foo, "Ready")["message"], message);
+    assert_eq!(before, scene.get("deployment/foo-sample").await);
+
+    scene.kubectl(&["delete", "deployment", "foo-sample"]).await;
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    let after = scene.get("deployment/foo-sample").await;
+    assert_eq!(
+        after["metadata"]["ownerReferences"][0]["uid"],
+        foo["metadata"]["uid"]
+    );
+}
+
+/// Scenario 4; rows A5 and R5.
+#[tokio::test]
+async fn scenario_4_the_status_tells_how_many_are_available() {
+    let scene = Scene::with_sample("four").await;
+    let status = ["get", "foo", "foo-sample", "-o", "jsonpath={.status}"];
+    let read = async || serde_json::from_str::<Value>(&scene.kubectl(&status).await).unwrap();
+    assert_eq!(read().await["availableReplicas"], 1);
+    scene.patch_foo(json!({ "replicas": 2 })).await;
+    scene
+        .wait("foo/foo-sample", "jsonpath={.status.availableReplicas}=2")
+        .await;
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    let status = read().await;
+    assert_eq!(status["replicas"], 2);
+    assert_eq!(status["observedGeneration"], 2);
+    assert_eq!(status["selector"], "app=nginx,controller=foo-sample");
+    assert_eq!(status["deploymentName"], "foo-sample");
+}
+
+/// Scenario 5; row R6.
+#[tokio::test]
+async fn scenario_5_what_someone_changes_by_hand_is_put_back() {
+    let scene = Scene::with_sample("five").await;
+    let name = "deployment/foo-sample";
+    scene.kubectl(&["scale", name, "--replicas=5"]).await;
+    scene.wait(name, "jsonpath={.spec.replicas}=1").await;
+    scene.kubectl(&["set", "image", name, "nginx=theirs"]).await;
+    let image = "jsonpath={.spec.template.spec.containers[0].image}=nginx:latest";
+    scene.wait(name, image).await;
+    scene
+        .kubectl(&["label", name, "app=theirs", "--overwrite"])
+        .await;
+    scene
+        .wait(name, "jsonpath={.metadata.labels.app}=nginx")
+        .await;
+    scene.kubectl(&["delete", name]).await;
+    scene.wait(name, "condition=Available").await;
+}
+
+/// Scenario 6; row R9.
+#[tokio::test]
+async fn scenario_6_an_event_says_synced() {
+    let scene = Scene::with_sample("six").await;
+    let events = scene.events("Synced").await;
+    assert_eq!(events[0]["type"], "Normal");
+    assert_eq!(events[0]["message"], "Foo synced successfully");
+    assert_eq!(events[0]["reportingComponent"], "sample-controller");
+    let table = scene
+        .kubectl(&["get", "event", "--field-selector=involvedObject.kind=Foo"])
+        .await;
+    assert!(table.contains("foo/foo-sample"), "{table}");
+}
+
+/// Scenario 7; rows A2 and A4.
+#[tokio::test]
+async fn scenario_7_a_bad_foo_is_refused_by_name_and_stops_no_other() {
+    let scene = Scene::new("seven").await;
+    let spec =
+        |name: &str, replicas: Value| json!({ "deploymentName": name, "replicas": replicas });
+    let long = "d".repeat(64);
+    let bad = [
+        ("bad", spec("d", json!(0)), "spec.replicas"),
+        ("bad", spec("d", json!(11)), "spec.replicas"),
+        ("bad", spec("d", json!(-1)), "spec.replicas"),
+        ("bad", spec("d", json!("two")), "spec.replicas"),
+        ("bad", spec("d", json!(2_147_483_648_i64)), "spec.replicas"),
+        ("bad", spec(&long, json!(1)), "spec.deploymentName"),
+        ("bad", spec("Capitals", json!(1)), "spec.deploymentName"),
+        ("bad", spec("a/slash", json!(1)), "spec.deploymentName"),
+        (&*long, spec("d", json!(1)), "metadata.name"),
+        (
+            "bad",
+            json!({ "deploymentName": "d", "replica": 1 }),
+            "spec.replica\"",
+        ),
+        ("bad", json!({ "replicas": 1 }), "spec.deploymentName"),
+    ];
+    for (number, (name, spec, field)) in bad.iter().enumerate() {
+        let manifest = foo(name, spec).to_string();
+        let answer = scene.try_kubectl(&["apply", "-f", "-"], &manifest).await;
+        assert!(!answer.status.success(), "taken: {manifest}");
+        assert!(answer.stderr.contains(field), "{manifest}: {answer:?}");
+        let good = format!("good-{number}");
+        let spec = json!({ "deploymentName": good, "replicas": 1 });
+        scene.apply(&foo(&good, &spec)).await;
+    }
+    // Without kubectl's strictness the API server prunes what it does not know.
+    let unknown = foo(
+        "pruned",
+        &json!({ "deploymentName": "pruned", "replica": 1 }),
+    )
+    .to_string();
+    let lenient = ["apply", "--validate=false", "-f", "-"];
+    scene.try_kubectl(&lenient, &unknown).await.success();
+    let pruned = scene.get("foo/pruned").await;
+    assert_eq!(pruned["spec"], json!({ "deploymentName": "pruned" }));
+    let all = [
+        "wait",
+        "foo",
+        "--all",
+        "--for=condition=Ready",
+        "--timeout=60s",
+    ];
+    let ready = scene.kubectl(&all).await;
+    assert_eq!(ready.lines().count(), bad.len() + 1, "{ready}");
+}
+
+/// Rows A1, A4 and A7.
+#[tokio::test]
+async fn a1_a4_a7_kubectl_knows_foos() {
+    let scene = Scene::with_sample("names").await;
+    let words = async |args: &[&str]| {
+        let table = scene.kubectl(args).await;
+        let mut lines = table.lines().map(|line| {
+            let words = line.split_whitespace();
+            words.map(str::to_owned).collect::<Vec<_>>()
+        });
+        (lines.next().unwrap(), lines.next().unwrap())
+    };
+    let (head, row) = words(&["get", "fo"]).await;
+    let columns = ["NAME", "DEPLOYMENT", "DESIRED", "AVAILABLE", "READY", "AGE"];
+    assert_eq!(head, columns);
+    assert_eq!(row[..5], ["foo-sample", "foo-sample", "1", "1", "True"]);
+    let (head, row) = words(&["get", "foo", "-o", "wide"]).await;
+    let reason = head.iter().position(|column| column == "REASON").unwrap();
+    assert_eq!(row[reason], "DeploymentAvailable");
+    let all = scene.kubectl(&["get", "all"]).await;
+    assert!(
+        all.contains("foo.samplecontroller.k8s.io/foo-sample"),
+        "{all}"
+    );
+    for (field, says) in [
+        ("foo.spec.replicas", "How many pods the Deployment runs"),
+        (
+            "foo.spec.deploymentName",
+            "The name of the Foo's Deployment",
+        ),
+        (
+            "foo.status.availableReplicas",
+            "How many of the Deployment's pods",
+        ),
+    ] {
+        // The API server publishes the schema a little after the resource.
+        eventually(DEADLINE, field, async || {
+            let output = scene.try_kubectl(&["explain", field], "").await;
+            let told = output.stdout.contains(says);
+            told.then_some(()).ok_or(output)
+        })
+        .await;
+    }
+}
+
+/// Row A3.
+#[tokio::test]
+async fn a3_without_replicas_the_deployments_are_left_alone() {
+    let scene = Scene::new("unset").await;
+    scene
+        .apply(&foo(
+            "foo-sample",
+            &json!({ "deploymentName": "foo-sample" }),
+        ))
+        .await;
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    let name = "deployment/foo-sample";
+    scene.kubectl(&["scale", name, "--replicas=4"]).await;
+    scene
+        .wait("foo/foo-sample", "jsonpath={.status.availableReplicas}=4")
+        .await;
+    // Nor when something else is put back.
+    scene.kubectl(&["set", "image", name, "nginx=theirs"]).await;
+    let image = "jsonpath={.spec.template.spec.containers[0].image}=nginx:latest";
+    scene.wait(name, image).await;
+    assert_eq!(scene.get(name).await["spec"]["replicas"], 4);
+}
+
+/// Row A6.
+#[tokio::test]
+async fn a6_a_foo_scales() {
+    let scene = Scene::with_sample("scale").await;
+    scene
+        .kubectl(&["scale", "foo/foo-sample", "--replicas=3"])
+        .await;
+    scene
+        .wait("deployment/foo-sample", "jsonpath={.spec.replicas}=3")
+        .await;
+    let target = json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "name": "foo-sample",
+    });
+    scene
+        .apply(&json!({
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": { "name": "foo-sample" },
+            "spec": { "scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 5 },
+        }))
+        .await;
+    scene.wait("hpa/foo-sample", "condition=AbleToScale").await;
+    let hpa = scene.get("hpa/foo-sample").await;
+    assert_eq!(hpa["status"]["currentReplicas"], 3);
+    // Nobody serves metrics here: with a selector that it understands, that is all that it lacks.
+    assert_eq!(
+        condition(&hpa, "ScalingActive")["reason"],
+        "FailedGetResourceMetric"
+    );
+}
+
+/// Row A8.
+#[tokio::test]
+async fn a8_the_status_is_the_controllers() {
+    let scene = Scene::with_sample("status").await;
+    let patch = r#"{"status": {"availableReplicas": 77}, "spec": {"replicas": 2}}"#;
+    // The API server's answer: the controller has had no time to put anything right.
+    let args = [
+        "patch",
+        "foo",
+        "foo-sample",
+        "--type=merge",
+        "-o",
+        "json",
+        "-p",
+    ];
+    let answer = scene.kubectl(&[&args[..], &[patch]].concat()).await;
+    let foo: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(foo["spec"]["replicas"], 2);
+    assert_eq!(foo["status"]["availableReplicas"], 1);
+}
+
+/// Row R2: deleted in the foreground, the Foo goes last.
+#[tokio::test]
+async fn r2_the_deployment_is_deleted_before_its_foo() {
+    let scene = Scene::with_sample("cascade").await;
+    scene
+        .kubectl(&[
+            "delete",
+            "foo",
+            "foo-sample",
+            "--cascade=foreground",
+            "--timeout=1m",
+        ])
+        .await;
+    let left = "deployments,replicasets,foos";
+    assert_eq!(scene.kubectl(&["get", left, "-o", "name"]).await, "");
+}
+
+/// Row R8: a finalizer keeps the Foo for a while; its Deployment, deleted meanwhile, is not created again.
+#[tokio::test]
+async fn r8_a_foo_being_deleted_gets_no_deployment() {
+    let scene = Scene::with_sample("deleting").await;
+    let hold = r#"{"metadata": {"finalizers": ["example.com/hold"]}}"#;
+    let patch = ["patch", "foo", "foo-sample", "--type=merge", "-p"];
+    scene.kubectl(&[&patch[..], &[hold]].concat()).await;
+    scene
+        .kubectl(&["delete", "foo", "foo-sample", "--wait=false"])
+        .await;
+    scene.kubectl(&["delete", "deployment", "foo-sample"]).await;
+    // Woken after it, another Foo is done after it.
+    scene
+        .apply(&foo("after", &json!({ "deploymentName": "after" })))
+        .await;
+    scene.wait("foo/after", "condition=Ready").await;
+    let deployments = scene.kubectl(&["get", "deployments", "-o", "name"]).await;
+    assert_eq!(deployments, "deployment.apps/after\n");
+    let release = r#"{"metadata": {"finalizers": null}}"#;
+    scene.kubectl(&[&patch[..], &[release]].concat()).await;
+}
+
+/// Row R2: a Foo that is deleted without its Deployment leaves it as nobody's, which the next Foo does not take over (R4).
+#[tokio::test]
+async fn r2_an_orphan_stays() {
+    let scene = Scene::with_sample("orphan").await;
+    scene
+        .kubectl(&["delete", "foo", "foo-sample", "--cascade=orphan"])
+        .await;
+    let deployment = scene.get("deployment/foo-sample").await;
+    assert_eq!(deployment["metadata"].get("ownerReferences"), None);
+    scene.kubectl(&["apply", "-f", SAMPLE]).await;
+    scene.events("ErrResourceExists").await;
+}
+
+/// Row R11: renamed, the old Deployment serves until the new one is available, which a quota delays here.
+#[tokio::test]
+async fn r11_a_renamed_deployment_replaces_the_old_one_once_available() {
+    let scene = Scene::with_sample("rename").await;
+    scene
+        .kubectl(&["create", "quota", "one-pod", "--hard=pods=1"])
+        .await;
+    scene
+        .wait("quota/one-pod", "jsonpath={.status.used.pods}=1")
+        .await;
+    scene
+        .patch_foo(json!({ "deploymentName": "renamed" }))
+        .await;
+    scene
+        .wait("deployment/renamed", "condition=ReplicaFailure")
+        .await;
+    scene
+        .wait("foo/foo-sample", "jsonpath={.status.observedGeneration}=2")
+        .await;
+    let foo = scene.get("foo/foo-sample").await;
+    assert_eq!(foo["status"]["deploymentName"], "foo-sample");
+    let old = scene.get("deployment/foo-sample").await;
+    assert_eq!(old["metadata"].get("deletionTimestamp"), None);
+    assert_eq!(old["status"]["availableReplicas"], 1);
+
+    scene.kubectl(&["delete", "quota", "one-pod"]).await;
+    scene.wait("deployment/foo-sample", "delete").await;
+    let new = scene.get("deployment/renamed").await;
+    assert_eq!(new["status"]["availableReplicas"], 1);
+    scene
+        .wait(
+            "foo/foo-sample",
+            "jsonpath={.status.deploymentName}=renamed",
+        )
+        .await;
+}
