@@ -38,6 +38,7 @@ struct Election {
     ticks: u64,
     crashes: u8,
     stops: u8,
+    deletions: u8,
     /// How many writes may be on the wire whose senders wait no more.
     late: usize,
 }
@@ -50,6 +51,7 @@ struct State {
     late: Vec<Write>,
     crashes: u8,
     stops: u8,
+    deletions: u8,
     hazards: Hazards,
 }
 
@@ -128,6 +130,8 @@ enum Happens {
     Crash(usize),
     /// A replica is asked to stop, its work being drained.
     Stop(usize),
+    /// Somebody deletes the Lease.
+    Delete,
 }
 
 fn standing(replica: usize) -> Replica {
@@ -209,7 +213,13 @@ impl State {
                 }
             }
             _ if release => return self.step(replica, Event::Released, election),
-            None => What::Create,
+            None => {
+                let sighting = &self.replicas[replica].sighting;
+                if election.guard && sent < sighting.free_at() && !sighting.names(NAMES[replica]) {
+                    return self.ended(replica, sent, Outcome::Failed, election);
+                }
+                What::Create
+            }
             Some(lease) if expired(lease) => What::Acquire(lease.transitions + 1),
             Some(_) => return self.tried(replica, sent, election),
         };
@@ -311,6 +321,12 @@ impl State {
             landed,
             ..new
         });
+        self.outdate(election);
+        true
+    }
+
+    /// The Lease is another than any that was read.
+    fn outdate(&mut self, election: Election) {
         for other in self.late.iter_mut().chain(
             self.replicas
                 .iter_mut()
@@ -322,7 +338,6 @@ impl State {
             // These can do nothing any more.
             self.late.clear();
         }
-        true
     }
 
     fn landed(&mut self, replica: usize, election: Election) {
@@ -370,6 +385,7 @@ impl Model for Election {
             late: Vec::new(),
             crashes: 0,
             stops: 0,
+            deletions: 0,
             hazards: Hazards::default(),
         };
         if self.led {
@@ -382,6 +398,16 @@ impl Model for Election {
     fn actions(&self, state: &State, actions: &mut Vec<Happens>) {
         if state.now < self.ticks {
             actions.push(Happens::Tick);
+        }
+        // One that never saw the Lease cannot know that it was there.
+        if let Some(holder) = state.holder()
+            && state.deletions < self.deletions
+            && state
+                .replicas
+                .iter()
+                .all(|it| it.sighting.names(NAMES[holder]))
+        {
+            actions.push(Happens::Delete);
         }
         actions.extend((0..state.late.len()).map(Happens::Late));
         for (replica, it) in state.replicas.iter().enumerate().filter(|(_, it)| !it.done) {
@@ -429,6 +455,11 @@ impl Model for Election {
                 state.replicas[replica] = standing(replica);
                 state.crashes += 1;
             }
+            Happens::Delete => {
+                state.lease = None;
+                state.deletions += 1;
+                state.outdate(election);
+            }
             Happens::Stop(replica) => {
                 state.stops += 1;
                 state.step(replica, Event::Stop, election);
@@ -446,8 +477,9 @@ impl Model for Election {
                     <= 1
             }),
             Property::always("who acts holds the Lease", |_, state: &State| {
-                (0..NAMES.len())
-                    .all(|replica| !state.acts(replica) || state.holder() == Some(replica))
+                (0..NAMES.len()).all(|replica| {
+                    !state.acts(replica) || state.lease.is_none() || state.holder() == Some(replica)
+                })
             }),
             Property::always("H1", |_, state: &State| !state.hazards.h1),
             Property::always("H2", |_, state: &State| !state.hazards.h2),
@@ -487,6 +519,7 @@ const GUARDED: Election = Election {
     ticks: 3,
     crashes: 0,
     stops: 0,
+    deletions: 0,
     late: 1,
 };
 
@@ -519,6 +552,15 @@ fn one_replica_acts_and_holds_the_lease_whoever_crashes() {
 fn one_replica_acts_and_holds_the_lease_whoever_stops() {
     explore(Election {
         stops: 1,
+        ..GUARDED
+    });
+}
+
+#[test]
+fn one_replica_acts_and_holds_the_lease_though_it_is_deleted() {
+    explore(Election {
+        deletions: 1,
+        late: 0,
         ..GUARDED
     });
 }
