@@ -8,6 +8,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::struct_excessive_bools,
     clippy::print_stdout,
     reason = "a test fails by panicking, and says what it explored"
 )]
@@ -442,7 +443,7 @@ impl Model for Election {
             Happens::Land(replica) => state.landed(replica, election),
             Happens::GiveUp(replica) => match state.abandon(replica, election)? {
                 Call { write, .. } if write.what == What::Release => {
-                    state.step(replica, Event::Released, election)
+                    state.step(replica, Event::Released, election);
                 }
                 Call { sent, .. } => state.ended(replica, sent, Outcome::Failed, election),
             },
