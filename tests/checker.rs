@@ -1,12 +1,17 @@
-//! The checker of the invariants proves itself: a good log passes, and each way to make it bad is found by its name.
+//! The checker of the invariants proves itself: a good log passes, and each way to make it bad is found by its name; the
+//! log of real replicas passes, until one of them writes behind the fence.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod controller;
+mod foos;
 mod invariants;
 
 use std::time::Duration;
 
-use cluster::AuditEvent;
+use cluster::{AuditEvent, eventually};
+use controller::Controller;
+use foos::DEADLINE;
 use invariants::Rules;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp};
 use serde_json::{Value, json};
@@ -142,7 +147,7 @@ fn each_invariant_is_found_violated() {
     });
     bad("I1", &|log| log[7] = deployment(7, "replica-1", 17, 2));
     bad("I1", &|log| {
-        log[6] = lease(6, "replica-1", "patch", 16, "b", 1)
+        log[6] = lease(6, "replica-1", "patch", 16, "b", 1);
     });
     bad("I2", &|log| log[7] = deployment(17, "replica-2", 17, 2));
     bad("I3", &|log| {
@@ -150,14 +155,15 @@ fn each_invariant_is_found_violated() {
     });
     bad("I3", &|log| log[7] = deployment(7, "replica-2", 17, 3));
     bad("I4", &|log| {
-        log[7].response_object["metadata"]["ownerReferences"][0]["uid"] = json!("another")
+        log[7].response_object["metadata"]["ownerReferences"][0]["uid"] = json!("another");
     });
     bad("I5", &|log| {
         log[2] = deployment(2, "admin", 12, 1);
         log[2].response_object["metadata"]["ownerReferences"] = json!([]);
     });
     bad("I5", &|log| {
-        let mut foreign = deployment(5, "admin", 12, 1);
+        let mut foreign = deployment(5, "admin", 20, 1);
+        foreign.name = "foreign".into();
         foreign.response_object["metadata"]["name"] = json!("foreign");
         foreign.response_object["metadata"]["ownerReferences"] = json!([]);
         let mut delete = deployment(6, "replica-2", 18, 1);
@@ -171,7 +177,7 @@ fn each_invariant_is_found_violated() {
     });
     bad("I8", &|log| log[6].request_object = json!({"metadata": {}}));
     bad("I8", &|log| {
-        log[4].response_object["spec"]["leaseTransitions"] = json!(0)
+        log[4].response_object["spec"]["leaseTransitions"] = json!(0);
     });
 }
 
@@ -180,4 +186,69 @@ fn i6_a_write_at_rest_is_found() {
     let log = good();
     assert_eq!(RULES.writes_between(&log, at(3), at(7)).len(), 0);
     assert_eq!(RULES.writes_between(&log, at(3), at(8)).len(), 1);
+}
+
+#[tokio::test]
+async fn a_real_log_is_good_until_a_deposed_replica_writes() {
+    let cluster = foos::audited_alone().await;
+    let lease = ("default", "foo-controller");
+    let rules = Rules { lease, ..RULES };
+    let replica = |user: &str| {
+        Controller::spawn(|command| {
+            command
+                .env("KUBECONFIG", cluster.kubeconfig_of(user))
+                .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
+                .args(["--lease-namespace", lease.0, "--lease-name", lease.1]);
+        })
+    };
+    let apply = async |replicas: u32| {
+        for name in ["f", "g"] {
+            let foo = json!({
+                "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": {"name": name},
+                "spec": {"deploymentName": name, "replicas": replicas},
+            });
+            let applied = cluster
+                .kubectl_stdin(&["apply", "-f", "-"], &foo.to_string())
+                .await;
+            applied.success();
+        }
+        let replicas = format!("{replicas} {replicas}");
+        eventually(DEADLINE, "the Deployments follow", async || {
+            let get = [
+                "get",
+                "deployments",
+                "-o",
+                "jsonpath={.items[*].spec.replicas}",
+            ];
+            let seen = cluster.kubectl(&get).await.success();
+            if seen == replicas { Ok(()) } else { Err(seen) }
+        })
+        .await;
+    };
+    let mut first = replica("replica-1");
+    apply(1).await;
+    let _second = replica("replica-2");
+    assert_eq!(first.stop().await, 0);
+    apply(2).await;
+    let report = rules.check(&cluster.audit());
+    report.assert_clean("a hand-over");
+    assert!(report.acquisitions == 2 && report.writes >= 8, "{report:?}");
+
+    let kubeconfig = cluster.kubeconfig_of("replica-1");
+    let label = r#"{"metadata": {"labels": {"written-by": "deposed"}}}"#;
+    let patch = [
+        "--kubeconfig",
+        kubeconfig.to_str().unwrap(),
+        "patch",
+        "deployment",
+        "f",
+        "-p",
+        label,
+    ];
+    cluster.kubectl(&patch).await.success();
+    let report = rules.check(&cluster.audit());
+    assert!(
+        report.violations.iter().any(|what| what.starts_with("I1")),
+        "{report:?}"
+    );
 }
