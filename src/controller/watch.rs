@@ -38,6 +38,9 @@ const SHORT: Duration = Duration::from_secs(1);
 /// How long the API server may take to begin its answer.
 const ANSWER: Duration = Duration::from_mins(1);
 
+/// How many causes of one outage are remembered as said.
+const CAUSES: usize = 8;
+
 /// Objects in one page, where the API server cannot stream a list.
 const PAGE: u32 = 500;
 
@@ -64,19 +67,41 @@ pub async fn watch<V: View>(
         scope,
         changed,
         version: None,
-        streams: true,
+        pages: false,
     };
     loop {
         let opened = Instant::now();
-        match watch.follow(&mut outage).await {
+        let streamed = watch.version.is_none() && !watch.pages;
+        let ended = watch.follow(&mut outage).await;
+        if streamed && watch.version.is_none() {
+            watch.pages = true;
+            if ended.as_ref().is_err_and(means_no_stream) {
+                continue;
+            }
+        }
+        match ended {
             Ok(()) if opened.elapsed() >= SHORT => {}
             Ok(()) => outage.pause().await,
-            Err(error) if watch.recovers_from(&error) => {}
             Err(error) => {
+                if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
+                    // The resourceVersion is too old (410), or the resource is gone (404), and with it,
+                    // when it comes back, the objects.
+                    watch.version = None;
+                }
                 outage.say(&error);
                 outage.pause().await;
             }
         }
+    }
+}
+
+/// What an API server from before streamed lists says to one; and what is no event at all, about which a
+/// list in pages tells more: kube looks at the HTTP status of that.
+fn means_no_stream(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => matches!(status.code, 400 | 422),
+        Error::SerdeError(_) => true,
+        _ => false,
     }
 }
 
@@ -87,8 +112,9 @@ struct Watch<V, F> {
     changed: F,
     /// Where the watch goes on; `None`: everything has to be listed first.
     version: Option<String>,
-    /// Whether the API server can send a list as a watch (KEP-3157), which needs no memory for whole pages.
-    streams: bool,
+    /// Whether the next list comes in pages rather than as a watch (KEP-3157), which takes no memory for
+    /// whole pages. As in client-go, that is so after a streamed list that came to nothing.
+    pages: bool,
 }
 
 impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
@@ -96,7 +122,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
     async fn follow(&mut self, outage: &mut Outage) -> kube::Result<()> {
         if self.version.is_none() {
             self.cache.list_begins(self.scope);
-            if !self.streams {
+            if self.pages {
                 self.list().await?;
             }
         }
@@ -165,6 +191,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
     fn listed(&mut self, version: String) {
         let number = version.parse().unwrap_or(0);
         self.version = Some(version);
+        self.pages = false;
         self.cache
             .list_ends(self.scope, number)
             .into_iter()
@@ -176,25 +203,6 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
         if let Some(version) = &mut self.version {
             *version = object.resource_version().unwrap_or_default();
         }
-    }
-
-    /// Draws the consequences of an error; true where that makes it none.
-    fn recovers_from(&mut self, error: &Error) -> bool {
-        let Error::Api(status) = error else {
-            return false;
-        };
-        match status.code {
-            // The resourceVersion is too old (410), or the resource is gone (404), and with it, when it
-            // comes back, the objects.
-            404 | 410 => self.version = None,
-            // An API server from before streamed lists says that it knows none.
-            400 | 422 if self.version.is_none() && self.streams => {
-                self.streams = false;
-                return true;
-            }
-            _ => {}
-        }
-        false
     }
 }
 
@@ -210,7 +218,8 @@ struct Outage {
     plural: &'static str,
     namespace: Option<String>,
     pauses: ExponentialBackoff,
-    cause: Option<String>,
+    /// What was said of it already.
+    causes: Vec<String>,
     /// Whether the watch has been said to be down, and nothing has come since.
     down: bool,
     last: Instant,
@@ -222,7 +231,7 @@ impl Outage {
             plural,
             namespace,
             pauses: pauses(),
-            cause: None,
+            causes: Vec::new(),
             down: false,
             last: Instant::now(),
         }
@@ -231,13 +240,14 @@ impl Outage {
     fn say(&mut self, error: &Error) {
         let cause = explain(error, self.plural, self.namespace.as_deref());
         self.begin_anew_after_quiet();
-        if self.cause.as_ref() != Some(&cause) {
+        if !self.causes.contains(&cause) {
             warn!(
                 resource = self.plural,
                 namespace = self.namespace,
                 "{cause}"
             );
-            self.cause = Some(cause);
+            self.causes.truncate(CAUSES - 1);
+            self.causes.push(cause);
             self.down = true;
         }
     }
@@ -262,7 +272,7 @@ impl Outage {
 
     fn begin_anew_after_quiet(&mut self) {
         if self.last.elapsed() > QUIET {
-            self.cause = None;
+            self.causes.clear();
             self.pauses.reset();
         }
     }
