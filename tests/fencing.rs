@@ -532,6 +532,18 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
         assert!(!told.contains("Rejected"), "not the Foo's fault: {told}");
     }
     assert_eq!(used(&audit), granted(&cluster).await);
+    assert_well_typed(&cluster).await;
+}
+
+/// kube-controller-manager has looked at the policy's expressions and has no complaint.
+async fn assert_well_typed(cluster: &Cluster) {
+    let policy = "validatingadmissionpolicy/foo-controller-fencing";
+    let status = ["get", policy, "-o=jsonpath={.status}"];
+    let status = cluster.kubectl(&status).await.success();
+    assert!(
+        status.contains("observedGeneration") && !status.contains("expressionWarnings"),
+        "{status}"
+    );
 }
 
 /// The controller as a pod of its account runs it. Its next renewal is beyond every deadline of this test: what happens is not
