@@ -7,6 +7,8 @@
     reason = "these docs are what `kubectl explain` shows"
 )]
 
+use std::ops::RangeInclusive;
+
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -14,6 +16,8 @@ use k8s_openapi::{
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::dns::is_subdomain;
 
 /// The API group of `Foo` (row A1).
 pub const GROUP: &str = "samplecontroller.k8s.io";
@@ -23,6 +27,11 @@ pub const VERSION: &str = "v1alpha1";
 pub const KIND: &str = "Foo";
 /// The resource's name in URLs and in RBAC (row A1).
 pub const PLURAL: &str = "foos";
+
+/// The longest name of a Foo and of its Deployment: both become label values (row A2). The CRD says so, too.
+const LONGEST_NAME: usize = 63;
+/// The replicas that a Foo may ask for (row A2). The CRD says so, too.
+const REPLICAS: RangeInclusive<i32> = 1..=10;
 
 /// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
 #[derive(
@@ -76,6 +85,37 @@ pub struct FooSpec {
     #[schemars(range(min = 1, max = 10))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
+}
+
+impl FooSpec {
+    /// Holds a Foo called `name` to what the CRD demands: it may have been stored before the CRD did
+    /// (row A2), or name no Deployment (row R7).
+    ///
+    /// # Errors
+    /// What is wrong, and with which field.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        if name.len() > LONGEST_NAME {
+            return Err(format!(
+                "metadata.name: must be at most {LONGEST_NAME} characters"
+            ));
+        }
+        if self.deployment_name.is_empty() {
+            return Err("spec.deploymentName: must not be empty".to_owned());
+        }
+        if !is_subdomain(&self.deployment_name, LONGEST_NAME) {
+            return Err(format!(
+                "spec.deploymentName: must be a DNS-1123 name of at most {LONGEST_NAME} characters"
+            ));
+        }
+        match self.replicas {
+            Some(replicas) if !REPLICAS.contains(&replicas) => Err(format!(
+                "spec.replicas: must be {} to {}, not {replicas}",
+                REPLICAS.start(),
+                REPLICAS.end()
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What the controller last saw of a Foo's Deployment. Written by the controller alone.

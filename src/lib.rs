@@ -16,6 +16,7 @@ pub mod api;
 mod client;
 pub mod config;
 pub mod controller;
+mod dns;
 pub mod election;
 pub mod telemetry;
 

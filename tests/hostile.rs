@@ -187,7 +187,6 @@ fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Told)> {
     let good = || named(json!(1));
     let is = |name: &str| json!({ "deploymentName": name });
     let invalid = Reason("InvalidSpec");
-    let rejected = Reason("DeploymentRejected");
     vec![
         ("no spec", none(), none(), Words("expected struct FooSpec")),
         (
@@ -204,8 +203,8 @@ fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Told)> {
             none(),
             invalid,
         ),
-        ("replicas below zero", named(json!(-1)), none(), rejected),
-        ("too many replicas", named(json!(11)), none(), Converged),
+        ("replicas below zero", named(json!(-1)), none(), invalid),
+        ("too many replicas", named(json!(11)), none(), invalid),
         ("an empty name", is(""), none(), invalid),
         (
             "a name that is a number",
@@ -217,15 +216,15 @@ fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Told)> {
             "a name of 64 characters",
             is(&format!("{name:n<64}")),
             none(),
-            Converged,
+            invalid,
         ),
         (
             "a name of 300 characters",
             is(&format!("{name:n<300}")),
             none(),
-            rejected,
+            invalid,
         ),
-        ("a name with a slash", is("a/b"), none(), rejected),
+        ("a name with a slash", is("a/b"), none(), invalid),
         ("a status that is text", good(), json!("fine"), Converged),
         (
             "a status of other types",

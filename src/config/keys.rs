@@ -13,6 +13,8 @@ use humantime_serde::Serde;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
+use crate::dns::{is_label, is_subdomain};
+
 /// What environment variables start with. Two underscores, since the kubelet injects `FOO_CONTROLLER_SERVICE_HOST`
 /// and the like where a Service is called foo-controller.
 pub(super) const ENV_PREFIX: &str = "FOO_CONTROLLER__";
@@ -88,7 +90,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { name: "leader_election.enabled", flag: "leader-election", heading: ELECTION, placeholder: "BOOL", rule: Rule::Bool,
         help: "Work only while holding the Lease; false is for one replica alone" },
     Key { name: "leader_election.lease_name", flag: "lease-name", heading: ELECTION, placeholder: "NAME",
-        rule: Rule::Text(is_subdomain, "lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"),
+        rule: Rule::Text(|text| is_subdomain(text, 253), "lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"),
         help: "Name of the Lease" },
     Key { name: "leader_election.lease_namespace", flag: "lease-namespace", heading: ELECTION, placeholder: "NAME",
         rule: Rule::Text(|text| text.is_empty() || is_label(text), "a namespace name (a-z, 0-9 and -, at most 63 characters)"),
@@ -101,7 +103,7 @@ pub(super) const KEYS: &[Key] = &[
         help: "Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long" },
     Key { name: "http.addr", flag: "http-addr", heading: HEALTH, placeholder: "ADDRESS",
         rule: Rule::Text(|text| text.is_empty() || text.parse::<SocketAddr>().is_ok(), "an IP address and port such as 0.0.0.0:8080 or [::]:8080"),
-        help: "Where /livez, /readyz and /metrics are served; if empty, nowhere" },
+        help: "Where /livez and /readyz are served; if empty, nowhere" },
     Key { name: "log.level", flag: "log-level", heading: HEALTH, placeholder: "LEVEL",
         rule: Rule::Text(is_filter, "a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"),
         help: "What is logged" },
@@ -232,22 +234,6 @@ pub(super) fn duration(value: &Value) -> Option<Duration> {
         .deserialize::<Serde<Duration>>()
         .ok()
         .map(Serde::into_inner)
-}
-
-/// A DNS-1123 label: what a namespace may be called.
-fn is_label(text: &str) -> bool {
-    text.len() <= 63 && is_dns(text)
-}
-
-/// What both are made of: lower-case letters, digits and, inside, hyphens.
-fn is_dns(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
-}
-
-/// A DNS-1123 subdomain: what a Lease may be called. Its parts have no bound of their own.
-fn is_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_dns)
 }
 
 fn is_image(text: &str) -> bool {

@@ -94,7 +94,7 @@ pub struct LeaderElection {
     pub retry_period: Duration,
 }
 
-/// The HTTP server for probes and metrics.
+/// The HTTP server for probes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {

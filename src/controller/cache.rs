@@ -199,14 +199,15 @@ impl<V: View> Cache<V> {
         state.remove(&object.key)
     }
 
-    /// A list has been read to its end: what was not in it is gone (row R10).
-    pub(super) fn list_ends(&self, scope: usize) -> Vec<Change<V>> {
+    /// A list has been read to its end: what was not in it is gone (row R10). `version` is the list's.
+    pub(super) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
         let mut state = self.state.write();
         let Some(ended) = state.scopes.get_mut(scope) else {
             return Vec::new();
         };
         let list = ended.epoch;
         ended.epoch += 1;
+        ended.version = version;
         let first = !std::mem::replace(&mut ended.synced, true);
         let namespace = ended.namespace.clone();
         let gone: Vec<Key> = state
@@ -341,7 +342,7 @@ mod tests {
         for object in objects {
             cache.apply(0, object);
         }
-        cache.list_ends(0);
+        cache.list_ends(0, 0);
         cache
     }
 
@@ -358,14 +359,14 @@ mod tests {
         let cache = Cache::<Foo>::new(&["a".into(), "b".into()]);
         cache.list_begins(0);
         cache.list_begins(1);
-        cache.list_ends(0);
+        cache.list_ends(0, 0);
         cache.list_begins(0);
-        cache.list_ends(0);
+        cache.list_ends(0, 0);
         assert!(
             !cache.is_synced(),
             "a second list of one namespace is not the first of the other"
         );
-        cache.list_ends(1);
+        cache.list_ends(1, 0);
         cache.synced().await;
         assert!(cache.is_synced());
     }
@@ -402,7 +403,7 @@ mod tests {
             2,
             "while the list is being read, what was there stays"
         );
-        let gone = cache.list_ends(0);
+        let gone = cache.list_ends(0, 0);
         assert_eq!(names(&gone), ["n/a"]);
         assert!(gone[0].old.is_some() && gone[0].new.is_none());
     }
@@ -414,10 +415,10 @@ mod tests {
         for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
             cache.list_begins(scope);
             cache.apply(scope, at(namespace, "x", 1, "d"));
-            cache.list_ends(scope);
+            cache.list_ends(scope, 0);
         }
         cache.list_begins(0);
-        assert_eq!(names(&cache.list_ends(0)), ["a/x"]);
+        assert_eq!(names(&cache.list_ends(0, 0)), ["a/x"]);
         assert_eq!(cache.len(), 1);
     }
 
@@ -452,7 +453,7 @@ mod tests {
         );
         cache.observe(at("n", "a", 7, "d"), cache.mark(&key));
         assert!(cache.get(&key).is_none());
-        cache.list_ends(0);
+        cache.list_ends(0, 0);
         cache.observe(at("n", "a", 7, "d"), sent);
         assert!(
             cache.get(&key).is_none(),

@@ -59,11 +59,7 @@ impl<'a> Desired<'a> {
             .spec
             .as_ref()
             .map_err(|complaint| Error::InvalidSpec(complaint.to_string()))?;
-        if spec.deployment_name.is_empty() {
-            return Err(Error::InvalidSpec(
-                "spec.deploymentName: must not be empty".to_owned(),
-            ));
-        }
+        spec.check(key.name()).map_err(Error::InvalidSpec)?;
         Ok(Self {
             key: key.sibling(&spec.deployment_name),
             foo_name: key.name(),
@@ -372,6 +368,17 @@ mod tests {
         let error = Desired::of(&empty.key, &empty.view, "i").unwrap_err();
         assert!(error.is_final());
         assert_eq!(error.to_string(), "spec.deploymentName: must not be empty");
+
+        let mut stored_before_the_schema = foo();
+        stored_before_the_schema
+            .view
+            .spec
+            .as_mut()
+            .unwrap()
+            .replicas = Some(11);
+        let key = &stored_before_the_schema.key;
+        let error = Desired::of(key, &stored_before_the_schema.view, "i").unwrap_err();
+        assert_eq!(error.to_string(), "spec.replicas: must be 1 to 10, not 11");
 
         let mut undecodable = foo();
         undecodable.view.spec = Err("spec: invalid type".into());

@@ -10,7 +10,10 @@ use kube::{
     Client,
     runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter},
 };
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 use tracing::{debug, warn};
 
 use super::{
@@ -29,8 +32,9 @@ const WAITING: usize = 10_000;
 /// fresh one after this many events bounds both; a series that it cuts goes on as a new one.
 const REMEMBERED: usize = 256;
 
-/// How long the API server may take for one event.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an event is tried to be written: an API server that is frozen or restarted loses none.
+const PATIENCE: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What there is to tell.
 #[derive(Debug)]
@@ -101,16 +105,39 @@ async fn write(
             uid: Some(uid.into()),
             ..ObjectReference::default()
         };
-        match tokio::time::timeout(TIMEOUT, recorder.publish(&event.into(), &about)).await {
+        let written = timeout(PATIENCE, publish(&recorder, &event.into(), &about)).await;
+        match written {
             Ok(Ok(())) => {}
             // Events of a namespace that is being deleted have nowhere to go.
-            Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
-                debug!(foo = %key, "the API server refuses an event: {}", status.message);
+            Ok(Err(refusal)) => {
+                debug!(foo = %key, "the API server refuses an event: {refusal}");
             }
-            Ok(Err(error)) => {
-                warn!(foo = %key, "an event could not be written: {}", root_cause(&error));
+            Err(_) => warn!(foo = %key, "an event could not be written within {PATIENCE:?}"),
+        }
+    }
+}
+
+/// Writes an event, for as long as it takes; fails where the API server refuses it.
+async fn publish(
+    recorder: &Recorder,
+    event: &KubeEvent,
+    about: &ObjectReference,
+) -> Result<(), String> {
+    loop {
+        match recorder.publish(event, about).await {
+            Ok(()) => return Ok(()),
+            Err(kube::Error::Api(status))
+                if (400..500).contains(&status.code) && status.code != 429 =>
+            {
+                return Err(status.message);
             }
-            Err(_) => warn!(foo = %key, "an event could not be written within {TIMEOUT:?}"),
+            Err(error) => {
+                debug!(
+                    "an event could not be written: {}; trying again",
+                    root_cause(&error)
+                );
+                sleep(PAUSE).await;
+            }
         }
     }
 }

@@ -41,6 +41,9 @@ use crate::{Config, election::Term};
 /// every pod; the end of a rollout is told at once.
 const ROLLOUT_PACE: Duration = Duration::from_secs(1);
 
+/// How long the events of the last work may take on the way out.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
+
 /// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
 const RESYNC_STEPS: u32 = 32;
 
@@ -148,16 +151,20 @@ impl Controller {
         let mut stop = std::pin::pin!(stop.fuse());
         loop {
             let id = tokio::select! {
-                () = &mut stop => return Ok(()),
+                () = &mut stop => break,
                 died = died(&mut self.tasks) => return Err(died),
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
                 Ended::Lost => info!("the term is over: standing by with warm caches"),
-                Ended::Stopped => return Ok(()),
+                Ended::Stopped => break,
                 Ended::Died(died) => return Err(died),
             }
         }
+        // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
+        drop(self.reconciler);
+        let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
+        Ok(())
     }
 
     /// One term: workers on a queue of their own, from the first look at everything to the drain.
@@ -283,10 +290,8 @@ fn settle(taken: Taken<Key>, result: Result<(), Error>) {
     let foo = taken.key().clone();
     match result {
         Ok(()) => taken.succeed(),
-        Err(error) if error.is_final() => {
-            taken.succeed();
-            warn!(%foo, reason = error.reason(), "{error}; waiting for the Foo to change");
-        }
+        // Said when it was told.
+        Err(error) if error.is_final() => taken.succeed(),
         Err(error) => {
             let attempt = taken.failures() + 1;
             let delay = taken.retry();

@@ -12,8 +12,9 @@
 //!
 //! Within a lane, first come, first served. Of any eight keys handed out in a row, one comes from
 //! [`Lane::Background`], one from [`Lane::Retry`] and six from [`Lane::Change`], as far as
-//! something waits there; a turn for which its lane has nothing goes to the most urgent lane that
-//! has. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
+//! something waits there. What [`Lane::Change`] leaves goes to the other two by turns, so that a new
+//! leader's first look at everything does not wait for those that fail; what they leave goes to it
+//! first. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
 //! `8 * (n + 1)` calls of `get` that return a key**, whatever is added meanwhile. A key that moves
 //! up, which it can twice, counts anew in its new lane.
 
@@ -58,6 +59,7 @@ impl Lane {
         match turn % 8 {
             3 => [Self::Retry, Self::Change, Self::Background],
             7 => [Self::Background, Self::Change, Self::Retry],
+            even if even % 2 == 0 => [Self::Change, Self::Background, Self::Retry],
             _ => Self::ALL,
         }
     }

@@ -148,7 +148,12 @@ impl Reconciler {
         let news = status != foo.view.status;
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
-            Err(error) if news => self.events.send(key, &foo.view.uid, Event::failed(error)),
+            Err(error) if news => {
+                if error.is_final() {
+                    warn!(foo = %key, reason = error.reason(), "{error}; waiting for the Foo to change");
+                }
+                self.events.send(key, &foo.view.uid, Event::failed(error));
+            }
             _ => {}
         }
         if !news {

@@ -107,7 +107,7 @@ async fn q4_a_resync_is_spread_over_its_period() {
             )),
         );
     }
-    foos.list_ends(0);
+    foos.list_ends(0, 1);
     let queue = queue();
     let period = Duration::from_secs(32);
     tokio::spawn(resync(queue.clone(), foos, period));
@@ -129,7 +129,8 @@ async fn q4_a_resync_is_spread_over_its_period() {
     assert!(most <= 8, "{most} of 100 at once");
 }
 
-/// An API server that answers lists with what it is given, once it is let, and notes everything else.
+/// An API server from before streamed lists, that answers lists with what it is given, once it is let, and
+/// notes everything else.
 #[derive(Clone)]
 struct FakeServer {
     foos: Value,
@@ -152,7 +153,11 @@ impl FakeServer {
 
     async fn answer(&self, request: &Parts) -> Response<Answer> {
         let path = request.uri.path();
-        if request.uri.query().unwrap_or_default().contains("watch") {
+        let query = request.uri.query().unwrap_or_default();
+        if query.contains("sendInitialEvents") {
+            return respond(422, &json!({ "code": 422 }));
+        }
+        if query.contains("watch") {
             return Response::new(Either::Left(StreamBody::new(futures::stream::pending())));
         }
         let items = match (&request.method, path.rsplit('/').next()) {

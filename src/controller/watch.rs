@@ -2,16 +2,20 @@
 //!
 //! A watch never gives up. What goes wrong is said once for each cause, in words that tell what to do about
 //! it, and tried again after a delay that grows from 100 ms to 5 s.
+//!
+//! kube's `watcher` is not used: it opens a watch that ends at once again without a pause, for ever and
+//! without a word, and does not tell when a streamed list begins anew, so that what vanished between two
+//! attempts at it would stay in the cache.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use backoff::backoff::Backoff as _;
-use futures::StreamExt as _;
+use backoff::{ExponentialBackoff, backoff::Backoff as _};
+use futures::TryStreamExt as _;
 use kube::{
-    Api, Client,
-    runtime::watcher::{self, Error, Event, watcher},
+    Api, Client, Error, ResourceExt as _,
+    api::{ListParams, WatchEvent, WatchParams},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{
@@ -28,6 +32,18 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// (A watch that works has nothing to tell where nothing changes.)
 const QUIET: Duration = Duration::from_secs(30);
 
+/// A watch that ends sooner than this, even without an error, is not opened again without a pause.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// How long the API server may take to begin its answer.
+const ANSWER: Duration = Duration::from_mins(1);
+
+/// How many causes of one outage are remembered as said.
+const CAUSES: usize = 8;
+
+/// Objects in one page, where the API server cannot stream a list.
+const PAGE: u32 = 500;
+
 /// Watches the objects of one namespace (`None`: all) into `cache`, for ever.
 ///
 /// `scope` is the namespace's place in what the cache was made with. `changed` is told of every change, on
@@ -39,63 +55,230 @@ pub async fn watch<V: View>(
     scope: usize,
     changed: impl Fn(Change<V>) + Send,
 ) {
-    let namespace = namespace.as_deref();
-    let api: Api<Object<V>> = match namespace {
+    let api = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
     let (.., plural) = V::RESOURCE;
-    let mut pause = pauses();
-    let mut trouble: Option<String> = None;
-    let mut down = false;
-    let mut last_error = Instant::now();
+    let mut outage = Outage::new(plural, namespace);
+    let mut watch = Watch {
+        api,
+        cache,
+        scope,
+        changed,
+        version: None,
+        pages: false,
+    };
     loop {
-        let mut events = pin!(watcher(api.clone(), watcher::Config::default()));
-        while let Some(event) = events.next().await {
-            let event = match event {
-                Ok(event) => event,
-                Err(error) => {
-                    if std::mem::replace(&mut last_error, Instant::now()).elapsed() > QUIET {
-                        trouble = None;
-                        pause.reset();
-                    }
-                    let cause = explain(&error, plural, namespace);
-                    if trouble.as_ref() != Some(&cause) {
-                        warn!(resource = plural, namespace, "{cause}");
-                        trouble = Some(cause);
-                        down = true;
-                    }
-                    tokio::time::sleep(pause.next_backoff().unwrap_or(MAX_PAUSE)).await;
-                    if must_list(&error) {
-                        break;
-                    }
-                    continue;
-                }
-            };
-            match event {
-                // Comes before the request: no news yet.
-                Event::Init => {
-                    cache.list_begins(scope);
-                    continue;
-                }
-                Event::InitApply(object) | Event::Apply(object) => {
-                    cache.apply(scope, object).into_iter().for_each(&changed);
-                }
-                Event::Delete(object) => {
-                    cache.delete(scope, &object).into_iter().for_each(&changed);
-                }
-                Event::InitDone => cache.list_ends(scope).into_iter().for_each(&changed),
+        let opened = Instant::now();
+        let streamed = watch.version.is_none() && !watch.pages;
+        let ended = watch.follow(&mut outage).await;
+        if streamed && watch.version.is_none() {
+            watch.pages = true;
+            if ended.as_ref().is_err_and(means_no_stream) {
+                continue;
             }
-            // The pauses and the cause stay for a while: a list that succeeds every time before a watch that
-            // fails every time is one outage.
-            if std::mem::take(&mut down) {
-                info!(resource = plural, namespace, "the watch goes on");
+        }
+        match ended {
+            Ok(()) if opened.elapsed() >= SHORT => {}
+            Ok(()) => outage.pause().await,
+            Err(error) => {
+                if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
+                    // The resourceVersion is too old (410), or the resource is gone (404), and with it,
+                    // when it comes back, the objects.
+                    watch.version = None;
+                }
+                outage.say(&error);
+                outage.pause().await;
             }
         }
     }
 }
 
-fn pauses() -> backoff::ExponentialBackoff {
+/// What an API server from before streamed lists says to one; and what is no event at all, about which a
+/// list in pages tells more: kube looks at the HTTP status of that.
+fn means_no_stream(error: &Error) -> bool {
+    match error {
+        Error::Api(status) => matches!(status.code, 400 | 422),
+        Error::SerdeError(_) => true,
+        _ => false,
+    }
+}
+
+struct Watch<V, F> {
+    api: Api<Object<V>>,
+    cache: Arc<Cache<V>>,
+    scope: usize,
+    changed: F,
+    /// Where the watch goes on; `None`: everything has to be listed first.
+    version: Option<String>,
+    /// Whether the next list comes in pages rather than as a watch (KEP-3157), which takes no memory for
+    /// whole pages. As in client-go, that is so after a streamed list that came to nothing.
+    pages: bool,
+}
+
+impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
+    /// One watch, from its opening to its end, with a list before it where one is needed.
+    async fn follow(&mut self, outage: &mut Outage) -> kube::Result<()> {
+        if self.version.is_none() {
+            self.cache.list_begins(self.scope);
+            if self.pages {
+                self.list().await?;
+            }
+        }
+        let params = WatchParams {
+            send_initial_events: self.version.is_none(),
+            ..WatchParams::default()
+        };
+        // Without a version, the API server begins with what is true now.
+        let opening = self
+            .api
+            .watch(&params, self.version.as_deref().unwrap_or_default());
+        let mut events = pin!(in_time(opening).await?);
+        while let Some(event) = events.try_next().await? {
+            outage.is_over();
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.has_come_to(&object);
+                    self.cache
+                        .apply(self.scope, object)
+                        .into_iter()
+                        .for_each(&self.changed);
+                }
+                WatchEvent::Deleted(object) => {
+                    self.has_come_to(&object);
+                    self.cache
+                        .delete(self.scope, &object)
+                        .into_iter()
+                        .for_each(&self.changed);
+                }
+                WatchEvent::Bookmark(bookmark) => {
+                    if bookmark
+                        .metadata
+                        .annotations
+                        .contains_key("k8s.io/initial-events-end")
+                    {
+                        self.listed(bookmark.metadata.resource_version);
+                    } else if let Some(version) = &mut self.version {
+                        *version = bookmark.metadata.resource_version;
+                    }
+                }
+                WatchEvent::Error(status) => return Err(Error::Api(status)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A list in pages.
+    async fn list(&mut self) -> kube::Result<()> {
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = in_time(self.api.list(&params)).await?;
+            for object in page.items {
+                self.cache
+                    .apply(self.scope, object)
+                    .into_iter()
+                    .for_each(&self.changed);
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                self.listed(page.metadata.resource_version.unwrap_or_default());
+                return Ok(());
+            }
+        }
+    }
+
+    fn listed(&mut self, version: String) {
+        let number = version.parse().unwrap_or(0);
+        self.version = Some(version);
+        self.pages = false;
+        self.cache
+            .list_ends(self.scope, number)
+            .into_iter()
+            .for_each(&self.changed);
+    }
+
+    /// While a list is being streamed, its objects come in no order of versions.
+    fn has_come_to(&mut self, object: &Object<V>) {
+        if let Some(version) = &mut self.version {
+            *version = object.resource_version().unwrap_or_default();
+        }
+    }
+}
+
+async fn in_time<T>(answer: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    match timeout(ANSWER, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::Service(format!("no answer in {ANSWER:?}").into())),
+    }
+}
+
+/// What is going wrong, said once and tried again ever more slowly.
+struct Outage {
+    plural: &'static str,
+    namespace: Option<String>,
+    pauses: ExponentialBackoff,
+    /// What was said of it already.
+    causes: Vec<String>,
+    /// Whether the watch has been said to be down, and nothing has come since.
+    down: bool,
+    last: Instant,
+}
+
+impl Outage {
+    fn new(plural: &'static str, namespace: Option<String>) -> Self {
+        Self {
+            plural,
+            namespace,
+            pauses: pauses(),
+            causes: Vec::new(),
+            down: false,
+            last: Instant::now(),
+        }
+    }
+
+    fn say(&mut self, error: &Error) {
+        let cause = explain(error, self.plural, self.namespace.as_deref());
+        self.begin_anew_after_quiet();
+        if !self.causes.contains(&cause) {
+            warn!(
+                resource = self.plural,
+                namespace = self.namespace,
+                "{cause}"
+            );
+            self.causes.truncate(CAUSES - 1);
+            self.causes.push(cause);
+            self.down = true;
+        }
+    }
+
+    async fn pause(&mut self) {
+        self.begin_anew_after_quiet();
+        sleep(self.pauses.next_backoff().unwrap_or(MAX_PAUSE)).await;
+        self.last = Instant::now();
+    }
+
+    /// Something came. The pauses and the cause stay for a while: a list that succeeds every time before a
+    /// watch that fails every time is one outage.
+    fn is_over(&mut self) {
+        if std::mem::take(&mut self.down) {
+            info!(
+                resource = self.plural,
+                namespace = self.namespace,
+                "the watch goes on"
+            );
+        }
+    }
+
+    fn begin_anew_after_quiet(&mut self) {
+        if self.last.elapsed() > QUIET {
+            self.causes.clear();
+            self.pauses.reset();
+        }
+    }
+}
+
+fn pauses() -> ExponentialBackoff {
     backoff::ExponentialBackoffBuilder::new()
         .with_initial_interval(Duration::from_millis(100))
         .with_multiplier(2.0)
@@ -106,28 +289,16 @@ fn pauses() -> backoff::ExponentialBackoff {
         .build()
 }
 
-/// Whether only a new list helps: the resourceVersion is too old (410), or the resource is gone (404), and
-/// with it, when it comes back, the objects.
-fn must_list(error: &Error) -> bool {
-    matches!(status_of(error), Some(404 | 410))
-}
-
-fn status_of(error: &Error) -> Option<u16> {
-    match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchFailed(kube::Error::Api(status))
-        | Error::WatchError(status) => Some(status.code),
-        _ => None,
-    }
-}
-
 fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
     let place = namespace.map_or_else(
         || "all namespaces".to_owned(),
         |ns| format!("namespace {ns}"),
     );
-    match status_of(error) {
+    let status = match error {
+        Error::Api(status) => Some(status.code),
+        _ => None,
+    };
+    match status {
         Some(404) if plural == api::PLURAL => format!(
             "the CustomResourceDefinition {}.{} is not installed: run `kubectl apply -k deploy` or \
              `foo-controller crd | kubectl apply -f -`; waiting for it",

@@ -101,10 +101,11 @@ impl Model {
             8 => first(Lane::Background),
             _ => None,
         };
-        let next = favoured
-            .or(first(Lane::Change))
-            .or(first(Lane::Retry))
-            .or(first(Lane::Background))?;
+        let leftover = match turn % 2 {
+            1 => first(Lane::Background).or(first(Lane::Retry)),
+            _ => first(Lane::Retry).or(first(Lane::Background)),
+        };
+        let next = favoured.or(first(Lane::Change)).or(leftover)?;
         self.turn += 1;
         let w = self.waiting.remove(next);
         for other in &mut self.waiting {
