@@ -531,7 +531,9 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
         let told = event.request_object["status"].to_string();
         assert!(!told.contains("Rejected"), "not the Foo's fault: {told}");
     }
-    assert_eq!(used(&audit), granted(&cluster).await);
+    let mut used = used(&audit);
+    used.retain(|right| !NEEDED_ELSEWHERE.contains(&&**right));
+    assert_eq!(used, granted(&cluster).await);
     assert_well_typed(&cluster).await;
 }
 
@@ -620,8 +622,11 @@ fn used(audit: &[AuditEvent]) -> BTreeSet<String> {
     .collect()
 }
 
-/// What `deploy/` allows, as `verb resource`; `foos/finalizers` aside, which is asked for by no request: an admission plugin
-/// that this server does not have looks whether it would be allowed.
+/// Rights that this server has no need of. It streams lists as watches, which an older one cannot; and it lacks the admission
+/// plugin that looks whether foos/finalizers might be updated, which nobody does.
+const NEEDED_ELSEWHERE: [&str; 3] = ["list foos", "list deployments", "update foos/finalizers"];
+
+/// What `deploy/` allows, as `verb resource`, [`NEEDED_ELSEWHERE`] aside.
 async fn granted(cluster: &Cluster) -> BTreeSet<String> {
     let get = ["get", "clusterrole/foo-controller", "-o=json"];
     let in_cluster = cluster.kubectl(&get).await.success();
@@ -644,6 +649,8 @@ async fn granted(cluster: &Cluster) -> BTreeSet<String> {
             }
         }
     }
-    assert!(granted.remove("update foos/finalizers"));
+    for right in NEEDED_ELSEWHERE {
+        assert!(granted.remove(right), "{right}");
+    }
     granted
 }
