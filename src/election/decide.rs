@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// How soon after a renewal a dispute may bring about the next. The API server's policies see a new holder some 20 ms
-/// late, and a policy that refuses for ever must not make the leader renew all the time.
+/// How soon after a renewal a dispute may bring about the next. The API server's policies see a new holder milliseconds
+/// late, 100 on a busy machine, and a policy that refuses for ever must not make the leader renew all the time.
 const DISPUTE_PACE: Duration = Duration::from_millis(200);
 
 /// What a Lease says, as far as the election goes.
