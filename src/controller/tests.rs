@@ -97,7 +97,7 @@ async fn r7_a_final_failure_waits_for_the_user() {
 /// Row Q4: everything once in a period, spread over it.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {
-    let foos = Arc::new(Cache::new(&[]));
+    let foos = Arc::new(Cache::new(&[None]));
     foos.list_begins(0);
     for number in 0..100 {
         foos.apply(
