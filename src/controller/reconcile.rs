@@ -52,16 +52,22 @@ impl Reconciler {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             return Ok(()); // Row R8.
         };
-        let mut result = self.apply(key, &foo.view).await;
-        if let Ok(deployed) = &mut result {
-            self.retire_predecessors(key, &foo.view, deployed).await?;
-        }
+        let result = self.deploy(key, &foo.view).await;
         let told = self.tell(key, &foo, result.as_ref()).await;
         match (result, told) {
             // What is final is not tried again: it must have been told.
             (Err(error), Err(untold)) if error.is_final() => Err(untold),
             (result, told) => result.map(drop).and(told),
         }
+    }
+
+    /// The Deployment, and none of the Foo's beside it.
+    async fn deploy(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
+        let mut deployed = self.apply(key, foo).await?;
+        if status::is_complete(&deployed.view) {
+            deployed.changed |= self.retire_predecessors(key, foo, &deployed.key).await?;
+        }
+        Ok(deployed)
     }
 
     /// Creates the Deployment, puts it right, or leaves it as it is (rows R1, R3, R4 and R6).
@@ -81,26 +87,17 @@ impl Reconciler {
         })
     }
 
-    /// Deletes what the Foo had under an earlier name, once the new one is available (row R11).
-    async fn retire_predecessors(
-        &self,
-        key: &Key,
-        foo: &Foo,
-        deployed: &mut Deployed,
-    ) -> Result<(), Error> {
-        if !status::is_complete(&deployed.view) {
-            return Ok(());
-        }
+    /// Deletes what the Foo had under an earlier name, once the new one is available (row R11); true if
+    /// there was anything.
+    async fn retire_predecessors(&self, key: &Key, foo: &Foo, new: &Key) -> Result<bool, Error> {
+        let mut retired = false;
         for old in self.deployments.referring(key) {
             let Some(actual) = self.deployments.get(&old) else {
                 continue;
             };
-            let ours = actual
-                .view
-                .owner
-                .as_ref()
-                .is_some_and(|owner| owner.uid == foo.uid);
-            if old == deployed.key || actual.view.deleting || !ours {
+            let owner = actual.view.owner.as_ref();
+            let ours = owner.is_some_and(|owner| owner.uid == foo.uid);
+            if old == *new || actual.view.deleting || !ours {
                 continue;
             }
             let preconditions = Preconditions {
@@ -115,9 +112,9 @@ impl Reconciler {
                 .delete(old.name(), &params)
                 .await?;
             info!(foo = %key, deployment = %old, "deleted the Deployment of the Foo's earlier spec.deploymentName");
-            deployed.changed = true;
+            retired = true;
         }
-        Ok(())
+        Ok(retired)
     }
 
     /// Writes the status where it says something new, and an event where something was done or went
