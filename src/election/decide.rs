@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+/// How soon after a renewal a dispute may bring about the next. The API server's policies see a new holder milliseconds
+/// late, 100 on a busy machine, and a policy that refuses for ever must not make the leader renew all the time.
+const DISPUTE_PACE: Duration = Duration::from_millis(200);
+
 /// What a Lease says, as far as the election goes.
 ///
 /// `renewed` is compared and never read as a time: another machine's clock says nothing about ours (H5).
@@ -110,6 +114,9 @@ pub enum Event {
         /// The jittered retry period.
         pause: Duration,
     },
+    /// The API server refused a write because somebody else holds the Lease, or because it does not know yet that this
+    /// elector does.
+    Disputed,
     /// The process wants to end, and its work has been drained.
     Stop,
     /// The release is done, or was given up.
@@ -205,6 +212,13 @@ impl Elector {
             } => {
                 self.next_try = sent.saturating_add(pause);
                 self.tried(sent, outcome);
+            }
+            // Not the end of the term: the refusal may be older than it. A renewal tells, because it is conditional.
+            Event::Disputed => {
+                if let Some(held) = &self.held {
+                    let renewed = held.deadline.saturating_sub(self.timing.renew_deadline);
+                    self.next_try = self.next_try.min(renewed + DISPUTE_PACE);
+                }
             }
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
