@@ -292,6 +292,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn i2_a_mutation_that_waits_its_turn_past_the_deadline_is_not_sent() {
+        let api = FakeApi::new();
+        let term = watch::channel(Some(term(Duration::from_secs(3)))).1;
+        let mut service = FenceLayer::new(term).layer(api.service());
+        let request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
+        let waiting = service.call(request);
+        advance(Duration::from_secs(3)).await;
+        assert!(waiting.await.unwrap_err().is::<Refused>());
+        assert!(uris(api.requests()).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_standby_reads_and_writes_events() {
         let api = FakeApi::new();
         let client = fenced(&api, watch::channel(None).1);

@@ -249,10 +249,10 @@ impl Standing {
         }) = before
         {
             if !stopping {
-                let why = if self.trouble.is_empty() {
-                    "not renewed in time"
-                } else {
-                    &self.trouble
+                let why = match &held {
+                    Some(_) => "deleted or taken meanwhile, and acquired again",
+                    None if self.trouble.is_empty() => "not renewed in time",
+                    None => &self.trouble,
                 };
                 warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
             }
@@ -275,6 +275,11 @@ impl Standing {
             Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
                 self.outcome(lease)
             }
+            // Another was faster (H1, H10).
+            Ok(Err(
+                LockError::AcquireLease(kube::Error::Api(status))
+                | LockError::CreateLease(kube::Error::Api(status)),
+            )) if status.code == 409 => Outcome::Failed,
             Ok(Err(error)) => self.failed(&reason(&error)),
             Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
         };
