@@ -140,27 +140,30 @@ impl Controller {
     /// # Errors
     /// [`Died`] when a task ended that never should.
     pub async fn run(
-        mut self,
+        &mut self,
         mut term: channel::Receiver<Option<Term>>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), Died> {
         let mut stop = std::pin::pin!(stop.fuse());
         loop {
             let id = tokio::select! {
-                () = &mut stop => break,
+                () = &mut stop => return Ok(()),
                 died = died(&mut self.tasks) => return Err(died),
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
                 Ended::Lost => info!("the term is over: standing by with warm caches"),
-                Ended::Stopped => break,
+                Ended::Stopped => return Ok(()),
                 Ended::Died(died) => return Err(died),
             }
         }
+    }
+
+    /// Lets the events of the last work be written, for a moment.
+    pub async fn finish(mut self) {
         // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
         drop(self.reconciler);
         let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
-        Ok(())
     }
 
     /// One term: workers on a queue of their own, from the first look at everything to the drain.
