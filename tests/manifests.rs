@@ -408,27 +408,42 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
         let wait = "rollout status deployment/foo-controller -n foo-system --timeout=60s";
         kubectl(wait).await.success();
     };
+    // Nothing runs in the pods of this cluster: the Foo's Deployment is made here.
+    let create = async |name: &str| {
+        let create = ["create", "-f", "-", "-o=jsonpath={.metadata.uid}"];
+        let api = "samplecontroller.k8s.io/v1alpha1";
+        let foo = json!({
+            "apiVersion": api, "kind": "Foo", "metadata": {"name": name}, "spec": {"deploymentName": name},
+        });
+        let foo = cluster.kubectl_stdin(&create, &foo.to_string()).await;
+        let uid = foo.success();
+        let labels = json!({"app": name});
+        let deployment = json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name, "ownerReferences": [{
+                "apiVersion": api, "kind": "Foo", "name": name, "uid": uid, "controller": true, "blockOwnerDeletion": true,
+            }]},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+            },
+        });
+        let made = cluster
+            .kubectl_stdin(&create, &deployment.to_string())
+            .await;
+        made.success();
+        uid
+    };
     install().await;
     cluster.install_crd().await;
-    let sample = "create -f config/samples/foo.yaml -o=jsonpath={.metadata.uid}";
-    let uid = kubectl(sample).await.success();
-    // Nothing runs in the pods of this cluster.
-    let labels = json!({"app": "a"});
-    let deployment = json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "foo-sample", "ownerReferences": [{
-            "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "foo-sample", "uid": uid,
-            "controller": true, "blockOwnerDeletion": true,
-        }]},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
-        },
-    });
-    let (create, deployment) = (["create", "-f", "-"], deployment.to_string());
-    let created = cluster.kubectl_stdin(&create, &deployment).await;
-    created.success();
+    let uid = create("foo-sample").await;
+    // The garbage collector learns of a new kind within half a minute. It has once it does its work.
+    create("foo-other").await;
+    kubectl("delete foo/foo-other").await.success();
+    kubectl("wait --for=delete deployment/foo-other --timeout=60s")
+        .await
+        .success();
 
     kubectl("delete -k deploy/base --timeout=60s")
         .await
@@ -450,9 +465,6 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
     kubectl("wait --for=delete deployment/foo-sample --timeout=60s")
         .await
         .success();
-    let foos = kubectl("get foos").await;
-    assert!(
-        foos.stderr.contains("doesn't have a resource type"),
-        "{foos:?}"
-    );
+    let crd = kubectl("get crd/foos.samplecontroller.k8s.io").await;
+    assert!(crd.stderr.contains("NotFound"), "{crd:?}");
 }
