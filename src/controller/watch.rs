@@ -307,7 +307,7 @@ fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
             api::GROUP
         ),
         Some(403) => format!(
-            "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/ and its binding; \
+            "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/base and its binding; \
              trying again"
         ),
         Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's \
