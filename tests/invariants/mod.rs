@@ -1,0 +1,496 @@
+//! The invariants I1 to I8, judged by the API server's audit log: `mod invariants;` beside `mod cluster;`, with
+//! [`Options::audit`](crate::cluster::Options::audit) on from the beginning.
+//!
+//! All objects are in one etcd, so that resourceVersions order the writes to all of them: who held the Lease when a
+//! Deployment was written is no matter of clocks. Every replica has a user of its own and stands as `USER_…`, so that the
+//! writer and the Lease's holder can be compared.
+//!
+//! What the log cannot tell is counted, not judged: a write whose answer failed may have been made ([`Report::unknown`]),
+//! and of a request there is the time at which it arrived, not the one at which it was sent. So I2 grants each request
+//! [`ON_ITS_WAY`], and cannot be judged where something holds requests back for longer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    time::Duration,
+};
+
+use foo_controller::api::Foo;
+use k8s_openapi::{
+    api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp,
+};
+use kube::ResourceExt as _;
+use serde_json::Value;
+
+use crate::cluster::AuditEvent;
+
+/// What carries the generation that I7 is about.
+const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
+
+/// How long after the deadline a write may arrive that was sent before: the machine may be busy.
+pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// The holder where nobody can know: somebody has written the Lease, and the answer was lost.
+const UNKNOWN: &str = "?";
+
+/// Whose log it is.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// The replicas' users.
+    pub users: BTreeSet<String>,
+    /// The Lease's name.
+    pub lease: String,
+    /// How long a leader works on without renewing.
+    pub renew_deadline: Duration,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// A line for each violation, which begins with its invariant.
+    pub violations: Vec<String>,
+    /// Writes of replicas to Deployments and to the status of Foos that were made.
+    pub writes: usize,
+    /// Such writes that the API server refused: conflicts, for the most part.
+    pub refused: usize,
+    /// Such writes that may have been made or not (a 5xx, or no answer), and so are not judged by I1; and those that were
+    /// made while it cannot be told who held the Lease.
+    pub unknown: usize,
+    /// Writes by the leader of before, by its deadline, after somebody deleted the Lease and another replica created it
+    /// (H12): the one case in which the Lease cannot keep two from writing.
+    pub lease_deleted: usize,
+    /// Writes of the Lease that were made.
+    pub lease_writes: usize,
+    /// How many times the Lease got a holder.
+    pub terms: usize,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} writes ({} refused, {} unknown, {} after the Lease was deleted), {} Lease writes, {} terms: {} violations",
+            self.writes,
+            self.refused,
+            self.unknown,
+            self.lease_deleted,
+            self.lease_writes,
+            self.terms,
+            self.violations.len()
+        )?;
+        self.violations
+            .iter()
+            .try_for_each(|line| write!(f, "\n  {line}"))
+    }
+}
+
+/// One write of the Lease that was made.
+struct LeaseWrite {
+    version: u64,
+    uid: String,
+    /// An identity; empty where it was released.
+    holder: String,
+    /// `None` where it is not known.
+    transitions: Option<i64>,
+    by: String,
+    received: Timestamp,
+    /// When the replica had last looked at the Lease before: its term's deadline counts from before that.
+    looked: Timestamp,
+}
+
+/// Judges a whole log by I1, I2, I4, I5, I7 and I8, and by I6 the times in which, as `quiet` says, nothing changed.
+pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Timestamp)]) -> Report {
+    let mut report = Report::default();
+    let ours: Vec<&AuditEvent> = log
+        .iter()
+        .filter(|event| is_write(event) && election.users.contains(&event.user))
+        .collect();
+    let leases = i8_lease(log, election, &mut report);
+    let work: Vec<&AuditEvent> = ours
+        .iter()
+        .copied()
+        .filter(|event| is_work(event))
+        .collect();
+    for event in &work {
+        match event.code {
+            200..300 => report.writes += 1,
+            400..500 => report.refused += 1,
+            _ => report.unknown += 1,
+        }
+    }
+    i1_holder(&work, &leases, election, &mut report);
+    i2_deadline(&work, &leases, election, &mut report);
+    i4_i5_owner(log, &ours, &election.lease, &mut report);
+    for event in ours.iter().filter(|event| event.resource != "leases") {
+        let at = event.received.0;
+        if quiet.iter().any(|(from, to)| (*from..*to).contains(&at)) {
+            report.violate("I6", event, "where nothing had changed");
+        }
+    }
+    i7_generation(log, &mut report);
+    report
+}
+
+/// I3: what is wrong with each Foo whose Deployment, or whose status, is not what its spec says.
+pub fn unsettled(foos: &[Foo], deployments: &[Deployment]) -> Vec<String> {
+    let key = |namespace: Option<String>, name: &str| (namespace, name.to_owned());
+    let by_name: BTreeMap<_, _> = deployments
+        .iter()
+        .map(|deployment| {
+            (
+                key(deployment.namespace(), &deployment.name_any()),
+                deployment,
+            )
+        })
+        .collect();
+    let wrong = |foo: &Foo| {
+        let Some(deployment) = by_name.get(&key(foo.namespace(), &foo.spec.deployment_name)) else {
+            return Some("has no Deployment");
+        };
+        let spec = deployment.spec.as_ref().unwrap();
+        let observed = foo
+            .status
+            .as_ref()
+            .and_then(|status| status.observed_generation);
+        if controller(deployment.owner_references())
+            .is_none_or(|o| Some(&o.uid) != foo.uid().as_ref())
+        {
+            Some("does not control its Deployment")
+        } else if foo.spec.replicas.is_some() && spec.replicas != foo.spec.replicas {
+            Some("has another number of replicas")
+        } else if observed != foo.metadata.generation {
+            Some("has an old status")
+        } else {
+            None
+        }
+    };
+    foos.iter()
+        .filter_map(|foo| Some(format!("I3 {} {}", foo.name_any(), wrong(foo)?)))
+        .collect()
+}
+
+/// I1: whoever wrote held the Lease at that resourceVersion.
+fn i1_holder(
+    work: &[&AuditEvent],
+    leases: &[LeaseWrite],
+    election: &Election,
+    report: &mut Report,
+) {
+    for event in work.iter().filter(|event| is_made(event)) {
+        // The answer to a deletion names no resourceVersion.
+        let Some(version) = version(&event.response_object) else {
+            report.unknown += 1;
+            continue;
+        };
+        let before = &leases[..leases.partition_point(|lease| lease.version < version)];
+        let Some(now) = before.last() else {
+            report.violate("I1", event, "before anybody held the Lease");
+            continue;
+        };
+        if now.holder == UNKNOWN {
+            report.unknown += 1;
+        } else if user(&now.holder) != event.user {
+            let deleted = before
+                .iter()
+                .rfind(|lease| lease.uid != now.uid)
+                .filter(|lease| user(&lease.holder) == event.user);
+            if deleted.is_some_and(|old| event.received.0 <= election.end(old)) {
+                report.lease_deleted += 1;
+            } else {
+                let holder = if now.holder.is_empty() {
+                    "nobody"
+                } else {
+                    &now.holder
+                };
+                report.violate(
+                    "I1",
+                    event,
+                    &format!("at {version}, when {holder} held the Lease"),
+                );
+            }
+        }
+    }
+}
+
+/// I2: no write arrives, whatever becomes of it, later than it can when it was sent by the sender's deadline.
+fn i2_deadline(
+    work: &[&AuditEvent],
+    leases: &[LeaseWrite],
+    election: &Election,
+    report: &mut Report,
+) {
+    for event in work {
+        let sent = event.received.0;
+        let own = leases
+            .iter()
+            .filter(|lease| lease.by == event.user && lease.received <= sent);
+        match own.max_by_key(|lease| lease.received) {
+            Some(last) if user(&last.holder) != event.user => {
+                report.violate("I2", event, "after it had released the Lease");
+            }
+            Some(last) if sent <= election.end(last) => {}
+            Some(last) => {
+                let late = sent.duration_since(election.end(last));
+                report.violate("I2", event, &format!("{late:#} too late"));
+            }
+            None => report.violate("I2", event, "without having had the Lease"),
+        }
+    }
+}
+
+/// I4: a Deployment that we create names its Foo's UID. I5: what no Foo controls is not written, nor anything that is not
+/// ours to write.
+fn i4_i5_owner(log: &[AuditEvent], ours: &[&AuditEvent], lease: &str, report: &mut Report) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let made = |resource: &'static str| {
+        log.iter()
+            .filter(move |event| event.resource == resource && is_made(event))
+            .map(|event| &event.response_object)
+    };
+    let foos: BTreeSet<_> = made("foos")
+        .map(|foo| &foo["metadata"])
+        .map(|foo| {
+            (
+                text(&foo["namespace"]),
+                text(&foo["name"]),
+                text(&foo["uid"]),
+            )
+        })
+        .collect();
+    let is_foos = |namespace: &str, owners: &Value| {
+        let owners = serde_json::from_value::<Vec<OwnerReference>>(owners.clone());
+        let owners = owners.unwrap_or_default();
+        controller(&owners).is_some_and(|owner| {
+            let foo = (namespace.to_owned(), owner.name.clone(), owner.uid.clone());
+            owner.kind == "Foo" && foos.contains(&foo)
+        })
+    };
+    let owners: HashMap<_, _> = made("deployments")
+        .map(|deployment| &deployment["metadata"])
+        .map(|deployment| (text(&deployment["uid"]), &deployment["ownerReferences"]))
+        .collect();
+    for event in ours.iter().filter(|event| is_made(event)) {
+        match (&*event.resource, &*event.subresource, &*event.verb) {
+            ("deployments", "", "delete") => {
+                let uid = text(&event.request_object["preconditions"]["uid"]);
+                let owned = owners.get(&uid);
+                if !owned.is_some_and(|owners| is_foos(&event.namespace, owners)) {
+                    report.violate("I5", event, "which no Foo controls");
+                }
+            }
+            ("deployments", "", verb) => {
+                let owners = &event.response_object["metadata"]["ownerReferences"];
+                if !is_foos(&event.namespace, owners) {
+                    let invariant = if verb == "create" { "I4" } else { "I5" };
+                    report.violate(invariant, event, "which no Foo controls");
+                }
+            }
+            ("foos", "status", _) | ("events", "", _) => {}
+            ("leases", "", _) if subject(event) == lease => {}
+            _ => report.violate("I5", event, "which is not ours to write"),
+        }
+    }
+}
+
+/// I7: the generation that a Deployment was made from never goes back, whoever writes it.
+fn i7_generation(log: &[AuditEvent], report: &mut Report) {
+    let mut writes: Vec<_> = log
+        .iter()
+        .filter(|event| event.resource == "deployments" && is_made(event))
+        .filter_map(|event| Some((version(&event.response_object)?, event)))
+        .collect();
+    writes.sort_by_key(|(version, _)| *version);
+    let mut newest: HashMap<&str, i64> = HashMap::new();
+    for (_, event) in writes {
+        let metadata = &event.response_object["metadata"];
+        let generation = metadata["annotations"][GENERATION].as_str();
+        let Some(generation) = generation.and_then(|text| text.parse::<i64>().ok()) else {
+            continue;
+        };
+        let newest = newest.entry(metadata["uid"].as_str().unwrap()).or_default();
+        if generation < *newest {
+            report.violate(
+                "I7",
+                event,
+                &format!("back from generation {newest} to {generation}"),
+            );
+        }
+        *newest = generation.max(*newest);
+    }
+}
+
+/// I8: every change of the Lease is made on the condition that it is as it was read, by whom it makes the holder or who gives
+/// it back; and `leaseTransitions` counts those who took it: the crate adds one when somebody takes a Lease that another held
+/// or that was released (also by itself), none when it is renewed, kept on by the same pod after a restart, or released.
+fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec<LeaseWrite> {
+    let of_lease =
+        |event: &&AuditEvent| event.resource == "leases" && subject(event) == election.lease;
+    for event in log.iter().filter(of_lease) {
+        let conditional = version(&event.request_object).is_some();
+        let ours = election.users.contains(&event.user);
+        if ours && matches!(&*event.verb, "update" | "patch") && !conditional {
+            report.violate("I8", event, "on no condition");
+        }
+    }
+    let looks: Vec<_> = log
+        .iter()
+        .filter(of_lease)
+        .filter(|event| event.verb == "get")
+        .collect();
+    let mut made: Vec<_> = log
+        .iter()
+        .filter(of_lease)
+        .filter(|event| is_write(event) && is_made(event))
+        .filter_map(|event| Some((version(&event.response_object)?, event)))
+        .collect();
+    made.sort_by_key(|(version, _)| *version);
+    let mut leases: Vec<LeaseWrite> = Vec::new();
+    for (version_now, event) in made {
+        let (metadata, spec) = (
+            &event.response_object["metadata"],
+            &event.response_object["spec"],
+        );
+        let looked = looks
+            .iter()
+            .filter(|look| look.user == event.user && look.received <= event.received);
+        let mut write = LeaseWrite {
+            version: version_now,
+            uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            holder: spec["holderIdentity"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            transitions: spec["leaseTransitions"].as_i64(),
+            by: event.user.clone(),
+            received: event.received.0,
+            looked: looked
+                .map(|look| look.received.0)
+                .max()
+                .unwrap_or(event.received.0),
+        };
+        report.lease_writes += 1;
+        if !election.users.contains(&event.user) {
+            // Whatever people write.
+            write.transitions = None;
+            leases.push(write);
+            continue;
+        }
+        // What the write is based on is a write of which the answer was lost.
+        let base = version(&event.request_object);
+        let same = leases.last().filter(|last| last.uid == write.uid);
+        if let (Some(base), Some(last)) = (base, same)
+            && base != last.version
+        {
+            let renewal = event.request_object["spec"]["holderIdentity"].is_null();
+            let holder = if renewal { &*write.holder } else { UNKNOWN };
+            leases.push(LeaseWrite {
+                version: base,
+                uid: write.uid.clone(),
+                holder: holder.to_owned(),
+                transitions: None,
+                by: UNKNOWN.to_owned(),
+                received: write.received,
+                looked: write.looked,
+            });
+        }
+        let last = leases.last().filter(|last| last.uid == write.uid);
+        if let Some(wrong) = wrong_step(last, &write) {
+            report.violate("I8", event, &wrong);
+        }
+        let new = last.is_none_or(|last| last.holder != write.holder);
+        report.terms += usize::from(new && !write.holder.is_empty());
+        leases.push(write);
+    }
+    leases
+}
+
+/// What is wrong with this write of the Lease, given the one before.
+fn wrong_step(last: Option<&LeaseWrite>, write: &LeaseWrite) -> Option<String> {
+    let before = last.map_or("", |last| &last.holder);
+    let released = write.holder.is_empty();
+    if released && user(before) != write.by && before != UNKNOWN {
+        return Some(format!("releasing it for {before}"));
+    }
+    if !released && user(&write.holder) != write.by {
+        return Some(format!("for {}", write.holder));
+    }
+    let taken = !released && before != write.holder;
+    let expected = match last {
+        None => 0,
+        Some(last) => last.transitions? + i64::from(taken),
+    };
+    (write.transitions != Some(expected)).then(|| {
+        format!(
+            "with {:?} transitions instead of {expected}",
+            write.transitions
+        )
+    })
+}
+
+impl Election {
+    /// The latest at which a write may arrive in the term that this write of the Lease got.
+    fn end(&self, lease: &LeaseWrite) -> Timestamp {
+        lease.looked + self.renew_deadline + ON_ITS_WAY
+    }
+}
+
+/// The user who stands under this identity.
+fn user(holder: &str) -> &str {
+    holder.split('_').next().unwrap_or_default()
+}
+
+impl Report {
+    fn violate(&mut self, invariant: &str, event: &AuditEvent, what: &str) {
+        let AuditEvent {
+            user,
+            verb,
+            resource,
+            subresource,
+            received,
+            code,
+            ..
+        } = event;
+        let at = received.0;
+        self.violations.push(format!(
+            "{invariant} {user}: {verb} {resource} {subresource} {} ({code}, {at}) {what}",
+            subject(event)
+        ));
+    }
+}
+
+fn is_write(event: &AuditEvent) -> bool {
+    let verbs = ["create", "update", "patch", "delete", "deletecollection"];
+    verbs.contains(&&*event.verb)
+}
+
+fn is_work(event: &AuditEvent) -> bool {
+    let what = (&*event.resource, &*event.subresource);
+    matches!(what, ("deployments", _) | ("foos", "status"))
+}
+
+fn is_made(event: &AuditEvent) -> bool {
+    is_write(event) && (200..300).contains(&event.code)
+}
+
+/// The name of the object, which for a create is in the body.
+fn subject(event: &AuditEvent) -> &str {
+    match event.request_object["metadata"]["name"].as_str() {
+        Some(name) if event.name.is_empty() => name,
+        _ => &event.name,
+    }
+}
+
+fn version(object: &Value) -> Option<u64> {
+    object["metadata"]["resourceVersion"].as_str()?.parse().ok()
+}
+
+fn controller(owners: &[OwnerReference]) -> Option<&OwnerReference> {
+    owners.iter().find(|owner| owner.controller == Some(true))
+}

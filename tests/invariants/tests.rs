@@ -1,0 +1,295 @@
+//! A log without fault has no violation, and one fault is found as the violation of its invariant.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde_json::json;
+
+use super::*;
+
+/// A log that grows by one request a second and one resourceVersion a write.
+#[derive(Default)]
+struct Log(Vec<AuditEvent>);
+
+impl Log {
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH + Duration::from_secs(self.0.len().try_into().unwrap())
+    }
+
+    /// A request that was granted, of the object that it is about.
+    fn add(&mut self, user: &str, verb: &str, resource: &str, request: Value, mut object: Value) {
+        object["metadata"]["resourceVersion"] = (self.0.len() + 1).to_string().into();
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let now = MicroTime(self.now());
+        self.0.push(AuditEvent {
+            verb: verb.into(),
+            user: user.into(),
+            user_agent: String::new(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: "n".into(),
+            name: object["metadata"]["name"].as_str().unwrap().into(),
+            uri: String::new(),
+            code: 200,
+            request_object: request,
+            response_object: object,
+            stage: "ResponseComplete".into(),
+            received: now.clone(),
+            reached: now,
+        });
+    }
+
+    fn lease(&mut self, user: &str, holder: &str, transitions: i64) {
+        let versions = self.0.iter().filter(|event| event.resource == "leases");
+        let base = versions
+            .filter_map(|event| version(&event.response_object))
+            .max();
+        let (verb, request) = match base {
+            None => ("create", json!({ "metadata": { "name": "l" } })),
+            Some(base) => {
+                let metadata = json!({ "name": "l", "resourceVersion": base.to_string() });
+                (
+                    "patch",
+                    json!({ "metadata": metadata, "spec": { "holderIdentity": holder } }),
+                )
+            }
+        };
+        let spec = json!({ "holderIdentity": holder, "leaseTransitions": transitions });
+        let lease = json!({ "metadata": { "name": "l", "uid": "lease" }, "spec": spec });
+        self.add(user, verb, "leases", request, lease);
+    }
+
+    fn deployment(&mut self, user: &str, verb: &str, owner: &str, generation: u32) {
+        let owner = json!({ "apiVersion": "v1", "kind": "Foo", "name": "f", "uid": owner, "controller": true });
+        let metadata = json!({
+            "name": "d", "uid": "deployment", "ownerReferences": [owner],
+            "annotations": { GENERATION: generation.to_string() },
+        });
+        self.add(
+            user,
+            verb,
+            "deployments",
+            Value::Null,
+            json!({ "metadata": metadata }),
+        );
+    }
+
+    fn status(&mut self, user: &str) {
+        let foo = json!({ "metadata": { "name": "f", "namespace": "n", "uid": "foo" } });
+        self.add(user, "update", "foos/status", Value::Null, foo);
+    }
+
+    /// A takes the Lease, works, and gives it back; B takes it, works, and renews.
+    fn good() -> Self {
+        let mut log = Self::default();
+        let foo = json!({ "metadata": { "name": "f", "namespace": "n", "uid": "foo" } });
+        log.add("admin", "create", "foos", Value::Null, foo);
+        log.lease("a", "a_1", 0);
+        log.deployment("a", "create", "foo", 1);
+        log.status("a");
+        log.lease("a", "", 0);
+        log.lease("b", "b_1", 1);
+        log.deployment("b", "patch", "foo", 2);
+        log.lease("b", "b_1", 1);
+        log.status("b");
+        log
+    }
+
+    fn check(&self) -> Report {
+        let election = Election {
+            users: ["a".to_owned(), "b".to_owned()].into(),
+            lease: "l".to_owned(),
+            renew_deadline: Duration::from_secs(10),
+        };
+        check(
+            &self.0,
+            &election,
+            &[(
+                Timestamp::UNIX_EPOCH + Duration::from_secs(100),
+                Timestamp::MAX,
+            )],
+        )
+    }
+
+    /// The invariants that are violated.
+    fn violated(&self) -> Vec<String> {
+        let lines = self.check().violations.into_iter();
+        lines.map(|line| line[..2].to_owned()).collect()
+    }
+
+    fn sleep(&mut self, seconds: usize) {
+        for _ in 0..seconds {
+            let foo = json!({ "metadata": { "name": "f" } });
+            self.add("admin", "get", "foos", Value::Null, foo);
+        }
+    }
+}
+
+fn after_good(fault: impl FnOnce(&mut Log)) -> Vec<String> {
+    let mut log = Log::good();
+    fault(&mut log);
+    log.violated()
+}
+
+#[test]
+fn a_good_log_has_no_violation() {
+    let report = Log::good().check();
+    assert!(report.violations.is_empty(), "{report}");
+    assert_eq!(
+        (report.writes, report.lease_writes, report.terms),
+        (4, 4, 2)
+    );
+}
+
+#[test]
+fn i1_a_write_by_another_than_the_holder_is_found() {
+    let mut log = Log::good();
+    // A's last write, which was sent in time, lands after B's takeover.
+    let version = log.0[5].response_object["metadata"]["resourceVersion"].clone();
+    let later = version.as_str().unwrap().parse::<u64>().unwrap() + 1;
+    log.0[3].response_object["metadata"]["resourceVersion"] = later.to_string().into();
+    assert_eq!(log.violated(), ["I1"]);
+}
+
+#[test]
+fn i2_a_write_after_the_deadline_is_found_also_where_it_is_refused() {
+    assert!(
+        after_good(|log| {
+            log.sleep(8);
+            log.status("b");
+        })
+        .is_empty()
+    );
+    assert_eq!(
+        after_good(|log| {
+            log.sleep(11);
+            log.status("b");
+            log.0.last_mut().unwrap().code = 409;
+        }),
+        ["I2"]
+    );
+}
+
+#[test]
+fn i3_a_foo_without_its_deployment_is_found() {
+    let foo = |replicas: u32| -> Foo {
+        serde_json::from_value(json!({
+            "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
+            "metadata": { "name": "f", "namespace": "n", "uid": "foo", "generation": 2 },
+            "spec": { "deploymentName": "d", "replicas": replicas },
+            "status": { "observedGeneration": 2, "availableReplicas": 0 },
+        }))
+        .unwrap()
+    };
+    let owner =
+        json!({ "apiVersion": "v1", "kind": "Foo", "name": "f", "uid": "foo", "controller": true });
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "d", "namespace": "n", "ownerReferences": [owner] },
+        "spec": { "replicas": 1, "selector": {}, "template": {} },
+    }))
+    .unwrap();
+    let deployments = [deployment];
+    assert!(unsettled(&[foo(1)], &deployments).is_empty());
+    assert_eq!(unsettled(&[foo(1)], &[]), ["I3 f has no Deployment"]);
+    assert_eq!(
+        unsettled(&[foo(2)], &deployments),
+        ["I3 f has another number of replicas"]
+    );
+}
+
+#[test]
+fn i4_a_deployment_that_names_no_foo_is_found() {
+    let fault = |log: &mut Log| log.deployment("b", "create", "another", 2);
+    assert_eq!(after_good(fault), ["I4"]);
+}
+
+#[test]
+fn i5_a_write_to_what_no_foo_controls_is_found() {
+    let fault = |log: &mut Log| log.deployment("b", "patch", "another", 2);
+    assert_eq!(after_good(fault), ["I5"]);
+    let fault = |log: &mut Log| {
+        let map = json!({ "metadata": { "name": "m" } });
+        log.add("b", "create", "configmaps", Value::Null, map);
+    };
+    assert_eq!(after_good(fault), ["I5"]);
+}
+
+#[test]
+fn i6_a_write_where_nothing_changed_is_found() {
+    let fault = |log: &mut Log| {
+        log.sleep(100);
+        log.lease("b", "b_1", 1);
+        log.status("b");
+    };
+    assert_eq!(after_good(fault), ["I6"]);
+}
+
+#[test]
+fn i7_a_generation_that_goes_back_is_found() {
+    let fault = |log: &mut Log| log.deployment("b", "patch", "foo", 1);
+    assert_eq!(after_good(fault), ["I7"]);
+}
+
+#[test]
+fn i8_a_lease_write_on_no_condition_is_found_and_so_are_wrong_transitions() {
+    let fault = |log: &mut Log| {
+        log.lease("b", "b_1", 1);
+        log.0.last_mut().unwrap().request_object = json!({});
+    };
+    assert_eq!(after_good(fault), ["I8"]);
+    for (user, holder, transitions) in [
+        ("b", "b_1", 2),
+        ("a", "a_2", 1),
+        ("b", "b_2", 1),
+        ("b", "a_2", 2),
+        ("a", "", 1),
+    ] {
+        let fault = |log: &mut Log| log.lease(user, holder, transitions);
+        assert_eq!(after_good(fault), ["I8"], "{user} {holder} {transitions}");
+    }
+    for (user, holder, transitions) in [
+        ("b", "b_1", 1),
+        ("a", "a_2", 2),
+        ("b", "b_2", 2),
+        ("b", "", 1),
+    ] {
+        let fault = |log: &mut Log| log.lease(user, holder, transitions);
+        assert!(
+            after_good(fault).is_empty(),
+            "{user} {holder} {transitions}"
+        );
+    }
+}
+
+/// Hazard H12: who led may work on by its deadline when the Lease was deleted, and not beyond.
+#[test]
+fn what_a_deleted_lease_excuses_is_counted() {
+    let mut log = Log::good();
+    let create = |log: &mut Log| {
+        log.lease("a", "a_2", 0);
+        let last = log.0.last_mut().unwrap();
+        last.verb = "create".into();
+        last.request_object = json!({ "metadata": { "name": "l" } });
+        last.response_object["metadata"]["uid"] = "another".into();
+    };
+    create(&mut log);
+    log.status("b");
+    let report = log.check();
+    assert!(report.violations.is_empty(), "{report}");
+    assert_eq!(report.lease_deleted, 1);
+    log.sleep(11);
+    log.status("b");
+    assert_eq!(log.violated(), ["I1", "I2"]);
+}
+
+/// What a lost answer hides is counted, and no violation.
+#[test]
+fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
+    let mut log = Log::good();
+    log.lease("b", "b_1", 1);
+    log.status("b");
+    let renewal = log.0.len() - 2;
+    log.0[renewal].code = 504;
+    log.lease("b", "b_1", 1);
+    let request = &mut log.0.last_mut().unwrap().request_object;
+    request["spec"] = json!({});
+    assert!(log.violated().is_empty(), "{}", log.check());
+}
