@@ -39,8 +39,8 @@ use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::oneshot,
-    task::JoinHandle,
+    sync::oneshot::{self, error::TryRecvError},
+    task::{JoinHandle, JoinSet},
     time::{interval, sleep},
 };
 
@@ -48,8 +48,10 @@ use tokio::{
 const DEADLINE: Duration = Duration::from_mins(1);
 const LEASE: &str = "foo-controller";
 const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
-/// A Foo arrives this often; every other time an earlier one changes too.
+/// A Foo arrives this often.
 const ARRIVAL: Duration = Duration::from_millis(50);
+/// Every other Foo changes after this.
+const CHANGE: Duration = Duration::from_secs(1);
 
 /// `full`, or fewer rounds of the same.
 fn rounds(full: usize, few: usize) -> usize {
@@ -355,20 +357,25 @@ impl Load {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut arrivals = interval(ARRIVAL);
+            let mut requests = JoinSet::new();
             let mut count = 0;
-            while stopped.try_recv() == Err(oneshot::error::TryRecvError::Empty) {
+            while stopped.try_recv() == Err(TryRecvError::Empty) {
                 arrivals.tick().await;
-                let new = foo(&format!("foo-{count}"));
-                foos.create(&PostParams::default(), &new).await.unwrap();
-                if count % 2 == 1 {
-                    let replicas = json!({ "spec": { "replicas": 2 + count % 7 } });
-                    let name = format!("foo-{}", count / 2);
-                    let patch = Patch::Merge(&replicas);
-                    foos.patch(&name, &PatchParams::default(), &patch)
-                        .await
-                        .unwrap();
-                }
+                let foos = foos.clone();
+                requests.spawn(async move {
+                    let name = format!("foo-{count}");
+                    foos.create(&PostParams::default(), &foo(&name)).await?;
+                    if count % 2 == 1 {
+                        sleep(CHANGE).await;
+                        let patch = Patch::Merge(json!({ "spec": { "replicas": 2 + count % 7 } }));
+                        foos.patch(&name, &PatchParams::default(), &patch).await?;
+                    }
+                    Ok::<_, kube::Error>(())
+                });
                 count += 1;
+            }
+            while let Some(answer) = requests.join_next().await {
+                answer.unwrap().unwrap();
             }
             count
         });
@@ -459,7 +466,7 @@ async fn i1_to_i8_hold_through_faults() {
     assert!(report.violations[0].starts_with("I1"), "{report}");
 }
 
-/// Moves the last write of the first leader to after the moment when another user took the Lease.
+/// Moves the first write of the first leader to after the moment when another took the Lease.
 fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
     let version = |event: &AuditEvent| -> Option<u64> {
         event.response_object["metadata"]["resourceVersion"]
@@ -467,8 +474,10 @@ fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
             .parse()
             .ok()
     };
-    let status = |event: &AuditEvent| event.subresource == "status" && event.code == 200;
-    let first = log.iter().position(status).unwrap();
+    let told = |event: &AuditEvent| {
+        (&*event.resource, &*event.subresource, event.code) == ("foos", "status", 200)
+    };
+    let first = log.iter().position(told).unwrap();
     let by = log[first].user.clone();
     let taken = |event: &&AuditEvent| {
         let holder = event.response_object["spec"]["holderIdentity"].as_str();
