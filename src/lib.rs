@@ -70,7 +70,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, term.clone())?;
-    let controller = Controller::new(&client, &config, identity.to_string());
+    let mut controller = Controller::new(&client, &config, identity.to_string());
     let health = health(listener, controller.ready());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
@@ -91,7 +91,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
         }
     };
     drop(drained);
-    let released = election.await;
+    let (released, ()) = tokio::join!(election, controller.finish());
     ended?;
     released.map_err(|_| Died("the election"))??;
     info!("stopped");

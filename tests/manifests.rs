@@ -42,10 +42,9 @@ fn rows_lead_somewhere() {
         .filter(|id| is_id(id))
         .collect();
     let mut cited = BTreeSet::new();
-    for file in sources(&root().join("src"))
-        .into_iter()
-        .chain(sources(&root().join("tests")))
-    {
+    let code = ["src", "tests"].map(|folder| sources(&root().join(folder)));
+    let versions = ["Cargo.toml", "deny.toml"].map(|file| root().join(file));
+    for file in code.into_iter().flatten().chain(versions) {
         let text = fs::read_to_string(&file).unwrap();
         for word in text.split(|c: char| !c.is_ascii_alphanumeric()) {
             // In the name of a test it is in lower case: `q2_workers_reconcile_at_once`.

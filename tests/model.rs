@@ -8,6 +8,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::struct_excessive_bools,
     clippy::print_stdout,
     reason = "a test fails by panicking, and says what it explored"
 )]
@@ -32,10 +33,13 @@ const BOOT: [u64; 3] = [100, 200, 300];
 #[derive(Clone, Copy, Debug)]
 struct Election {
     guard: bool,
+    /// Whether `a` leads already: most of the states are about who was first.
+    led: bool,
     wrong_clock: bool,
     ticks: u64,
     crashes: u8,
     stops: u8,
+    deletions: u8,
     /// How many writes may be on the wire whose senders wait no more.
     late: usize,
 }
@@ -48,6 +52,7 @@ struct State {
     late: Vec<Write>,
     crashes: u8,
     stops: u8,
+    deletions: u8,
     hazards: Hazards,
 }
 
@@ -126,6 +131,8 @@ enum Happens {
     Crash(usize),
     /// A replica is asked to stop, its work being drained.
     Stop(usize),
+    /// Somebody deletes the Lease.
+    Delete,
 }
 
 fn standing(replica: usize) -> Replica {
@@ -207,7 +214,13 @@ impl State {
                 }
             }
             _ if release => return self.step(replica, Event::Released, election),
-            None => What::Create,
+            None => {
+                let sighting = &self.replicas[replica].sighting;
+                if election.guard && sent < sighting.free_at() && !sighting.names(NAMES[replica]) {
+                    return self.ended(replica, sent, Outcome::Failed, election);
+                }
+                What::Create
+            }
             Some(lease) if expired(lease) => What::Acquire(lease.transitions + 1),
             Some(_) => return self.tried(replica, sent, election),
         };
@@ -309,6 +322,12 @@ impl State {
             landed,
             ..new
         });
+        self.outdate(election);
+        true
+    }
+
+    /// The Lease is another than any that was read.
+    fn outdate(&mut self, election: Election) {
         for other in self.late.iter_mut().chain(
             self.replicas
                 .iter_mut()
@@ -320,7 +339,6 @@ impl State {
             // These can do nothing any more.
             self.late.clear();
         }
-        true
     }
 
     fn landed(&mut self, replica: usize, election: Election) {
@@ -361,20 +379,36 @@ impl Model for Election {
     type Action = Happens;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
+        let mut state = State {
             now: 0,
             lease: None,
             replicas: (0..NAMES.len()).map(standing).collect(),
             late: Vec::new(),
             crashes: 0,
             stops: 0,
+            deletions: 0,
             hazards: Hazards::default(),
-        }]
+        };
+        if self.led {
+            state.step(0, Event::Tick, *self);
+            state.landed(0, *self);
+        }
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Happens>) {
         if state.now < self.ticks {
             actions.push(Happens::Tick);
+        }
+        // One that never saw the Lease cannot know that it was there.
+        if let Some(holder) = state.holder()
+            && state.deletions < self.deletions
+            && state
+                .replicas
+                .iter()
+                .all(|it| it.sighting.names(NAMES[holder]))
+        {
+            actions.push(Happens::Delete);
         }
         actions.extend((0..state.late.len()).map(Happens::Late));
         for (replica, it) in state.replicas.iter().enumerate().filter(|(_, it)| !it.done) {
@@ -409,7 +443,7 @@ impl Model for Election {
             Happens::Land(replica) => state.landed(replica, election),
             Happens::GiveUp(replica) => match state.abandon(replica, election)? {
                 Call { write, .. } if write.what == What::Release => {
-                    state.step(replica, Event::Released, election)
+                    state.step(replica, Event::Released, election);
                 }
                 Call { sent, .. } => state.ended(replica, sent, Outcome::Failed, election),
             },
@@ -421,6 +455,11 @@ impl Model for Election {
                 state.abandon(replica, election);
                 state.replicas[replica] = standing(replica);
                 state.crashes += 1;
+            }
+            Happens::Delete => {
+                state.lease = None;
+                state.deletions += 1;
+                state.outdate(election);
             }
             Happens::Stop(replica) => {
                 state.stops += 1;
@@ -439,8 +478,9 @@ impl Model for Election {
                     <= 1
             }),
             Property::always("who acts holds the Lease", |_, state: &State| {
-                (0..NAMES.len())
-                    .all(|replica| !state.acts(replica) || state.holder() == Some(replica))
+                (0..NAMES.len()).all(|replica| {
+                    !state.acts(replica) || state.lease.is_none() || state.holder() == Some(replica)
+                })
             }),
             Property::always("H1", |_, state: &State| !state.hazards.h1),
             Property::always("H2", |_, state: &State| !state.hazards.h2),
@@ -463,23 +503,42 @@ impl Model for Election {
 
 /// Explores everything that may happen, with the guard.
 fn explore(election: Election) {
-    let checker = election.checker().threads(2).spawn_bfs().join();
+    let checker = election
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
     println!("{election:?}: {} states", checker.unique_state_count());
     checker.assert_properties();
 }
 
 const GUARDED: Election = Election {
     guard: true,
+    led: true,
     wrong_clock: true,
     ticks: 3,
     crashes: 0,
     stops: 0,
-    late: 0,
+    deletions: 0,
+    late: 1,
 };
 
 #[test]
+fn one_replica_acts_and_holds_the_lease_whoever_is_first() {
+    explore(Election {
+        led: false,
+        late: 0,
+        ..GUARDED
+    });
+}
+
+#[test]
 fn one_replica_acts_and_holds_the_lease_whatever_is_late() {
-    explore(Election { late: 1, ..GUARDED });
+    explore(Election {
+        ticks: 4,
+        ..GUARDED
+    });
 }
 
 #[test]
@@ -499,29 +558,22 @@ fn one_replica_acts_and_holds_the_lease_whoever_stops() {
 }
 
 #[test]
+fn one_replica_acts_and_holds_the_lease_though_it_is_deleted() {
+    explore(Election {
+        deletions: 1,
+        late: 0,
+        ..GUARDED
+    });
+}
+
+#[test]
 fn without_the_guard_the_hazards_are_there() {
     let bare = Election {
         guard: false,
         wrong_clock: false,
         ticks: 4,
-        crashes: 0,
         stops: 1,
-        late: 1,
-    };
-    let found = |election: Election, hazards: &[&'static str]| {
-        let all = HasDiscoveries::AllOf(hazards.iter().copied().collect());
-        let checker = election
-            .checker()
-            .threads(2)
-            .finish_when(all)
-            .spawn_bfs()
-            .join();
-        for hazard in hazards {
-            let path = checker
-                .discovery(hazard)
-                .unwrap_or_else(|| panic!("no {hazard}"));
-            println!("{hazard}: {:?}", path.into_actions());
-        }
+        ..GUARDED
     };
     found(
         bare,
@@ -542,4 +594,21 @@ fn without_the_guard_the_hazards_are_there() {
         },
         &["H5"],
     );
+}
+
+/// Finds the shortest way into each of these.
+fn found(election: Election, hazards: &[&'static str]) {
+    let all = HasDiscoveries::AllOf(hazards.iter().copied().collect());
+    let checker = election
+        .checker()
+        .threads(2)
+        .finish_when(all)
+        .spawn_bfs()
+        .join();
+    for hazard in hazards {
+        let path = checker
+            .discovery(hazard)
+            .unwrap_or_else(|| panic!("no {hazard}"));
+        println!("{hazard}: {:?}", path.into_actions());
+    }
 }

@@ -24,7 +24,7 @@ use controller::Controller;
 use foo_controller::api::Foo;
 use foos::{audited_alone, foo};
 use gateway::{Gateway, Mode};
-use invariants::{Election, Report};
+use invariants::{Election, Report, version};
 use k8s_openapi::{
     api::{apps::v1::Deployment, coordination::v1::Lease},
     jiff::Timestamp,
@@ -63,6 +63,9 @@ fn rounds(full: usize, few: usize) -> usize {
     }
 }
 
+/// A new leader does what came while there was none, before the next fault.
+const AFTER: Duration = Duration::from_secs(8);
+
 /// The election's times.
 #[derive(Clone, Copy)]
 struct Pace {
@@ -86,7 +89,8 @@ const FAST: Pace = Pace {
 struct Replica {
     user: &'static str,
     pod: usize,
-    gateway: Gateway,
+    /// On its way to the API server, where it may be cut off.
+    gateway: Option<Gateway>,
     process: Controller,
 }
 
@@ -100,21 +104,20 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Starts three replicas that are warm when this returns.
-    async fn start(pace: Pace) -> Self {
+    /// Starts three replicas that are warm when this returns, each behind a gateway if it is to be cut off (which makes it
+    /// slower).
+    async fn start(pace: Pace, gateways: bool) -> Self {
         let cluster = audited_alone().await;
         let client = cluster.client().await;
         let namespace = cluster.namespace("replicas").await;
         let mut replicas = Vec::new();
         for user in USERS {
-            let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of(user)).unwrap();
-            let options = KubeConfigOptions::default();
-            let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .unwrap();
-            config.default_retry = false;
-            let gateway = Gateway::start(config.try_into().unwrap()).await;
-            let process = spawn(&cluster, &namespace, pace, user, 0, &gateway);
+            let gateway = if gateways {
+                Some(gateway(&cluster, user).await)
+            } else {
+                None
+            };
+            let process = spawn(&cluster, &namespace, pace, user, 0, gateway.as_ref());
             replicas.push(Replica {
                 user,
                 pod: 0,
@@ -151,7 +154,7 @@ impl Fleet {
             self.pace,
             user,
             *pod,
-            gateway,
+            gateway.as_ref(),
         );
     }
 
@@ -243,6 +246,7 @@ impl Fleet {
             gateway, process, ..
         } = &self.replicas[old];
         let before = process.logged("standing by");
+        let gateway = gateway.as_ref().unwrap();
         gateway.set(Mode::Cut);
         self.leader(Some(old)).await;
         sleep(longer).await;
@@ -313,13 +317,23 @@ impl Fleet {
     }
 }
 
+/// A gateway that is the same user to the API server.
+async fn gateway(cluster: &Cluster, user: &str) -> Gateway {
+    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of(user)).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let mut config = config.unwrap();
+    config.default_retry = false;
+    Gateway::start(config.try_into().unwrap()).await
+}
+
 fn spawn(
     cluster: &Cluster,
     namespace: &str,
     pace: Pace,
     user: &str,
     pod: usize,
-    gateway: &Gateway,
+    gateway: Option<&Gateway>,
 ) -> Controller {
     let millis = |duration: Duration| format!("{}ms", duration.as_millis());
     Controller::spawn(|command| {
@@ -329,10 +343,15 @@ fn spawn(
             .env("POD_UID", pod.to_string())
             .env("POD_NAMESPACE", namespace)
             .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
-            .args(["--namespace", namespace, "--master", gateway.url()])
+            .args(["--namespace", namespace])
             .args(["--lease-duration", &millis(pace.lease)])
             .args(["--lease-renew-deadline", &millis(pace.renew)])
-            .args(["--lease-retry-period", &millis(pace.retry)]);
+            .args(["--lease-retry-period", &millis(pace.retry)])
+            .args(
+                gateway
+                    .into_iter()
+                    .flat_map(|gateway| ["--master", gateway.url()]),
+            );
     })
 }
 
@@ -399,19 +418,14 @@ fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
     let deployments: HashMap<&str, Timestamp> = created("deployments")
         .map(|event| (foos::subject(event), event.reached.0))
         .collect();
-    created("foos")
-        .map(|event| {
-            let answered = event.reached.0;
-            let deployed = deployments[foos::subject(event)];
-            (
-                answered,
-                deployed
-                    .duration_since(answered)
-                    .try_into()
-                    .unwrap_or_default(),
-            )
-        })
-        .collect()
+    let delay = |event: &AuditEvent| {
+        // It may have been created by a leader that died before the answer came.
+        let deployed = deployments.get(foos::subject(event))?;
+        let answered = event.reached.0;
+        let delay = deployed.duration_since(answered).try_into();
+        Some((answered, delay.unwrap_or_default()))
+    };
+    created("foos").filter_map(delay).collect()
 }
 
 /// The longest delay of a Foo that came in this time.
@@ -423,7 +437,7 @@ fn longest(delays: &[(Timestamp, Duration)], (from, to): (Timestamp, Timestamp))
 /// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults() {
-    let mut fleet = Fleet::start(FAST).await;
+    let mut fleet = Fleet::start(FAST, true).await;
     let load = Load::start(&fleet);
     let mut faults = BTreeMap::new();
     for _ in 0..rounds(20, 5) {
@@ -468,12 +482,6 @@ async fn i1_to_i8_hold_through_faults() {
 
 /// Moves the first write of the first leader to after the moment when another took the Lease.
 fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
-    let version = |event: &AuditEvent| -> Option<u64> {
-        event.response_object["metadata"]["resourceVersion"]
-            .as_str()?
-            .parse()
-            .ok()
-    };
     let told = |event: &AuditEvent| {
         (&*event.resource, &*event.subresource, event.code) == ("foos", "status", 200)
     };
@@ -486,7 +494,12 @@ fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
             && event.code == 200
             && holder.is_some_and(|holder| holder.starts_with(&event.user))
     };
-    let takeover = log.iter().filter(taken).filter_map(version).min().unwrap();
+    let takeover = log
+        .iter()
+        .filter(taken)
+        .filter_map(|event| version(&event.response_object))
+        .min()
+        .unwrap();
     log[first].response_object["metadata"]["resourceVersion"] = (takeover + 1).to_string().into();
     log
 }
@@ -495,7 +508,7 @@ fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
 /// the machine may be busy.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_change_of_leader_costs() {
-    let mut fleet = Fleet::start(DEFAULT).await;
+    let mut fleet = Fleet::start(DEFAULT, false).await;
     let load = Load::start(&fleet);
     sleep(Duration::from_secs(3)).await;
 
@@ -519,6 +532,7 @@ async fn what_a_change_of_leader_costs() {
         let begin = Timestamp::now();
         fleet.kill_leader().await;
         killed.push((begin, Timestamp::now()));
+        sleep(AFTER).await;
     }
 
     let mut restarted = Vec::new();
@@ -531,7 +545,7 @@ async fn what_a_change_of_leader_costs() {
             .process
             .wait_for_log("gained the lease")
             .await;
-        sleep(Duration::from_secs(2)).await;
+        sleep(AFTER).await;
     }
 
     let frozen = fleet.leader(None).await;

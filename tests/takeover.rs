@@ -288,38 +288,26 @@ async fn h6_a_renewal_whose_answer_is_lost_costs_nothing() {
 }
 
 #[tokio::test]
-async fn h12_when_the_lease_is_deleted_one_replica_leads_on() {
+async fn h12_when_the_lease_is_deleted_its_holder_creates_it_again_and_nobody_else_leads() {
     let (namespace, config, leases) = namespace().await;
     let mut replicas: Vec<_> = ["a", "b", "c"]
         .iter()
         .map(|name| Replica::stand(config.clone(), &namespace, name, Pace(1)))
         .collect();
-    let old = leader(&mut replicas).await;
+    let mut old = leader(&mut replicas).await;
     sleep(RETRY).await;
     leases.delete("l", &DeleteParams::default()).await.unwrap();
-    replicas.push(old);
-    eventually(
-        RETRY * 3,
-        "one leader, the one that the Lease names",
-        async || {
-            let leaders: Vec<_> = replicas
-                .iter()
-                .filter(|r| r.is_leader())
-                .map(|r| r.name.clone())
-                .collect();
-            let holder = leases
-                .get("l")
-                .await
-                .ok()
-                .and_then(|lease| lease.spec?.holder_identity);
-            if leaders.len() == 1 && leaders.first() == holder.as_ref() {
-                Ok(())
-            } else {
-                Err((leaders, holder))
-            }
-        },
-    )
-    .await;
+    let again = old
+        .term
+        .wait_for(|term| term.as_ref().is_some_and(|term| term.id() == 2));
+    let others = replicas
+        .iter_mut()
+        .map(|replica| Box::pin(replica.leads(true, DEADLINE)));
+    tokio::select! {
+        again = timeout(RETRY * 2, again) => { again.expect("not created again").unwrap(); }
+        _ = select_all(others) => panic!("two led"),
+    }
+    assert_eq!(holder(&leases).await, old.name);
 }
 
 #[tokio::test]

@@ -71,20 +71,16 @@ pub struct Change<V> {
 pub struct Mark(u32);
 
 impl<V: View> Cache<V> {
-    /// An empty cache for the given namespaces; none stands for all.
+    /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
     #[must_use]
-    pub fn new(namespaces: &[String]) -> Self {
+    pub fn new(scopes: &[Option<String>]) -> Self {
         let scope = |namespace| Scope {
             namespace,
             epoch: 0,
             version: 0,
             synced: false,
         };
-        let scopes = if namespaces.is_empty() {
-            vec![scope(None)]
-        } else {
-            namespaces.iter().cloned().map(Some).map(scope).collect()
-        };
+        let scopes = scopes.iter().cloned().map(scope).collect();
         let state = State {
             objects: HashMap::new(),
             referring: HashMap::new(),
@@ -337,7 +333,7 @@ mod tests {
     }
 
     fn listed(objects: impl IntoIterator<Item = Object<Foo>>) -> Cache<Foo> {
-        let cache = Cache::new(&[]);
+        let cache = Cache::new(&[None]);
         cache.list_begins(0);
         for object in objects {
             cache.apply(0, object);
@@ -356,7 +352,7 @@ mod tests {
     /// Row Q5: in sync when each watch has read its list to the end, and not before.
     #[tokio::test]
     async fn is_in_sync_when_every_list_is_read() {
-        let cache = Cache::<Foo>::new(&["a".into(), "b".into()]);
+        let cache = Cache::<Foo>::new(&[Some("a".into()), Some("b".into())]);
         cache.list_begins(0);
         cache.list_begins(1);
         cache.list_ends(0, 0);
@@ -411,7 +407,7 @@ mod tests {
     /// A list of one namespace says nothing of another.
     #[test]
     fn namespaces_are_listed_apart() {
-        let cache = Cache::<Foo>::new(&["a".into(), "b".into()]);
+        let cache = Cache::<Foo>::new(&[Some("a".into()), Some("b".into())]);
         for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
             cache.list_begins(scope);
             cache.apply(scope, at(namespace, "x", 1, "d"));

@@ -1,4 +1,5 @@
-//! From a Foo to what its Deployment should be, and to the step that gets there. Pure: no client in sight.
+//! From a Foo to what its Deployment should be, and to what is wrong with the one that there is. Pure: no
+//! client in sight.
 
 use k8s_openapi::{
     api::{
@@ -38,17 +39,6 @@ pub struct Desired<'a> {
     image: &'a str,
 }
 
-/// The one thing to do about a Deployment.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// It is not there: create it. A plain create, so that one that the cache has not seen is not taken over.
-    Create(Box<Manifest>),
-    /// It differs: send this strategic merge patch, which holds only what differs.
-    Patch(Value),
-    /// It is as it should be, or is being deleted and can only be waited for.
-    Keep,
-}
-
 impl<'a> Desired<'a> {
     /// What the Foo `key` asks for.
     ///
@@ -74,38 +64,31 @@ impl<'a> Desired<'a> {
         })
     }
 
-    /// What to do, given the Deployment of that name as it is.
+    /// What puts the Deployment of that name right, as a strategic merge patch of just the fields that
+    /// differ (rows R3 and R6); `None` where none does, or where it is on its way out and can only be
+    /// waited for.
     ///
     /// # Errors
     /// [`Error::ResourceExists`] where this Foo does not control it (row R4, invariant I5), and
     /// [`Error::Conflict`] where it was made from a newer Foo than this one (invariant I7).
-    pub fn step(&self, actual: Option<&Snapshot<Deployment>>) -> Result<Step, Error> {
-        let Some(actual) = actual else {
-            return Ok(Step::Create(Box::new(self.manifest())));
-        };
-        if actual
-            .view
-            .owner
-            .as_ref()
-            .is_none_or(|owner| *owner.uid != *self.foo_uid)
-        {
+    pub fn difference(&self, actual: &Snapshot<Deployment>) -> Result<Option<Value>, Error> {
+        let owner = actual.view.owner.as_ref();
+        if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
             return Err(Error::ResourceExists(self.key.name().to_owned()));
         }
         if actual.view.deleting {
-            return Ok(Step::Keep);
+            return Ok(None);
         }
-        if actual
-            .view
-            .foo_generation
-            .is_some_and(|generation| generation > self.generation)
-        {
+        let made_from = actual.view.foo_generation;
+        if made_from.is_some_and(|generation| generation > self.generation) {
             return Err(Error::Conflict);
         }
-        Ok(self.patch(actual).map_or(Step::Keep, Step::Patch))
+        Ok(self.patch(actual))
     }
 
     /// The Deployment, new (rows R1 and R2).
-    fn manifest(&self) -> Manifest {
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
         let labels = self.labels.to_map();
         Manifest {
             metadata: ObjectMeta {
@@ -155,8 +138,7 @@ impl<'a> Desired<'a> {
         }
     }
 
-    /// What puts the Deployment right (rows R3 and R6), with the UID and the resourceVersion that it is
-    /// based on; `None` where nothing differs. What somebody added beside our fields stays.
+    /// With the UID and the resourceVersion that it is based on. What somebody added beside our fields stays.
     fn patch(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
         let Snapshot { version, view } = actual;
         // Taken apart without `..`: a field that is kept must be compared, or not, on purpose.
@@ -204,21 +186,20 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::controller::fixtures::{deployment, foo, snapshot};
+    use crate::controller::{
+        fixtures::{deployment, foo, snapshot},
+        view::Object,
+    };
 
-    /// The step for the fixture Foo and this Deployment.
-    fn step(actual: &crate::controller::view::Object<Deployment>) -> Result<Step, Error> {
+    /// What the fixture Foo finds wrong with this Deployment.
+    fn difference(actual: &Object<Deployment>) -> Result<Option<Value>, Error> {
         let foo = foo();
-        Desired::of(&foo.key, &foo.view, "nginx:latest")
-            .unwrap()
-            .step(Some(&snapshot(actual)))
+        let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
+        desired.difference(&snapshot(actual))
     }
 
-    fn patch(actual: &crate::controller::view::Object<Deployment>) -> Value {
-        match step(actual) {
-            Ok(Step::Patch(patch)) => patch,
-            other => unreachable!("{other:?}"),
-        }
+    fn patch(actual: &Object<Deployment>) -> Value {
+        difference(actual).unwrap().unwrap()
     }
 
     /// Rows R1 and R2, and the generation of invariant I7.
@@ -226,9 +207,7 @@ mod tests {
     fn a_new_deployment_is_as_the_foo_says() {
         let foo = foo();
         let desired = Desired::of(&foo.key, &foo.view, "nginx:1").unwrap();
-        let Ok(Step::Create(manifest)) = desired.step(None) else {
-            unreachable!()
-        };
+        let manifest = desired.manifest();
         let expected: Manifest = serde_saphyr::from_str(
             "
             metadata:
@@ -251,7 +230,7 @@ mod tests {
                 spec: {containers: [{name: nginx, image: 'nginx:1'}]}",
         )
         .unwrap();
-        assert_eq!(*manifest, expected);
+        assert_eq!(manifest, expected);
     }
 
     /// Row A3.
@@ -260,19 +239,17 @@ mod tests {
         let mut foo = foo();
         foo.view.spec.as_mut().unwrap().replicas = None;
         let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
-        let Ok(Step::Create(manifest)) = desired.step(None) else {
-            unreachable!()
-        };
+        let manifest = desired.manifest();
         assert_eq!(manifest.spec.unwrap().replicas, None);
         let mut scaled = deployment();
         scaled.view.replicas = 9;
-        assert_eq!(desired.step(Some(&snapshot(&scaled))).unwrap(), Step::Keep);
+        assert_eq!(desired.difference(&snapshot(&scaled)).unwrap(), None);
     }
 
     /// Invariant I6.
     #[test]
     fn nothing_differs_nothing_is_written() {
-        assert_eq!(step(&deployment()).unwrap(), Step::Keep);
+        assert_eq!(difference(&deployment()).unwrap(), None);
     }
 
     /// Rows R3 and R6: just the fields that differ, based on what was seen.
@@ -328,7 +305,7 @@ mod tests {
         let mut actual = deployment();
         actual.view.replicas = 5;
         actual.view.owner = None;
-        let error = step(&actual).unwrap_err();
+        let error = difference(&actual).unwrap_err();
         assert_eq!(
             error.to_string(),
             "Resource \"web\" already exists and is not managed by Foo"
@@ -337,7 +314,7 @@ mod tests {
 
         let mut actual = deployment();
         actual.view.owner.as_mut().unwrap().uid = "an-earlier-foo".into();
-        assert!(matches!(step(&actual), Err(Error::ResourceExists(_))));
+        assert!(matches!(difference(&actual), Err(Error::ResourceExists(_))));
     }
 
     /// A Deployment that is on its way out cannot be put right; when it is gone, a new one is made.
@@ -346,7 +323,7 @@ mod tests {
         let mut actual = deployment();
         actual.view.replicas = 5;
         actual.view.deleting = true;
-        assert_eq!(step(&actual).unwrap(), Step::Keep);
+        assert_eq!(difference(&actual).unwrap(), None);
     }
 
     /// Invariant I7: a stale cache must not undo what a newer Foo asked for.
@@ -355,9 +332,9 @@ mod tests {
         let mut actual = deployment();
         actual.view.replicas = 5;
         actual.view.foo_generation = Some(3);
-        assert!(matches!(step(&actual), Err(Error::Conflict)));
+        assert!(matches!(difference(&actual), Err(Error::Conflict)));
         actual.view.foo_generation = Some(2);
-        assert!(matches!(step(&actual), Ok(Step::Patch(_))));
+        assert!(difference(&actual).unwrap().is_some());
     }
 
     /// Row R7.

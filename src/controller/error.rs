@@ -32,7 +32,7 @@ pub enum Error {
     Conflict,
 
     /// This replica does not lead (any more): whoever leads goes on.
-    #[error("not leading: the write was not sent")]
+    #[error("not leading: nothing was written")]
     NotLeading,
 
     /// The API server did not do it, for a reason that passes.

@@ -19,7 +19,7 @@ mod tests;
 pub mod view;
 mod watch;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 use kube::Client;
@@ -78,23 +78,19 @@ impl Controller {
     /// is this replica's name in events.
     #[must_use]
     pub fn new(client: &Client, config: &Config, instance: String) -> Self {
+        let scopes = scopes(&config.namespaces);
         let (events, write_events) = Events::new(client.clone(), instance);
         let reconciler = Arc::new(Reconciler {
             client: client.clone(),
-            foos: Arc::new(Cache::new(&config.namespaces)),
-            deployments: Arc::new(Cache::new(&config.namespaces)),
+            foos: Arc::new(Cache::new(&scopes)),
+            deployments: Arc::new(Cache::new(&scopes)),
             image: config.image.clone(),
             events,
         });
         let queue = channel::Sender::new(None);
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events"));
-        let namespaces: Vec<Option<String>> = if config.namespaces.is_empty() {
-            vec![None]
-        } else {
-            config.namespaces.iter().cloned().map(Some).collect()
-        };
-        for (scope, namespace) in namespaces.into_iter().enumerate() {
+        for (scope, namespace) in scopes.into_iter().enumerate() {
             let waker = Waker {
                 queue: queue.subscribe(),
                 foos: Arc::clone(&reconciler.foos),
@@ -144,27 +140,30 @@ impl Controller {
     /// # Errors
     /// [`Died`] when a task ended that never should.
     pub async fn run(
-        mut self,
+        &mut self,
         mut term: channel::Receiver<Option<Term>>,
         stop: impl Future<Output = ()>,
     ) -> Result<(), Died> {
         let mut stop = std::pin::pin!(stop.fuse());
         loop {
             let id = tokio::select! {
-                () = &mut stop => break,
+                () = &mut stop => return Ok(()),
                 died = died(&mut self.tasks) => return Err(died),
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
                 Ended::Lost => info!("the term is over: standing by with warm caches"),
-                Ended::Stopped => break,
+                Ended::Stopped => return Ok(()),
                 Ended::Died(died) => return Err(died),
             }
         }
+    }
+
+    /// Lets the events of the last work be written, for a moment.
+    pub async fn finish(mut self) {
         // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
         drop(self.reconciler);
         let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
-        Ok(())
     }
 
     /// One term: workers on a queue of their own, from the first look at everything to the drain.
@@ -223,6 +222,16 @@ impl Controller {
         }
         work.shutdown().await;
         ended
+    }
+}
+
+/// What is watched by itself: each of the namespaces, or all of them (`None`).
+fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
+    let unique: BTreeSet<_> = namespaces.iter().cloned().map(Some).collect();
+    if unique.is_empty() {
+        vec![None]
+    } else {
+        unique.into_iter().collect()
     }
 }
 

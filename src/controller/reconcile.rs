@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{api::apps::v1::Deployment as Manifest, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{
     cache::{Cache, Snapshot},
-    desired::{Desired, Step},
+    desired::Desired,
     error::Error,
     events::{Event, Events},
     key::Key,
@@ -52,10 +52,7 @@ impl Reconciler {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             return Ok(()); // Row R8.
         };
-        let mut result = self.apply(key, &foo.view).await;
-        if let Ok(deployed) = &mut result {
-            self.retire_predecessors(key, &foo.view, deployed).await?;
-        }
+        let result = self.deploy(key, &foo.view).await;
         let told = self.tell(key, &foo, result.as_ref()).await;
         match (result, told) {
             // What is final is not tried again: it must have been told.
@@ -64,57 +61,43 @@ impl Reconciler {
         }
     }
 
+    /// The Deployment, and none of the Foo's beside it.
+    async fn deploy(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
+        let mut deployed = self.apply(key, foo).await?;
+        if status::is_complete(&deployed.view) {
+            deployed.changed |= self.retire_predecessors(key, foo, &deployed.key).await?;
+        }
+        Ok(deployed)
+    }
+
     /// Creates the Deployment, puts it right, or leaves it as it is (rows R1, R3, R4 and R6).
     async fn apply(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
         let desired = Desired::of(key, foo, &self.image)?;
-        let actual = self.deployments.get(&desired.key);
-        let view = match (desired.step(actual.as_ref())?, actual) {
-            (Step::Create(manifest), _) => {
-                let view = self.create(&desired.key, &manifest).await?;
-                info!(foo = %key, deployment = %desired.key, "created the Deployment");
-                view
-            }
-            (Step::Patch(patch), _) => {
-                let view = self.patch(&desired.key, &patch).await?;
-                info!(foo = %key, deployment = %desired.key, spec = %patch["spec"], "changed the Deployment");
-                view
-            }
-            (Step::Keep, Some(actual)) => {
-                return Ok(Deployed {
-                    key: desired.key,
-                    view: actual.view,
-                    changed: false,
-                });
-            }
-            (Step::Keep, None) => return Err(Error::Conflict),
+        let (view, changed) = match self.deployments.get(&desired.key) {
+            None => (self.create(key, &desired).await?, true),
+            Some(actual) => match desired.difference(&actual)? {
+                None => (actual.view, false),
+                Some(patch) => (self.patch(key, &desired.key, &patch).await?, true),
+            },
         };
         Ok(Deployed {
             key: desired.key,
             view,
-            changed: true,
+            changed,
         })
     }
 
-    /// Deletes what the Foo had under an earlier name, once the new one is available (row R11).
-    async fn retire_predecessors(
-        &self,
-        key: &Key,
-        foo: &Foo,
-        deployed: &mut Deployed,
-    ) -> Result<(), Error> {
-        if !status::is_complete(&deployed.view) {
-            return Ok(());
-        }
+    /// Deletes what the Foo had under an earlier name, once the new one is available (row R11); true if
+    /// there was anything.
+    async fn retire_predecessors(&self, key: &Key, foo: &Foo, new: &Key) -> Result<bool, Error> {
+        let mut retired = false;
         for old in self.deployments.referring(key) {
             let Some(actual) = self.deployments.get(&old) else {
                 continue;
             };
-            let ours = actual
-                .view
-                .owner
-                .as_ref()
-                .is_some_and(|owner| owner.uid == foo.uid);
-            if old == deployed.key || actual.view.deleting || !ours {
+            let owner = actual.view.owner.as_ref();
+            let ours = owner.is_some_and(|owner| owner.uid == foo.uid);
+            if old == *new || actual.view.deleting || !ours {
                 continue;
             }
             let preconditions = Preconditions {
@@ -129,9 +112,9 @@ impl Reconciler {
                 .delete(old.name(), &params)
                 .await?;
             info!(foo = %key, deployment = %old, "deleted the Deployment of the Foo's earlier spec.deploymentName");
-            deployed.changed = true;
+            retired = true;
         }
-        Ok(())
+        Ok(retired)
     }
 
     /// Writes the status where it says something new, and an event where something was done or went
@@ -170,19 +153,22 @@ impl Reconciler {
         }
     }
 
-    async fn create(&self, key: &Key, manifest: &Manifest) -> Result<Arc<Deployment>, Error> {
+    /// A plain create, so that a Deployment that the cache has not seen yet is not taken over.
+    async fn create(&self, foo: &Key, desired: &Desired<'_>) -> Result<Arc<Deployment>, Error> {
+        let key = &desired.key;
         let mark = self.deployments.mark(key);
         let url = Object::<Deployment>::url_path(&(), Some(key.namespace()));
-        let body =
-            serde_json::to_vec(manifest).map_err(|error| Error::Transient(error.to_string()))?;
+        let body = serde_json::to_vec(&desired.manifest())
+            .map_err(|error| Error::Transient(error.to_string()))?;
         let request = Request::new(url)
             .create(&by_us(), body)
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.client.request(request).await?;
+        info!(%foo, deployment = %key, "created the Deployment");
         Ok(self.deployments.observe(answer, mark))
     }
 
-    async fn patch(&self, key: &Key, patch: &Value) -> Result<Arc<Deployment>, Error> {
+    async fn patch(&self, foo: &Key, key: &Key, patch: &Value) -> Result<Arc<Deployment>, Error> {
         let mark = self.deployments.mark(key);
         let params = PatchParams {
             field_manager: by_us().field_manager,
@@ -192,6 +178,7 @@ impl Reconciler {
             .api::<Deployment>(key)
             .patch(key.name(), &params, &Patch::Strategic(patch))
             .await?;
+        info!(%foo, deployment = %key, spec = %patch["spec"], "changed the Deployment");
         Ok(self.deployments.observe(answer, mark))
     }
 

@@ -97,7 +97,7 @@ async fn r7_a_final_failure_waits_for_the_user() {
 /// Row Q4: everything once in a period, spread over it.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {
-    let foos = Arc::new(Cache::new(&[]));
+    let foos = Arc::new(Cache::new(&[None]));
     foos.list_begins(0);
     for number in 0..100 {
         foos.apply(
@@ -203,10 +203,10 @@ fn server() -> FakeServer {
 #[tokio::test(start_paused = true)]
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
-    let controller = Controller::new(&server.client(), &Config::default(), "test".into());
+    let mut controller = Controller::new(&server.client(), &Config::default(), "test".into());
     let ready = controller.ready();
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
-    let running = tokio::spawn(controller.run(term, std::future::pending()));
+    let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
     advance(Duration::from_mins(1)).await;
     sleep(Duration::from_mins(1)).await;
     assert!(!ready());
@@ -227,13 +227,14 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
 async fn no_work_without_a_term() {
     let server = server();
     server.let_deployments.add_permits(1);
-    let controller = Controller::new(&server.client(), &Config::default(), "test".into());
+    let mut controller = Controller::new(&server.client(), &Config::default(), "test".into());
     let ready = controller.ready();
     let (publish, term) = channel::channel(None);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(controller.run(term, async {
+    let stopped = async {
         let _ = stopped.await;
-    }));
+    };
+    let running = tokio::spawn(async move { controller.run(term, stopped).await });
     sleep(Duration::from_mins(1)).await;
     assert!(ready(), "a standby is warm");
     assert_eq!(*server.writes.lock(), []);

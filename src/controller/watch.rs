@@ -95,11 +95,12 @@ pub async fn watch<V: View>(
     }
 }
 
-/// What an API server from before streamed lists says to one; and what is no event at all, about which a
-/// list in pages tells more: kube looks at the HTTP status of that.
+/// What an API server says to a streamed list that is from before them, or that has just learnt of the
+/// resource (429); and what is no event at all, about which a list in pages tells more: kube looks at the
+/// HTTP status of that.
 fn means_no_stream(error: &Error) -> bool {
     match error {
-        Error::Api(status) => matches!(status.code, 400 | 422),
+        Error::Api(status) => matches!(status.code, 400 | 422 | 429),
         Error::SerdeError(_) => true,
         _ => false,
     }

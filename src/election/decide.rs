@@ -5,6 +5,10 @@
 
 use std::time::Duration;
 
+/// How soon after a renewal a dispute may bring about the next. The API server's policies see a new holder milliseconds
+/// late, 100 on a busy machine, and a policy that refuses for ever must not make the leader renew all the time.
+const DISPUTE_PACE: Duration = Duration::from_millis(200);
+
 /// What a Lease says, as far as the election goes.
 ///
 /// `renewed` is compared and never read as a time: another machine's clock says nothing about ours (H5).
@@ -25,30 +29,45 @@ pub struct Record {
 /// The Lease as last seen, and since when (client-go's observedTime, H5).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sighting {
-    /// `None` while the Lease does not exist, and before the first look.
-    pub record: Option<Record>,
-    /// When this record was first seen.
-    pub since: Duration,
+    /// What it says, or said before it was deleted; `None` if it was never seen.
+    record: Option<Record>,
+    exists: bool,
+    /// When this was first seen.
+    since: Duration,
 }
 
 impl Sighting {
-    /// Takes note of what the Lease says at `now`; true when that is news.
+    /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is news.
     pub fn observe(&mut self, now: Duration, record: Option<Record>) -> bool {
-        let news = self.record != record;
+        let exists = record.is_some();
+        let news = exists != self.exists || (exists && record != self.record);
         if news {
-            *self = Self { record, since: now };
+            *self = Self {
+                record: record.or(self.record.take()),
+                exists,
+                since: now,
+            };
         }
         news
     }
 
-    /// When the Lease can be taken, if nothing else is seen of it: at once when nobody holds it, or else when its
-    /// holder has been silent for its whole duration.
+    /// When somebody else than its holder may take the Lease, if nothing else is seen of it: at once when it was
+    /// released, or else when its holder has been silent for its whole duration. Its deletion does not silence the
+    /// holder, which goes on until it notices, and then creates it again (H12).
     #[must_use]
     pub fn free_at(&self) -> Duration {
         match &self.record {
             Some(record) if !record.holder.is_empty() => self.since.saturating_add(record.duration),
             _ => self.since,
         }
+    }
+
+    /// Whether the Lease is this one's, or was when it was deleted.
+    #[must_use]
+    pub fn names(&self, holder: &str) -> bool {
+        self.record
+            .as_ref()
+            .is_some_and(|record| record.holder == holder)
     }
 }
 
@@ -95,6 +114,9 @@ pub enum Event {
         /// The jittered retry period.
         pause: Duration,
     },
+    /// The API server refused a write because somebody else holds the Lease, or because it does not know yet that this
+    /// elector does.
+    Disputed,
     /// The process wants to end, and its work has been drained.
     Stop,
     /// The release is done, or was given up.
@@ -191,6 +213,13 @@ impl Elector {
                 self.next_try = sent.saturating_add(pause);
                 self.tried(sent, outcome);
             }
+            // Not the end of the term: the refusal may be older than it. A renewal tells, because it is conditional.
+            Event::Disputed => {
+                if let Some(held) = &self.held {
+                    let renewed = held.deadline.saturating_sub(self.timing.renew_deadline);
+                    self.next_try = self.next_try.min(renewed + DISPUTE_PACE);
+                }
+            }
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
         }
@@ -236,10 +265,11 @@ impl Elector {
         }
         // A leader renews. A standby takes a Lease that nobody holds, whose holder was silent, or that is its own from
         // before a restart; while its watch works it asks for nothing else.
-        let due = match &lease.record {
-            Some(record) if record.holder == self.me => self.next_try,
-            _ if self.held.is_none() && self.watching => self.next_try.max(lease.free_at()),
-            _ => self.next_try,
+        let asks = self.held.is_some() || !self.watching || lease.names(&self.me);
+        let due = if asks {
+            self.next_try
+        } else {
+            self.next_try.max(lease.free_at())
         };
         let end = self.held.as_ref().map(|held| held.deadline);
         if now < due {

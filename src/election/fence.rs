@@ -3,16 +3,19 @@
 //! A mutation needs a live term, ends with it at the latest, and tells the API server so (`timeout=`), which then drops
 //! it rather than carry it out late. Reads pass: a standby keeps its caches warm. So do events, which tell people what
 //! happened and harm nobody, and reviews, which store nothing.
+//!
+//! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its refusal
+//! is then told to the election, which looks at the Lease anew.
 
 use super::term::Term;
 use futures::future::{self, BoxFuture};
 use http::{
-    Method, Request, Response, Uri,
+    Method, Request, Response, StatusCode, Uri,
     uri::{Parts, PathAndQuery},
 };
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes};
-use kube::client::Body;
+use kube::{client::Body, core::Status};
 use std::{
     error::Error as StdError,
     task::{Context, Poll},
@@ -20,11 +23,15 @@ use std::{
 };
 use tokio::sync::watch;
 use tower::{BoxError, Layer, Service};
+use tracing::info;
 
 /// The longest that any mutation may take; kube's client by itself would wait for ever.
 pub const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A write that was not sent, because this replica does not lead.
+/// What the name of the fencing policy contains.
+const POLICY: &str = "foo-controller-fencing";
+
+/// A write that was not sent, or that the API server refused, because this replica does not lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("refused to write: this replica does not lead")]
 pub struct Refused;
@@ -34,7 +41,7 @@ pub struct Refused;
 #[error("no answer from the API server in {0:?}; the write may or may not have happened")]
 pub struct TimedOut(pub Duration);
 
-/// Whether the fence refused this call, so that nothing was sent.
+/// Whether the fence, or the API server's fencing policy, refused this call: nothing was written.
 #[must_use]
 pub fn is_refused(error: &kube::Error) -> bool {
     let mut source: Option<&(dyn StdError + 'static)> = Some(error);
@@ -95,6 +102,24 @@ fn harmless(path: &str) -> bool {
             | ["apis", "events.k8s.io", _, "namespaces", _, "events", ..]
             | ["apis", "authorization.k8s.io" | "authentication.k8s.io", ..]
     )
+}
+
+/// What the fencing policy says, if this is the answer to a write that it refused.
+///
+/// The code is 403, or 422 where the policy could not be evaluated. The cause's message is the policy's alone, unlike the
+/// Status's, which begins with names that users chose.
+fn denial(code: StatusCode, body: &[u8]) -> Option<String> {
+    if !matches!(code.as_u16(), 403 | 422) {
+        return None;
+    }
+    let details = serde_json::from_slice::<Status>(body).ok()?.details?;
+    let mut messages = details.causes.into_iter().map(|cause| cause.message);
+    messages.find(|message| {
+        let policy = message.strip_prefix("ValidatingAdmissionPolicy '");
+        policy
+            .and_then(|policy| policy.split_once('\''))
+            .is_some_and(|(name, _)| name.contains(POLICY))
+    })
 }
 
 /// Tells the API server to drop the request after `limit`: it takes Go durations, counts from the arrival of the
@@ -165,6 +190,13 @@ where
             fence.limit(&path)?;
             let (parts, body) = reply.await.map_err(Into::into)?.into_parts();
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
+            if let Some(message) = denial(parts.status, &body) {
+                info!("the API server refuses a write, looking at the Lease: {message}");
+                if let Some(term) = &*fence.term.borrow() {
+                    term.dispute();
+                }
+                return Err(Refused.into());
+            }
             Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
         };
         Box::pin(async move {
@@ -184,6 +216,7 @@ mod tests {
         term::Clock,
     };
     use kube::{Client, client::ClientBuilder};
+    use serde_json::json;
     use tokio::time::{Instant, advance};
 
     const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/n/deployments";
@@ -259,6 +292,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn i2_a_mutation_that_waits_its_turn_past_the_deadline_is_not_sent() {
+        let api = FakeApi::new();
+        let term = watch::channel(Some(term(Duration::from_secs(3)))).1;
+        let mut service = FenceLayer::new(term).layer(api.service());
+        let request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
+        let waiting = service.call(request);
+        advance(Duration::from_secs(3)).await;
+        assert!(waiting.await.unwrap_err().is::<Refused>());
+        assert!(uris(api.requests()).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_standby_reads_and_writes_events() {
         let api = FakeApi::new();
         let client = fenced(&api, watch::channel(None).1);
@@ -299,5 +344,29 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_denial_is_known_by_the_policy_alone() {
+        let body = |cause: &str| {
+            let name = "ValidatingAdmissionPolicy 'foo-controller-fencing'";
+            let status = json!({
+                "message": format!("deployments.apps \"{name}\" is forbidden: {cause}"),
+                "details": {"causes": [{"message": cause}]},
+            });
+            serde_json::to_vec(&status).unwrap()
+        };
+        let ours = "ValidatingAdmissionPolicy 'a-foo-controller-fencing-b' with binding 'c' denied request: d";
+        for code in [StatusCode::FORBIDDEN, StatusCode::UNPROCESSABLE_ENTITY] {
+            assert_eq!(denial(code, &body(ours)).as_deref(), Some(ours));
+        }
+        assert_eq!(denial(StatusCode::CONFLICT, &body(ours)), None);
+        for others in [
+            "ValidatingAdmissionPolicy 'foo' with binding 'foo-controller-fencing' denied request: d",
+            "exceeded quota: ValidatingAdmissionPolicy 'foo-controller-fencing'",
+        ] {
+            assert_eq!(denial(StatusCode::FORBIDDEN, &body(others)), None);
+        }
+        assert_eq!(denial(StatusCode::FORBIDDEN, b"<html>"), None);
     }
 }

@@ -43,8 +43,11 @@ pub enum Error {
     /// The API server took the write for one that changes nothing, so nobody else sees it (H11).
     #[error("the write left the Lease as it was (resourceVersion {0})")]
     Unchanged(String),
-    /// A patch whose body is not in memory; kube makes none.
-    #[error("a Lease patch with a streamed body")]
+    /// The Lease was deleted, and its holder may not know yet (H12).
+    #[error("the Lease was deleted; its holder may still act")]
+    Deleted,
+    /// A write whose body is not in memory; kube makes none.
+    #[error("a Lease write with a streamed body")]
     Streamed,
     /// The call took longer than this (H6).
     #[error("no answer from the API server in {0:?}")]
@@ -133,26 +136,30 @@ impl LeaseGuardLayer {
     }
 
     /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up.
+    /// A Lease that was deleted is created again by its holder, or by anybody once that has been silent (H12).
     fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
-        let call = Call::of(&request);
-        if !matches!(call, Call::Patch { .. }) {
+        let mut call = Call::of(&request);
+        if !matches!(call, Call::Patch { .. } | Call::Create) {
             return Ok((call, request));
         }
-        let base = self
-            .seen
-            .lock()
-            .read
-            .take()
-            .ok_or(Error::WriteWithoutRead)?;
         let (parts, body) = request.into_parts();
         let body = body
             .collect_bytes()
             .now_or_never()
             .ok_or(Error::Streamed)??;
-        let mut patch: Value = serde_json::from_slice(&body)?;
-        patch["metadata"]["resourceVersion"] = base.clone().into();
-        let body = Body::from(serde_json::to_vec(&patch)?);
-        Ok((Call::Patch { base }, Request::from_parts(parts, body)))
+        let mut write: Value = serde_json::from_slice(&body)?;
+        let mut seen = self.seen.lock();
+        if let Call::Patch { base } = &mut call {
+            *base = seen.read.take().ok_or(Error::WriteWithoutRead)?;
+            write["metadata"]["resourceVersion"] = base.clone().into();
+        } else {
+            let by = write["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            if self.clock.now() < seen.sighting.free_at() && !seen.sighting.names(by) {
+                return Err(Error::Deleted.into());
+            }
+        }
+        let body = Body::from(serde_json::to_vec(&write)?);
+        Ok((call, Request::from_parts(parts, body)))
     }
 
     /// Looks at the reply to a request for the Lease.
@@ -289,7 +296,7 @@ mod tests {
     use crate::election::fake::{FakeApi, Mood};
     use kube::{
         Api,
-        api::{Patch, PatchParams},
+        api::{Patch, PatchParams, PostParams},
         client::ClientBuilder,
     };
     use serde_json::json;
@@ -441,6 +448,31 @@ mod tests {
                 "{spec}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h12_a_lease_that_was_deleted_is_its_holders_for_a_lease_more() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (_, leases) = guarded(&api);
+        leases.get("l").await.unwrap();
+        advance(DURATION).await;
+        api.delete();
+        assert!(leases.get("l").await.is_err());
+        let create = async |holder: &str| {
+            let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": holder}});
+            let lease = serde_json::from_value(lease).unwrap();
+            leases.create(&PostParams::default(), &lease).await
+        };
+        advance(DURATION - Duration::from_millis(1)).await;
+        let refused = create("a").await.unwrap_err().to_string();
+        assert!(refused.contains("may still act"), "{refused}");
+        create("b").await.unwrap();
+
+        api.delete();
+        assert!(leases.get("l").await.is_err());
+        advance(DURATION).await;
+        create("a").await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,8 +31,12 @@ use kube::{
 };
 use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
 use lease_guard::LeaseGuardLayer;
-use std::{pin::pin, time::Duration};
-use tokio::{sync::watch, task::JoinSet, time};
+use std::{pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time,
+};
 use tracing::{debug, info, warn};
 
 /// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often.
@@ -125,6 +129,8 @@ struct Standing {
     announcer: Announcer,
     term: watch::Sender<Option<Term>>,
     published: Option<Held>,
+    /// The fence tells here that the API server refused a write by its fencing policy.
+    disputes: Arc<Notify>,
     identity: Identity,
     name: String,
     /// `namespace/name`, for logs.
@@ -170,6 +176,7 @@ impl Standing {
             leases: Api::namespaced(client, &namespace),
             term,
             published: None,
+            disputes: Arc::default(),
             identity,
             lease: format!("{namespace}/{name}"),
             name,
@@ -206,6 +213,7 @@ impl Standing {
                         seen = next(&mut watch, &self.leases, &self.name), if self.published.is_none() => {
                             self.watched(seen)
                         }
+                        () = self.disputes.notified(), if self.published.is_some() => Event::Disputed,
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
@@ -227,8 +235,10 @@ impl Standing {
             return;
         }
         let held = self.elector.held().cloned();
-        let term =
-            |held: &Held| Term::new(held.id, held.transitions, held.deadline, self.clock.clone());
+        let term = |held: &Held| {
+            Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
+                .disputed_to(Arc::clone(&self.disputes))
+        };
         self.term.send_replace(held.as_ref().map(term));
         let before = std::mem::replace(&mut self.published, held.clone());
         if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
@@ -239,10 +249,10 @@ impl Standing {
         }) = before
         {
             if !stopping {
-                let why = if self.trouble.is_empty() {
-                    "not renewed in time"
-                } else {
-                    &self.trouble
+                let why = match &held {
+                    Some(_) => "deleted or taken meanwhile, and acquired again",
+                    None if self.trouble.is_empty() => "not renewed in time",
+                    None => &self.trouble,
                 };
                 warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
             }
@@ -265,6 +275,11 @@ impl Standing {
             Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
                 self.outcome(lease)
             }
+            // Another was faster (H1, H10).
+            Ok(Err(
+                LockError::AcquireLease(kube::Error::Api(status))
+                | LockError::CreateLease(kube::Error::Api(status)),
+            )) if status.code == 409 => Outcome::Failed,
             Ok(Err(error)) => self.failed(&reason(&error)),
             Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
         };

@@ -4,6 +4,7 @@
 //! lease wakes up deposed, whatever its timers and its wall clock say.
 
 use std::{fmt, sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 /// A clock that never goes back, in time since some fixed instant.
 #[derive(Clone)]
@@ -43,6 +44,7 @@ pub struct Term {
     /// `None`: no election is held, so nobody can take over.
     deadline: Option<Duration>,
     clock: Clock,
+    disputes: Arc<Notify>,
 }
 
 impl Term {
@@ -54,7 +56,19 @@ impl Term {
             transitions,
             deadline: Some(deadline),
             clock,
+            disputes: Arc::default(),
         }
+    }
+
+    /// Where [`dispute`](Self::dispute) is heard.
+    #[must_use]
+    pub(super) fn disputed_to(self, disputes: Arc<Notify>) -> Self {
+        Self { disputes, ..self }
+    }
+
+    /// Tells the election that the API server does not take this term for one.
+    pub(super) fn dispute(&self) {
+        self.disputes.notify_one();
     }
 
     /// The term of a process that stands in no election (`--leader-election=false`): it never ends.
@@ -65,6 +79,7 @@ impl Term {
             transitions: 0,
             deadline: None,
             clock: Clock::boottime(),
+            disputes: Arc::default(),
         }
     }
 

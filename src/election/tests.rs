@@ -236,3 +236,36 @@ async fn h4_a_standby_releases_nothing() {
     a.task.await.unwrap();
     assert_eq!(api.spec(), spec);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disputed_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    let term = a.term.borrow_and_update().clone().unwrap();
+    api.requests();
+    // More often than a renewal is due, for less than the time in which one is.
+    for _ in 0..100 {
+        term.dispute();
+        advance(Duration::from_millis(10)).await;
+    }
+    let renewals = api.requests();
+    let renewals = renewals.iter().filter(|seen| seen.method == Method::PATCH);
+    assert!((4..=5).contains(&renewals.count()), "at a gentle pace");
+    assert!(a.term.has_changed().unwrap());
+    assert_eq!(a.id(), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    advance(RETRY / 2).await;
+    let term = a.term.borrow().clone().unwrap();
+    api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
+    term.dispute();
+    a.leads(false, SOON).await;
+    a.leads(true, LEASE + RETRY * 2).await;
+    assert_eq!(a.id(), Some(2));
+}

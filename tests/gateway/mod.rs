@@ -88,6 +88,8 @@ impl Gateway {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                // Or a short answer waits for the acknowledgement of the one before.
+                stream.set_nodelay(true).unwrap();
                 connections.spawn(connection.clone().serve(stream));
                 while connections.try_join_next().is_some() {}
             }

@@ -8,13 +8,12 @@
 //! What the log cannot tell is counted, not judged: a write whose answer failed may have been made ([`Report::unknown`]),
 //! and of a request there is the time at which it arrived, not the one at which it was sent. So I2 grants each request
 //! [`ON_ITS_WAY`], and cannot be judged where something holds requests back for longer.
+#![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     reason = "a test fails by panicking"
 )]
-
-mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,7 +31,7 @@ use serde_json::Value;
 use crate::cluster::AuditEvent;
 
 /// What carries the generation that I7 is about.
-const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
+pub const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
 
 /// How long after the deadline a write may arrive that was sent before: the machine may be busy.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
@@ -487,7 +486,8 @@ fn subject(event: &AuditEvent) -> &str {
     }
 }
 
-fn version(object: &Value) -> Option<u64> {
+/// The resourceVersion of an object, or the one that a request is conditional on.
+pub fn version(object: &Value) -> Option<u64> {
     object["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }
 

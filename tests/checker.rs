@@ -1,9 +1,27 @@
-//! A log without fault has no violation, and one fault is found as the violation of its invariant.
+//! The checker of the invariants proves itself: a log without fault has no violation, one fault is found as the violation of
+//! its invariant; and the log of real replicas passes, until one of them writes behind the fence.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it examined"
+)]
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use serde_json::json;
+mod cluster;
+mod controller;
+mod foos;
+mod invariants;
 
-use super::*;
+use std::time::Duration;
+
+use cluster::{AuditEvent, eventually};
+use controller::Controller;
+use foo_controller::api::Foo;
+use foos::DEADLINE;
+use invariants::{Election, GENERATION, Report, check, unsettled, version};
+use k8s_openapi::{
+    api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
+};
+use serde_json::{Value, json};
 
 /// A log that grows by one request a second and one resourceVersion a write.
 #[derive(Default)]
@@ -292,4 +310,72 @@ fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
     let request = &mut log.0.last_mut().unwrap().request_object;
     request["spec"] = json!({});
     assert!(log.violated().is_empty(), "{}", log.check());
+}
+
+/// A replica that has left writes.
+#[tokio::test]
+async fn a_real_log_is_good_until_a_deposed_replica_writes() {
+    let cluster = foos::audited_alone().await;
+    let election = Election {
+        users: ["replica-1".to_owned(), "replica-2".to_owned()].into(),
+        lease: "foo-controller".to_owned(),
+        renew_deadline: Duration::from_secs(10),
+    };
+    let replica = |user: &str| {
+        Controller::spawn(|command| {
+            command
+                .env("KUBECONFIG", cluster.kubeconfig_of(user))
+                .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
+                .env("POD_NAME", user);
+        })
+    };
+    let apply = async |replicas: u32| {
+        for name in ["f", "g"] {
+            let foo = json!({
+                "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": {"name": name},
+                "spec": {"deploymentName": name, "replicas": replicas},
+            });
+            let applied = cluster
+                .kubectl_stdin(&["apply", "-f", "-"], &foo.to_string())
+                .await;
+            applied.success();
+        }
+        let replicas = format!("{replicas} {replicas}");
+        eventually(DEADLINE, "the Deployments follow", async || {
+            let get = [
+                "get",
+                "deployments",
+                "-o",
+                "jsonpath={.items[*].spec.replicas}",
+            ];
+            let seen = cluster.kubectl(&get).await.success();
+            if seen == replicas { Ok(()) } else { Err(seen) }
+        })
+        .await;
+    };
+    let mut first = replica("replica-1");
+    apply(1).await;
+    let _second = replica("replica-2");
+    assert_eq!(first.stop().await, 0);
+    apply(2).await;
+    let report = check(&cluster.audit(), &election, &[]);
+    println!("a hand-over: {report}");
+    assert!(report.violations.is_empty(), "{report}");
+    assert!(report.terms == 2 && report.writes >= 8, "{report}");
+
+    let kubeconfig = cluster.kubeconfig_of("replica-1");
+    let label = r#"{"metadata": {"labels": {"written-by": "deposed"}}}"#;
+    let patch = [
+        "--kubeconfig",
+        kubeconfig.to_str().unwrap(),
+        "patch",
+        "deployment",
+        "f",
+        "-p",
+        label,
+    ];
+    cluster.kubectl(&patch).await.success();
+    let report = check(&cluster.audit(), &election, &[]);
+    let invariants: Vec<_> = report.violations.iter().map(|line| &line[..2]).collect();
+    assert_eq!(invariants, ["I1", "I2"], "{report}");
 }

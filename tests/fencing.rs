@@ -1,0 +1,665 @@
+//! Server-side fencing (`deploy/components/fencing`) on a real API server: who is refused what, how soon, and what the
+//! controller makes of it. Beyond hazard H6: it holds whatever a deposed leader believes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::large_futures,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod cluster;
+mod controller;
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use cluster::{AuditEvent, Cluster, Options, eventually, shared};
+use controller::Controller;
+use foo_controller::{
+    api::{Foo, FooSpec, FooStatus},
+    election::Identity,
+};
+use http::{HeaderName, HeaderValue};
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    core::Status,
+};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, OnceCell};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const NAMESPACE: &str = "foo-system";
+const ACCOUNT: &str = "system:serviceaccount:foo-system:foo-controller";
+const LEASE: &str = "foo-controller";
+const POLICY: &str = "ValidatingAdmissionPolicy 'foo-controller-fencing'";
+const UID: &str = "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80";
+
+/// A pod's name and UID.
+type Pod<'a> = (&'a str, &'a str);
+const A: Pod = ("pod-a", "uid-a");
+const B: Pod = ("pod-b", "uid-b");
+
+/// `deploy/` with the component, by an overlay as anybody would write it.
+async fn install(cluster: &Cluster) {
+    let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = overlay.path().canonicalize().unwrap();
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    let deploy = format!(
+        "{}{}",
+        "../".repeat(path.components().count() - 1),
+        deploy.strip_prefix("/").unwrap().display()
+    );
+    let kustomization = json!({
+        "resources": [deploy],
+        "components": [format!("{deploy}/components/fencing")],
+    });
+    std::fs::write(path.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+    let overlay = path.to_str().unwrap();
+    cluster.kubectl(&["apply", "-k", overlay]).await.success();
+    let crd = "crd/foos.samplecontroller.k8s.io";
+    let wait = ["wait", "--for=condition=Established", "--timeout=30s", crd];
+    cluster.kubectl(&wait).await.success();
+}
+
+/// The shared server with the policy, and the only user of its one Lease. In `default`, the Foo `f` controls the
+/// Deployment `owned`, and nobody controls `free`.
+struct Bench {
+    foo: Foo,
+    leases: Api<Lease>,
+    _alone: tokio::sync::MutexGuard<'static, ()>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        static ALONE: Mutex<()> = Mutex::const_new(());
+        static INSTALLED: OnceCell<()> = OnceCell::const_new();
+        let alone = ALONE.lock().await;
+        let admin = shared().client().await;
+        INSTALLED
+            .get_or_init(async || {
+                install(shared()).await;
+                let spec = FooSpec {
+                    deployment_name: "owned".into(),
+                    replicas: Some(1),
+                };
+                let foos: Api<Foo> = Api::default_namespaced(admin.clone());
+                let foo = Foo::new("f", spec);
+                let foo = foos.create(&PostParams::default(), &foo).await.unwrap();
+                let deployments: Api<Deployment> = Api::default_namespaced(admin.clone());
+                for (name, foo) in [("owned", Some(&foo)), ("free", None)] {
+                    let new = deployment(name, foo);
+                    deployments
+                        .create(&PostParams::default(), &new)
+                        .await
+                        .unwrap();
+                }
+            })
+            .await;
+        let foos: Api<Foo> = Api::default_namespaced(admin.clone());
+        let bench = Self {
+            foo: foos.get("f").await.unwrap(),
+            leases: Api::namespaced(admin, NAMESPACE),
+            _alone: alone,
+        };
+        bench.create_lease().await;
+        bench.refused_to(A, "").await;
+        bench
+    }
+
+    /// Makes sure that there is a Lease; nobody holds it.
+    async fn create_lease(&self) {
+        let lease = serde_json::from_value(json!({"metadata": {"name": LEASE}})).unwrap();
+        let created = self.leases.create(&PostParams::default(), &lease).await;
+        if let Err(error) = created {
+            assert!(
+                matches!(&error, kube::Error::Api(status) if status.code == 409),
+                "{error}"
+            );
+            self.held_by(None).await;
+        }
+    }
+
+    async fn held_by(&self, holder: Option<&str>) {
+        let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder}}));
+        let params = PatchParams::default();
+        self.leases.patch(LEASE, &params, &spec).await.unwrap();
+    }
+
+    /// The controller's account, with a token bound to this pod.
+    async fn pod(&self, (name, uid): Pod<'_>) -> Client {
+        let extra = "impersonate-extra-authentication.kubernetes.io%2f";
+        impersonate(&[
+            ("impersonate-user", ACCOUNT),
+            (&format!("{extra}pod-name"), name),
+            (&format!("{extra}pod-uid"), uid),
+        ])
+        .await
+    }
+
+    /// Waits until the API server admits this pod's write of a Foo's Deployment.
+    async fn admitted(&self, pod: Pod<'_>) {
+        let client = self.pod(pod).await;
+        eventually(DEADLINE, &format!("{pod:?} is admitted"), async || {
+            self.write(&client, Write::Change).await
+        })
+        .await;
+    }
+
+    /// Waits until the API server refuses it, with these words.
+    async fn refused_to(&self, pod: Pod<'_>, words: &str) {
+        let client = self.pod(pod).await;
+        eventually(
+            DEADLINE,
+            &format!("{pod:?} is refused"),
+            async || match self.write(&client, Write::Change).await {
+                Err(refused) if is_fenced(&refused) && refused.message.contains(words) => Ok(()),
+                other => Err(other),
+            },
+        )
+        .await;
+    }
+
+    /// Has all of it judged, and nothing done.
+    async fn write(&self, client: &Client, write: Write) -> Result<(), Box<Status>> {
+        let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+        let post = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let patch = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let create = async |new| deployments.create(&post, &new).await.map(drop);
+        let merge = async |name: &str, change: Value| {
+            let change = Patch::Merge(change);
+            deployments.patch(name, &patch, &change).await.map(drop)
+        };
+        let owned_by = |owners: Value| json!({"metadata": {"ownerReferences": owners}});
+        let owner = self.foo.controller_owner_ref(&()).unwrap();
+        let scale = json!({"spec": {"replicas": 3}});
+        let done = match write {
+            Write::Create => create(deployment("new", Some(&self.foo))).await,
+            Write::CreateFree => create(deployment("new", None)).await,
+            Write::Change => merge("owned", scale).await,
+            Write::ChangeFree => merge("free", scale).await,
+            Write::Adopt => merge("free", owned_by(json!([owner]))).await,
+            Write::Disown => merge("owned", owned_by(Value::Null)).await,
+            Write::Delete(name) => {
+                let params = DeleteParams::default().dry_run();
+                deployments.delete(name, &params).await.map(drop)
+            }
+            Write::Status => {
+                let foos: Api<Foo> = Api::default_namespaced(client.clone());
+                let mut foo = self.foo.clone();
+                foo.status = Some(FooStatus::default());
+                let updated = foos.replace_subresource::<Foo>("status", "f", &post, &foo);
+                updated.await.map(drop)
+            }
+        };
+        done.map_err(|error| match error {
+            kube::Error::Api(status) => status,
+            other => panic!("{other}"),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Write {
+    Create,
+    Change,
+    Adopt,
+    Disown,
+    Delete(&'static str),
+    Status,
+    CreateFree,
+    ChangeFree,
+}
+
+/// What the policy judges.
+const FENCED: [Write; 6] = [
+    Write::Create,
+    Write::Change,
+    Write::Adopt,
+    Write::Disown,
+    Write::Delete("owned"),
+    Write::Status,
+];
+/// What it does not.
+const FREE: [Write; 3] = [Write::CreateFree, Write::ChangeFree, Write::Delete("free")];
+
+fn deployment(name: &str, foo: Option<&Foo>) -> Deployment {
+    let owners: Vec<_> = foo
+        .and_then(|foo| foo.controller_owner_ref(&()))
+        .into_iter()
+        .collect();
+    let labels = json!({"app": "a"});
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "ownerReferences": owners},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        },
+    }))
+    .unwrap()
+}
+
+async fn impersonate(headers: &[(&str, &str)]) -> Client {
+    let mut config = shared().kube_config().await;
+    config.default_namespace = "default".into();
+    for (name, value) in headers {
+        let name: HeaderName = name.parse().unwrap();
+        config
+            .headers
+            .push((name, HeaderValue::from_str(value).unwrap()));
+    }
+    config.try_into().unwrap()
+}
+
+fn is_fenced(refused: &Status) -> bool {
+    refused.code == 403 && refused.message.contains(POLICY)
+}
+
+#[tokio::test]
+async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
+    let bench = Bench::new().await;
+    bench.held_by(Some("pod-a_uid-a")).await;
+    bench.admitted(A).await;
+    bench
+        .refused_to(
+            B,
+            "\"pod-b_uid-b\" does not hold the Lease foo-system/foo-controller: \"pod-a_uid-a\" does",
+        )
+        .await;
+    let (a, b) = (bench.pod(A).await, bench.pod(B).await);
+    let renamed = bench.pod(("pod-a", "uid-b")).await;
+    let pending = bench.pod(("pod-a_uid-a", "")).await;
+    let bare = impersonate(&[("impersonate-user", ACCOUNT)]).await;
+    for write in FENCED {
+        bench.write(&a, write).await.unwrap();
+        for other in [&b, &renamed, &pending, &bare] {
+            let refused = bench.write(other, write).await.unwrap_err();
+            assert!(is_fenced(&refused), "{write:?}: {refused:?}");
+        }
+    }
+    let refused = bench.write(&bare, Write::Change).await.unwrap_err();
+    let words = "not bound to a pod";
+    assert!(refused.message.contains(words), "{}", refused.message);
+    for write in FREE {
+        for any in [&a, &b, &bare] {
+            bench.write(any, write).await.unwrap();
+        }
+    }
+    // The other ways to scale or delete are closed by RBAC.
+    let deployments: Api<Deployment> = Api::default_namespaced(a.clone());
+    let scale = Patch::Merge(json!({"spec": {"replicas": 3}}));
+    let params = PatchParams::default();
+    for refused in [
+        deployments
+            .patch_scale("owned", &params, &scale)
+            .await
+            .map(drop),
+        deployments
+            .delete_collection(&DeleteParams::default(), &kube::api::ListParams::default())
+            .await
+            .map(drop),
+    ] {
+        let Err(kube::Error::Api(refused)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(refused.code == 403 && !is_fenced(&refused), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_nobody_holds_lets_nobody_write() {
+    let bench = Bench::new().await;
+    for holder in [Some(""), None] {
+        bench.held_by(Some("pod-a_uid-a")).await;
+        bench.admitted(A).await;
+        bench.held_by(holder).await;
+        bench.refused_to(A, "foo-controller: nobody does").await;
+        let a = bench.pod(A).await;
+        for write in FENCED {
+            assert!(is_fenced(&bench.write(&a, write).await.unwrap_err()));
+        }
+    }
+}
+
+/// Whoever holds the Lease, and without any: with `parameterNotFoundAction: Deny`, all Deployments of the cluster would be
+/// frozen then.
+#[tokio::test]
+async fn nobody_else_is_judged() {
+    let bench = Bench::new().await;
+    let gc = "system:serviceaccount:kube-system:generic-garbage-collector";
+    let namesake = "system:serviceaccount:default:foo-controller";
+    let mut others = Vec::new();
+    for user in ["somebody", gc, namesake] {
+        let group = ("impersonate-group", "system:masters");
+        others.push(impersonate(&[("impersonate-user", user), group]).await);
+    }
+    let judged = async || {
+        for other in &others {
+            for write in FENCED.into_iter().chain(FREE) {
+                bench.write(other, write).await.unwrap();
+            }
+        }
+    };
+    judged().await;
+    bench.held_by(None).await;
+    bench.refused_to(A, "nobody does").await;
+    judged().await;
+    let delete = DeleteParams::default();
+    bench.leases.delete(LEASE, &delete).await.unwrap();
+    // Nobody leads either, and nobody can begin to before there is a Lease again.
+    bench.admitted(A).await;
+    judged().await;
+    bench.create_lease().await;
+    bench.refused_to(A, "nobody does").await;
+}
+
+/// H9: CEL shortens the name as [`Identity`] does.
+#[tokio::test]
+async fn h9_a_long_identity_is_the_same_on_both_sides() {
+    let bench = Bench::new().await;
+    let names = [90, 91, 92, 253].map(|length| "p".repeat(length));
+    for name in &names {
+        let identity = Identity::new(name, UID).unwrap();
+        bench.held_by(Some(identity.as_str())).await;
+        bench.admitted((name, UID)).await;
+        bench.refused_to((name, "another"), "").await;
+        bench.refused_to((&name[..90 - 1], UID), "").await;
+    }
+}
+
+/// How long after the Lease changed hands the API server still goes by the old holder.
+#[tokio::test]
+async fn a_hand_over_is_seen_within_milliseconds() {
+    let bench = Bench::new().await;
+    let clients = [bench.pod(A).await, bench.pod(B).await];
+    let holders = ["pod-a_uid-a", "pod-b_uid-b"];
+    bench.held_by(Some(holders[0])).await;
+    bench.admitted(A).await;
+    let (mut overstays, mut waits) = (Vec::new(), Vec::new());
+    for round in 1..=50 {
+        let (new, old) = (round % 2, (round + 1) % 2);
+        bench.held_by(Some(holders[new])).await;
+        let changed = Instant::now();
+        let old = async {
+            let mut admitted = Duration::ZERO;
+            loop {
+                let sent = changed.elapsed();
+                if bench.write(&clients[old], Write::Change).await.is_err() {
+                    return admitted;
+                }
+                admitted = sent;
+            }
+        };
+        let new = async {
+            while bench.write(&clients[new], Write::Change).await.is_err() {}
+            changed.elapsed()
+        };
+        let both = async { tokio::join!(old, new) };
+        let (overstay, wait) = tokio::time::timeout(DEADLINE, both).await.unwrap();
+        overstays.push(overstay);
+        waits.push(wait);
+    }
+    for (what, times) in [
+        ("last write of the old holder sent", &mut overstays),
+        ("first write of the new holder answered", &mut waits),
+    ] {
+        times.sort_unstable();
+        println!(
+            "{what} {:?} (median), {:?} (most) after the Lease's change, {} hand-overs",
+            times[times.len() / 2],
+            times[times.len() - 1],
+            times.len()
+        );
+    }
+}
+
+/// The whole life of a Foo under the policy, with the rights that `deploy/` gives and no others: all that it needs, and
+/// nothing that it does not. In between, somebody takes the Lease by hand.
+#[tokio::test]
+async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
+    let cluster = Cluster::start(Options {
+        audit: true,
+        controllers: true,
+    });
+    install(&cluster).await;
+    let admin = cluster.client().await;
+    let mut controller = controller_in_a_pod(&cluster).await;
+    controller.wait_for_log("gained the lease").await;
+
+    let foos: Api<Foo> = Api::default_namespaced(admin.clone());
+    let deployments: Api<Deployment> = Api::default_namespaced(admin.clone());
+    let ready = async |name: &str, replicas: i32| {
+        eventually(DEADLINE, &format!("{name} has {replicas}"), async || {
+            let status = foos.get("f").await.unwrap().status.unwrap_or_default();
+            let serves = status.deployment_name.as_deref() == Some(name);
+            if serves && status.available_replicas == Some(replicas) {
+                Ok(())
+            } else {
+                Err(status)
+            }
+        })
+        .await;
+    };
+    let set = async |name: &str, replicas: i32| {
+        let spec = json!({"spec": {"deploymentName": name, "replicas": replicas}});
+        let patched = foos
+            .patch("f", &PatchParams::default(), &Patch::Merge(spec))
+            .await;
+        patched.unwrap();
+    };
+    let gone = async |name: &str| {
+        eventually(DEADLINE, &format!("{name} is gone"), async || {
+            deployments.get_opt(name).await.unwrap().map_or(Ok(()), Err)
+        })
+        .await;
+    };
+    let spec = FooSpec {
+        deployment_name: "first".into(),
+        replicas: Some(1),
+    };
+    let new = Foo::new("f", spec);
+    foos.create(&PostParams::default(), &new).await.unwrap();
+    ready("first", 1).await;
+    set("first", 2).await;
+    ready("first", 2).await;
+    set("second", 2).await;
+    ready("second", 2).await;
+    gone("first").await;
+
+    // The Lease is taken by hand.
+    let leases: Api<Lease> = Api::namespaced(admin.clone(), NAMESPACE);
+    let hold = async |holder: Option<&str>| {
+        let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder}}));
+        leases
+            .patch(LEASE, &PatchParams::default(), &spec)
+            .await
+            .unwrap();
+    };
+    hold(Some("intruder")).await;
+    set("second", 3).await;
+    // Its first write may still have been let in; the one after that is not.
+    eventually(DEADLINE, "a write is refused", async || {
+        let drift = uuid::Uuid::new_v4().to_string();
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"controller": drift}}}));
+        deployments
+            .patch("second", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        let audit = cluster.audit();
+        audit.iter().any(is_refused).then_some(()).ok_or(())
+    })
+    .await;
+    let lost = controller.wait_for_log("lost the lease").await;
+    assert!(lost.contains("intruder holds it"), "{lost}");
+    controller.wait_for_log("standing by").await;
+
+    hold(None).await;
+    ready("second", 3).await;
+    assert_eq!(controller.stop().await, 0);
+    assert_eq!(controller.logged("gained the lease"), 2);
+    assert_eq!(
+        controller.logged("lost the lease"),
+        1,
+        "nothing stale deposed the new leader"
+    );
+    assert_right_requests(&cluster).await;
+    assert_well_typed(&cluster).await;
+}
+
+/// Our account's request that was refused.
+fn is_refused(event: &AuditEvent) -> bool {
+    event.code == 403 && event.user == ACCOUNT
+}
+
+/// The policy alone refused anything, no user was told, and every right was of use.
+async fn assert_right_requests(cluster: &Cluster) {
+    let audit: Vec<_> = cluster
+        .audit()
+        .into_iter()
+        .filter(|event| event.user == ACCOUNT)
+        .collect();
+    println!(
+        "writes refused by the API server: {}",
+        audit.iter().filter(|event| is_refused(event)).count()
+    );
+    for event in &audit {
+        let message = event.response_object["message"]
+            .as_str()
+            .unwrap_or_default();
+        assert!(event.code != 403 || message.contains(POLICY), "{event:?}");
+        let told = event.request_object["status"].to_string();
+        assert!(!told.contains("Rejected"), "not the Foo's fault: {told}");
+    }
+    let mut used = used(&audit);
+    used.retain(|right| !NEEDED_ELSEWHERE.contains(&&**right));
+    assert_eq!(used, granted(cluster).await);
+}
+
+/// kube-controller-manager has looked at the policy's expressions and has no complaint.
+async fn assert_well_typed(cluster: &Cluster) {
+    let policy = "validatingadmissionpolicy/foo-controller-fencing";
+    let status = ["get", policy, "-o=jsonpath={.status}"];
+    let status = cluster.kubectl(&status).await.success();
+    assert!(
+        status.contains("observedGeneration") && !status.contains("expressionWarnings"),
+        "{status}"
+    );
+}
+
+/// The controller as a pod of its account runs it. Its next renewal is beyond every deadline of this test: what happens is not
+/// the renewal's doing.
+async fn controller_in_a_pod(cluster: &Cluster) -> Controller {
+    let (pod, uid, kubeconfig) = pod(cluster).await;
+    Controller::spawn(|command| {
+        command
+            .env("KUBECONFIG", &kubeconfig)
+            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
+            .env("POD_NAME", &pod)
+            .env("POD_UID", &uid)
+            .env("POD_NAMESPACE", NAMESPACE)
+            .args(["--lease-duration=180s", "--lease-renew-deadline=120s"])
+            .arg("--lease-retry-period=90s");
+    })
+}
+
+/// A pod of the controller's account: its name, its UID, and a kubeconfig with a token bound to it.
+async fn pod(cluster: &Cluster) -> (String, String, std::path::PathBuf) {
+    // A name that does not fit into an identity.
+    let name = format!("foo-controller-{}", "x".repeat(100));
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "serviceAccountName": "foo-controller",
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "c",
+                "image": "i",
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let create = ["create", "-f", "-", "-o=jsonpath={.metadata.uid}"];
+    let uid = cluster
+        .kubectl_stdin(&create, &pod.to_string())
+        .await
+        .success();
+    let (named, with) = (
+        format!("--bound-object-name={name}"),
+        format!("--bound-object-uid={uid}"),
+    );
+    let create = [
+        "create",
+        "token",
+        "foo-controller",
+        "--namespace",
+        NAMESPACE,
+        "--bound-object-kind=Pod",
+        &named,
+        &with,
+    ];
+    let token = cluster.kubectl(&create).await.success();
+    let admin = std::fs::read_to_string(cluster.kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_json::from_str(&admin).unwrap();
+    kubeconfig["users"][0]["user"]["token"] = token.trim().into();
+    let path = cluster.ready().dir.join("pod.kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    (name, uid, path)
+}
+
+/// What was asked for with success, as `verb resource`.
+fn used(audit: &[AuditEvent]) -> BTreeSet<String> {
+    let done = audit
+        .iter()
+        .filter(|event| event.code < 300 && !event.resource.is_empty());
+    done.map(|event| match &*event.subresource {
+        "" => format!("{} {}", event.verb, event.resource),
+        subresource => format!("{} {}/{subresource}", event.verb, event.resource),
+    })
+    .collect()
+}
+
+/// Rights that this server has no need of. It streams lists as watches, which an older one cannot; and it lacks the admission
+/// plugin that looks whether foos/finalizers might be updated, which nobody does.
+const NEEDED_ELSEWHERE: [&str; 3] = ["list foos", "list deployments", "update foos/finalizers"];
+
+/// What `deploy/` allows, as `verb resource`, [`NEEDED_ELSEWHERE`] aside.
+async fn granted(cluster: &Cluster) -> BTreeSet<String> {
+    let get = ["get", "clusterrole/foo-controller", "-o=json"];
+    let in_cluster = cluster.kubectl(&get).await.success();
+    let get = [
+        "get",
+        "role/foo-controller",
+        "-o=json",
+        "--namespace",
+        NAMESPACE,
+    ];
+    let in_namespace = cluster.kubectl(&get).await.success();
+    let texts = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    let mut granted = BTreeSet::new();
+    for role in [in_cluster, in_namespace] {
+        let role: Value = serde_json::from_str(&role).unwrap();
+        for rule in role["rules"].as_array().unwrap() {
+            for resource in texts(&rule["resources"]) {
+                let verbs = texts(&rule["verbs"]).into_iter();
+                granted.extend(verbs.map(|verb| format!("{verb} {resource}")));
+            }
+        }
+    }
+    for right in NEEDED_ELSEWHERE {
+        assert!(granted.remove(right), "{right}");
+    }
+    granted
+}
