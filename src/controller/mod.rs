@@ -192,7 +192,12 @@ impl Controller {
             "working"
         );
         for key in keys {
-            queue.add(key, Lane::Background);
+            // What came while nobody led does not wait for a look at everything.
+            let seen = foos.get(&key).is_some_and(|foo| {
+                foo.view.status.observed_generation == Some(foo.view.generation)
+            });
+            let lane = if seen { Lane::Background } else { Lane::Change };
+            queue.add(key, lane);
         }
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
