@@ -184,15 +184,14 @@ impl Controller {
         }
         let queue = Queue::new(&self.config.backoff);
         self.queue.send_replace(Some(queue.clone()));
-        let keys = foos.keys();
         info!(
-            foos = keys.len(),
+            foos = foos.len(),
             deployments = deployments.len(),
             workers = self.config.workers,
             "working"
         );
-        for key in keys {
-            queue.add(key, Lane::Background);
+        for (key, lane) in at_first(foos) {
+            queue.add(key, lane);
         }
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
@@ -233,6 +232,22 @@ fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     } else {
         unique.into_iter().collect()
     }
+}
+
+/// What a new leader looks at: everything, and at once what came while nobody led, the oldest first.
+fn at_first(foos: &Cache<Foo>) -> Vec<(Key, Lane)> {
+    let look = |key: Key| {
+        let foo = foos.get(&key)?;
+        let seen = foo.view.status.observed_generation == Some(foo.view.generation);
+        let lane = if seen { Lane::Background } else { Lane::Change };
+        Some((foo.version, key, lane))
+    };
+    let mut looks: Vec<_> = foos.keys().into_iter().filter_map(look).collect();
+    looks.sort_unstable_by_key(|(version, ..)| *version);
+    looks
+        .into_iter()
+        .map(|(_, key, lane)| (key, lane))
+        .collect()
 }
 
 /// Which Foos a change wakes.

@@ -94,6 +94,36 @@ async fn r7_a_final_failure_waits_for_the_user() {
     }
 }
 
+/// Nobody waits longer than from one leader to the next for a look at everything.
+#[test]
+fn a_new_leader_begins_with_what_has_waited_longest() {
+    let foos = Cache::new(&[None]);
+    foos.list_begins(0);
+    for (name, version, observed) in [
+        ("seen", 1, 2),
+        ("young", 4, 1),
+        ("changed", 3, 1),
+        ("too", 2, 2),
+    ] {
+        foos.apply(
+            0,
+            object(&format!(
+                "
+                metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '{version}', generation: 2}}
+                spec: {{deploymentName: d}}
+                status: {{availableReplicas: 0, observedGeneration: {observed}}}"
+            )),
+        );
+    }
+    let looks = [
+        ("seen", Lane::Background),
+        ("too", Lane::Background),
+        ("changed", Lane::Change),
+        ("young", Lane::Change),
+    ];
+    assert_eq!(at_first(&foos), looks.map(|(name, lane)| (key(name), lane)));
+}
+
 /// Row Q4: everything once in a period, spread over it.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {

@@ -1,6 +1,7 @@
 //! A gateway before the API server, such as a load balancer, that breaks connections and answers in the API server's place. The
-//! controller takes it by `--master` ([`Gateway::url`]), in plain HTTP; to the API server it is the user `admin`, whatever
-//! credentials the controller sends. (`proxy` is a network that is late; this one is wrong.)
+//! controller takes it by `--master` ([`Gateway::url`]), in plain HTTP; to the API server it is the user of the client that it
+//! forwards through, whatever credentials the controller sends. (`proxy` is a network that is late; this one is wrong.)
+#![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -87,6 +88,8 @@ impl Gateway {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                // Or a short answer waits for the acknowledgement of the one before.
+                stream.set_nodelay(true).unwrap();
                 connections.spawn(connection.clone().serve(stream));
                 while connections.try_join_next().is_some() {}
             }

@@ -1,0 +1,655 @@
+//! Three replicas as real processes on one API server, whose leader is stopped, killed, frozen and cut off while Foos arrive
+//! and change. The audit log is the judge (`invariants`): delays are measured and told, and bounded only by what the lease
+//! itself costs. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod cluster;
+mod controller;
+mod foos;
+mod gateway;
+mod invariants;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use cluster::{AuditEvent, Cluster, eventually};
+use controller::Controller;
+use foo_controller::api::Foo;
+use foos::{audited_alone, foo};
+use gateway::{Gateway, Mode};
+use invariants::{Election, Report, version};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, coordination::v1::Lease},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use rustix::process::Signal;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot::{self, error::TryRecvError},
+    task::{JoinHandle, JoinSet},
+    time::{interval, sleep},
+};
+
+/// How long anything may take that is not itself what is measured.
+const DEADLINE: Duration = Duration::from_mins(1);
+const LEASE: &str = "foo-controller";
+const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
+/// A Foo arrives this often.
+const ARRIVAL: Duration = Duration::from_millis(50);
+/// Every other Foo changes after this.
+const CHANGE: Duration = Duration::from_secs(1);
+
+/// `full`, or fewer rounds of the same.
+fn rounds(full: usize, few: usize) -> usize {
+    let asked = std::env::var("FOO_CONTROLLER_TEST_ROUNDS");
+    if asked.is_ok_and(|rounds| rounds == "full") {
+        full
+    } else {
+        few
+    }
+}
+
+/// A new leader does what came while there was none, before the next fault.
+const AFTER: Duration = Duration::from_secs(8);
+
+/// The election's times.
+#[derive(Clone, Copy)]
+struct Pace {
+    lease: Duration,
+    renew: Duration,
+    retry: Duration,
+}
+
+const DEFAULT: Pace = Pace {
+    lease: Duration::from_secs(15),
+    renew: Duration::from_secs(10),
+    retry: Duration::from_secs(2),
+};
+const FAST: Pace = Pace {
+    lease: Duration::from_secs(3),
+    renew: Duration::from_secs(2),
+    retry: Duration::from_millis(500),
+};
+
+/// One replica: a user, under whom one process after the other runs.
+struct Replica {
+    user: &'static str,
+    pod: usize,
+    /// On its way to the API server, where it may be cut off.
+    gateway: Option<Gateway>,
+    process: Controller,
+}
+
+/// A control plane with three replicas.
+struct Fleet {
+    cluster: Cluster,
+    client: Client,
+    namespace: String,
+    pace: Pace,
+    replicas: Vec<Replica>,
+}
+
+impl Fleet {
+    /// Starts three replicas that are warm when this returns, each behind a gateway if it is to be cut off (which makes it
+    /// slower).
+    async fn start(pace: Pace, gateways: bool) -> Self {
+        let cluster = audited_alone().await;
+        let client = cluster.client().await;
+        let namespace = cluster.namespace("replicas").await;
+        let mut replicas = Vec::new();
+        for user in USERS {
+            let gateway = if gateways {
+                Some(gateway(&cluster, user).await)
+            } else {
+                None
+            };
+            let process = spawn(&cluster, &namespace, pace, user, 0, gateway.as_ref());
+            replicas.push(Replica {
+                user,
+                pod: 0,
+                gateway,
+                process,
+            });
+        }
+        let fleet = Self {
+            cluster,
+            client,
+            namespace,
+            pace,
+            replicas,
+        };
+        let leader = fleet.leader(None).await;
+        for replica in 0..USERS.len() {
+            fleet.warm(replica, leader).await;
+        }
+        fleet
+    }
+
+    /// Runs a new process under the user of a replica whose process has ended: as another pod, or as the `same`.
+    fn restart(&mut self, replica: usize, same: bool) {
+        let Replica {
+            user,
+            pod,
+            gateway,
+            process,
+        } = &mut self.replicas[replica];
+        *pod += usize::from(!same);
+        *process = spawn(
+            &self.cluster,
+            &self.namespace,
+            self.pace,
+            user,
+            *pod,
+            gateway.as_ref(),
+        );
+    }
+
+    /// Waits until a replica other than `old` holds the Lease.
+    async fn leader(&self, old: Option<usize>) -> usize {
+        eventually(DEADLINE, "somebody leads", async || {
+            let lease = self
+                .leases()
+                .get(LEASE)
+                .await
+                .map_err(|error| error.to_string())?;
+            let holder = lease.spec.unwrap().holder_identity.unwrap_or_default();
+            let leads = |replica: &Replica| holder == format!("{}_{}", replica.user, replica.pod);
+            let leader = self.replicas.iter().position(leads);
+            leader.filter(|leader| Some(*leader) != old).ok_or(holder)
+        })
+        .await
+    }
+
+    /// Waits until a replica has its caches, and stands by if it does not lead.
+    async fn warm(&self, replica: usize, leader: usize) {
+        let process = &self.replicas[replica].process;
+        let address = process.http_addr().await;
+        eventually(DEADLINE, "ready", async || {
+            let answer = async {
+                let mut stream = TcpStream::connect(address).await?;
+                stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await?;
+                Ok::<_, std::io::Error>(answer)
+            };
+            let answer = answer.await.map_err(|error| error.to_string())?;
+            if answer.contains(" 200 ") {
+                Ok(())
+            } else {
+                Err(answer)
+            }
+        })
+        .await;
+        if replica != leader {
+            process.wait_for_log("standing by").await;
+        }
+        // Its watch of the Lease opens right after the look at it that is logged.
+        sleep(Duration::from_millis(200)).await;
+    }
+
+    /// Stops the leader by SIGTERM, waits for the next one, and starts it again as a standby.
+    async fn stop_leader(&mut self) -> usize {
+        let old = self.leader(None).await;
+        assert_eq!(self.replicas[old].process.stop().await, 0);
+        let new = self.leader(Some(old)).await;
+        self.restart(old, false);
+        self.warm(old, new).await;
+        old
+    }
+
+    async fn kill_leader(&mut self) -> usize {
+        let old = self.leader(None).await;
+        self.kill(old).await;
+        let new = self.leader(Some(old)).await;
+        self.restart(old, false);
+        self.warm(old, new).await;
+        old
+    }
+
+    async fn kill(&mut self, replica: usize) {
+        let process = &mut self.replicas[replica].process;
+        process.signal(Signal::KILL);
+        process.exit_code().await;
+    }
+
+    /// Freezes the leader until another leads, and for `longer`; thawed, it stands by.
+    async fn freeze_leader(&self, longer: Duration) -> usize {
+        let old = self.leader(None).await;
+        let process = &self.replicas[old].process;
+        process.signal(Signal::STOP);
+        self.leader(Some(old)).await;
+        sleep(longer).await;
+        let before = process.logged("standing by");
+        process.signal(Signal::CONT);
+        stands_by_again(process, before).await;
+        old
+    }
+
+    /// Cuts the leader off until another leads, and for `longer`.
+    async fn cut_leader(&self, longer: Duration) -> usize {
+        let old = self.leader(None).await;
+        let Replica {
+            gateway, process, ..
+        } = &self.replicas[old];
+        let before = process.logged("standing by");
+        let gateway = gateway.as_ref().unwrap();
+        gateway.set(Mode::Cut);
+        self.leader(Some(old)).await;
+        sleep(longer).await;
+        gateway.set(Mode::Forward);
+        stands_by_again(process, before).await;
+        old
+    }
+
+    /// Deletes the Lease, and waits until all know who leads by the new one.
+    async fn delete_lease(&self) {
+        self.leases()
+            .delete(LEASE, &DeleteParams::default())
+            .await
+            .unwrap();
+        self.leader(None).await;
+        sleep(self.pace.renew).await;
+    }
+
+    /// Waits until every Foo has its Deployment and its status, and nothing more is written; I3.
+    async fn settled(&self) {
+        let foos: Api<Foo> = Api::namespaced(self.client.clone(), &self.namespace);
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        eventually(DEADLINE, "I3: every Foo is right", async || {
+            let (foos, deployments) = (
+                foos.list(&ListParams::default()).await.unwrap().items,
+                deployments
+                    .list(&ListParams::default())
+                    .await
+                    .unwrap()
+                    .items,
+            );
+            let mut wrong = invariants::unsettled(&foos, &deployments);
+            wrong.truncate(5);
+            if wrong.is_empty() && !foos.is_empty() {
+                Ok(())
+            } else {
+                Err(wrong)
+            }
+        })
+        .await;
+        let mut before = 0;
+        eventually(DEADLINE, "the last events", async || {
+            sleep(Duration::from_secs(1)).await;
+            let log = self.cluster.audit();
+            let events = log
+                .iter()
+                .filter(|event| event.resource == "events")
+                .count();
+            if std::mem::replace(&mut before, events) == events {
+                Ok(())
+            } else {
+                Err(events)
+            }
+        })
+        .await;
+    }
+
+    fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn election(&self) -> Election {
+        Election {
+            users: USERS.map(str::to_owned).into(),
+            lease: LEASE.to_owned(),
+            renew_deadline: self.pace.renew,
+        }
+    }
+}
+
+/// A gateway that is the same user to the API server.
+async fn gateway(cluster: &Cluster, user: &str) -> Gateway {
+    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of(user)).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let mut config = config.unwrap();
+    config.default_retry = false;
+    Gateway::start(config.try_into().unwrap()).await
+}
+
+fn spawn(
+    cluster: &Cluster,
+    namespace: &str,
+    pace: Pace,
+    user: &str,
+    pod: usize,
+    gateway: Option<&Gateway>,
+) -> Controller {
+    let millis = |duration: Duration| format!("{}ms", duration.as_millis());
+    Controller::spawn(|command| {
+        command
+            .env("KUBECONFIG", cluster.kubeconfig_of(user))
+            .env("POD_NAME", user)
+            .env("POD_UID", pod.to_string())
+            .env("POD_NAMESPACE", namespace)
+            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
+            .args(["--namespace", namespace])
+            .args(["--lease-duration", &millis(pace.lease)])
+            .args(["--lease-renew-deadline", &millis(pace.renew)])
+            .args(["--lease-retry-period", &millis(pace.retry)])
+            .args(
+                gateway
+                    .into_iter()
+                    .flat_map(|gateway| ["--master", gateway.url()]),
+            );
+    })
+}
+
+async fn stands_by_again(process: &Controller, before: usize) {
+    eventually(DEADLINE, "it stands by again", async || {
+        let times = process.logged("standing by");
+        if times > before { Ok(()) } else { Err(times) }
+    })
+    .await;
+    sleep(Duration::from_millis(200)).await;
+}
+
+/// Foos that arrive and change, until it is stopped.
+struct Load {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<usize>,
+}
+
+impl Load {
+    fn start(fleet: &Fleet) -> Self {
+        let foos: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
+        let (stop, mut stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut arrivals = interval(ARRIVAL);
+            let mut requests = JoinSet::new();
+            let mut count = 0;
+            while stopped.try_recv() == Err(TryRecvError::Empty) {
+                arrivals.tick().await;
+                let foos = foos.clone();
+                requests.spawn(async move {
+                    let name = format!("foo-{count}");
+                    foos.create(&PostParams::default(), &foo(&name)).await?;
+                    if count % 2 == 1 {
+                        sleep(CHANGE).await;
+                        let patch = Patch::Merge(json!({ "spec": { "replicas": 2 + count % 7 } }));
+                        foos.patch(&name, &PatchParams::default(), &patch).await?;
+                    }
+                    Ok::<_, kube::Error>(())
+                });
+                count += 1;
+            }
+            while let Some(answer) = requests.join_next().await {
+                answer.unwrap().unwrap();
+            }
+            count
+        });
+        Self { stop, task }
+    }
+
+    /// Stops it, and returns the number of Foos.
+    async fn stop(self) -> usize {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap()
+    }
+}
+
+/// From the answer to each Foo's creation to the creation of its Deployment, with the time of the former.
+fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
+    let created = |resource: &'static str| {
+        log.iter().filter(move |event| {
+            event.resource == resource && event.verb == "create" && event.code == 201
+        })
+    };
+    let deployments: HashMap<&str, Timestamp> = created("deployments")
+        .map(|event| (foos::subject(event), event.reached.0))
+        .collect();
+    let delay = |event: &AuditEvent| {
+        // It may have been created by a leader that died before the answer came.
+        let deployed = deployments.get(foos::subject(event))?;
+        let answered = event.reached.0;
+        let delay = deployed.duration_since(answered).try_into();
+        Some((answered, delay.unwrap_or_default()))
+    };
+    created("foos").filter_map(delay).collect()
+}
+
+/// The longest delay of a Foo that came in this time.
+fn longest(delays: &[(Timestamp, Duration)], (from, to): (Timestamp, Timestamp)) -> Duration {
+    let within = delays.iter().filter(|(at, _)| (from..to).contains(at));
+    within.map(|(_, delay)| *delay).max().unwrap()
+}
+
+/// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_to_i8_hold_through_faults() {
+    let mut fleet = Fleet::start(FAST, true).await;
+    let load = Load::start(&fleet);
+    let mut faults = BTreeMap::new();
+    for _ in 0..rounds(20, 5) {
+        fleet.stop_leader().await;
+        *faults.entry("stopped").or_insert(0) += 1;
+    }
+    for _ in 0..rounds(5, 2) {
+        fleet.kill_leader().await;
+        *faults.entry("killed").or_insert(0) += 1;
+    }
+    for _ in 0..rounds(5, 2) {
+        fleet.freeze_leader(FAST.renew).await;
+        *faults.entry("frozen").or_insert(0) += 1;
+    }
+    for _ in 0..rounds(5, 2) {
+        fleet.cut_leader(FAST.renew).await;
+        *faults.entry("cut off").or_insert(0) += 1;
+    }
+    for _ in 0..rounds(3, 1) {
+        fleet.delete_lease().await;
+        *faults.entry("Lease deleted").or_insert(0) += 1;
+    }
+    let foos = load.stop().await;
+    fleet.settled().await;
+    let quiet = Timestamp::now();
+    sleep(FAST.lease).await;
+    let quiet = [(quiet, Timestamp::now())];
+    let log = fleet.cluster.audit();
+    let report = invariants::check(&log, &fleet.election(), &quiet);
+    println!("{foos} Foos; faults: {faults:?}; {report}");
+    assert!(report.violations.is_empty(), "{report}");
+    let changes: i32 = faults.values().sum();
+    assert!(report.terms >= usize::try_from(changes).unwrap());
+    assert!(report.writes >= 2 * foos);
+
+    // The same log with one write that landed after a takeover.
+    let doctored = write_after_takeover(log);
+    let report = invariants::check(&doctored, &fleet.election(), &quiet);
+    assert_eq!(report.violations.len(), 1, "{report}");
+    assert!(report.violations[0].starts_with("I1"), "{report}");
+}
+
+/// Moves the first write of the first leader to after the moment when another took the Lease.
+fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
+    let told = |event: &AuditEvent| {
+        (&*event.resource, &*event.subresource, event.code) == ("foos", "status", 200)
+    };
+    let first = log.iter().position(told).unwrap();
+    let by = log[first].user.clone();
+    let taken = |event: &&AuditEvent| {
+        let holder = event.response_object["spec"]["holderIdentity"].as_str();
+        event.resource == "leases"
+            && event.user != by
+            && event.code == 200
+            && holder.is_some_and(|holder| holder.starts_with(&event.user))
+    };
+    let takeover = log
+        .iter()
+        .filter(taken)
+        .filter_map(|event| version(&event.response_object))
+        .min()
+        .unwrap();
+    log[first].response_object["metadata"]["resourceVersion"] = (takeover + 1).to_string().into();
+    log
+}
+
+/// What the change of a leader costs with the default times, and what a standby does. Only the lease bounds what is asserted:
+/// the machine may be busy.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_change_of_leader_costs() {
+    let mut fleet = Fleet::start(DEFAULT, false).await;
+    let load = Load::start(&fleet);
+    sleep(Duration::from_secs(3)).await;
+
+    let leader = fleet.leader(None).await;
+    let standby = fleet.replicas[(leader + 1) % USERS.len()].user;
+    let calm = (Timestamp::now(), {
+        sleep(Duration::from_secs(rounds(60, 10).try_into().unwrap())).await;
+        Timestamp::now()
+    });
+
+    let mut stopped = Vec::new();
+    for _ in 0..rounds(20, 5) {
+        let begin = Timestamp::now();
+        fleet.stop_leader().await;
+        stopped.push((begin, Timestamp::now()));
+        sleep(Duration::from_millis(500)).await;
+    }
+
+    let mut killed = Vec::new();
+    for _ in 0..rounds(3, 1) {
+        let begin = Timestamp::now();
+        fleet.kill_leader().await;
+        killed.push((begin, Timestamp::now()));
+        sleep(AFTER).await;
+    }
+
+    let mut restarted = Vec::new();
+    for _ in 0..rounds(5, 1) {
+        let leader = fleet.leader(None).await;
+        fleet.kill(leader).await;
+        fleet.restart(leader, true);
+        restarted.push((fleet.replicas[leader].user, Timestamp::now()));
+        fleet.replicas[leader]
+            .process
+            .wait_for_log("gained the lease")
+            .await;
+        sleep(AFTER).await;
+    }
+
+    let frozen = fleet.leader(None).await;
+    fleet.replicas[frozen].process.signal(Signal::STOP);
+    sleep(Duration::from_secs(25)).await;
+    let before = fleet.replicas[frozen].process.logged("standing by");
+    let thawed = Timestamp::now();
+    fleet.replicas[frozen].process.signal(Signal::CONT);
+    stands_by_again(&fleet.replicas[frozen].process, before).await;
+    sleep(Duration::from_secs(5)).await;
+
+    let foos = load.stop().await;
+    fleet.settled().await;
+    let log = fleet.cluster.audit();
+    let report = invariants::check(&log, &fleet.election(), &[]);
+    println!("{foos} Foos; {report}");
+    assert!(report.violations.is_empty(), "{report}");
+    tell_delays(&log, calm, &stopped, &killed);
+    tell_restarts(&log, &restarted);
+    tell_thawed(&log, fleet.replicas[frozen].user, thawed, &report);
+    tell_standby(&log, standby, calm);
+}
+
+type Span = (Timestamp, Timestamp);
+
+fn tell_delays(log: &[AuditEvent], calm: Span, stopped: &[Span], killed: &[Span]) {
+    let delays = delays(log);
+    let longest = |spans: &[Span]| -> Vec<Duration> {
+        spans.iter().map(|span| longest(&delays, *span)).collect()
+    };
+    println!("longest delay of a Foo");
+    println!("  no fault: {:?}", longest(&[calm]));
+    let stopped = longest(stopped);
+    let felt = stopped
+        .iter()
+        .filter(|delay| **delay > Duration::from_millis(250));
+    println!(
+        "  leader stopped (at most 250 ms, {} above): {stopped:?}",
+        felt.count()
+    );
+    let killed = longest(killed);
+    println!(
+        "  leader killed (at most {:?} + 500 ms): {killed:?}",
+        DEFAULT.lease
+    );
+    let slack = Duration::from_secs(5);
+    assert!(stopped.iter().all(|delay| *delay < slack), "{stopped:?}");
+    assert!(
+        killed.iter().all(|delay| *delay < DEFAULT.lease + slack),
+        "{killed:?}"
+    );
+}
+
+/// From the start of the process to its first Deployment.
+fn tell_restarts(log: &[AuditEvent], restarted: &[(&str, Timestamp)]) {
+    let acts = |(user, at): &(&str, Timestamp)| -> Duration {
+        let own = log
+            .iter()
+            .filter(|event| event.user == *user && event.resource == "deployments");
+        let writes = own.filter(|event| event.verb == "create" && event.received.0 > *at);
+        let first = writes.map(|event| event.reached.0).min().unwrap();
+        first.duration_since(*at).try_into().unwrap()
+    };
+    let restarted: Vec<_> = restarted.iter().map(acts).collect();
+    println!("the same pod restarted acts after (at most 2 s): {restarted:?}");
+    assert!(
+        restarted.iter().all(|delay| *delay < DEFAULT.lease),
+        "{restarted:?}"
+    );
+}
+
+fn tell_thawed(log: &[AuditEvent], user: &str, thawed: Timestamp, report: &Report) {
+    let after = log.iter().filter(|event| {
+        event.user == user
+            && event.received.0 > thawed
+            && matches!(&*event.resource, "deployments" | "foos")
+            && !matches!(&*event.verb, "get" | "list" | "watch")
+    });
+    println!(
+        "frozen for 25 s and thawed: {} writes by the leader of before, 0 of {} in all without the Lease",
+        after.count(),
+        report.writes
+    );
+}
+
+/// A standby has three watches and asks for nothing else.
+fn tell_standby(log: &[AuditEvent], user: &str, calm: Span) {
+    let of_user = || log.iter().filter(|event| event.user == user);
+    let opened = of_user().filter(|event| {
+        event.verb == "watch" && event.stage == "ResponseStarted" && event.received.0 < calm.0
+    });
+    let mut watches: BTreeMap<&str, usize> = BTreeMap::new();
+    opened.for_each(|event| *watches.entry(&*event.resource).or_default() += 1);
+    let then: Vec<_> = of_user()
+        .filter(|event| (calm.0..calm.1).contains(&event.received.0))
+        .map(|event| format!("{} {}", event.verb, event.resource))
+        .collect();
+    let seconds = calm.1.duration_since(calm.0).as_secs();
+    println!("a standby opened {watches:?}; in {seconds} s after that it sent: {then:?}");
+    // One each, but for those that ended and were opened again, as while the API server has just learnt of Foos.
+    let resources: Vec<_> = watches.keys().copied().collect();
+    assert_eq!(resources, ["deployments", "foos", "leases"]);
+    assert!(
+        then.iter().all(|request| request.starts_with("watch ")),
+        "{then:?}"
+    );
+}
