@@ -145,6 +145,46 @@ async fn the_api_server_is_frozen_amid_200_foos() {
     .await;
 }
 
+/// Hazard H6: with the API server frozen for a minute, the leader shuts its fence by the renew deadline, before the Lease
+/// could be anybody else's; afterwards one replica leads, and the work goes on.
+#[tokio::test]
+async fn h6_a_leader_fences_itself_while_the_api_server_is_frozen() {
+    let cluster = audited_alone().await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("fence").await;
+    let replica = || {
+        let lease = ["--leader-election", "--lease-namespace", &namespace];
+        let args = [&lease[..], &["--namespace", &namespace]].concat();
+        Controller::start(&cluster, &args)
+    };
+    let leader = replica();
+    leader.wait_for_log("gained the lease").await;
+    let standby = replica();
+    standby.wait_for_log("standing by").await;
+    let before = names("before", 20);
+    create(&client, &namespace, &before).await;
+    converged(&client, &namespace, &before).await;
+
+    let frozen = Instant::now();
+    cluster.freeze_apiserver().await;
+    leader.wait_for_log("lost the lease").await;
+    let after = frozen.elapsed();
+    println!("the leader shut its fence {after:?} after the freeze");
+    assert!(
+        after < Duration::from_secs(15),
+        "longer than the lease: {after:?}"
+    );
+    sleep(Duration::from_mins(1).saturating_sub(frozen.elapsed())).await;
+    let gained = || leader.logged("gained the lease") + standby.logged("gained the lease");
+    assert_eq!(gained(), 1, "nobody leads meanwhile");
+
+    cluster.thaw_apiserver().await;
+    let later = names("later", 20);
+    create(&client, &namespace, &later).await;
+    converged(&client, &namespace, &later).await;
+    assert_eq!(gained(), 2, "one of them leads again");
+}
+
 async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
     const FOOS: usize = 200;
     let cluster = audited_alone().await;
