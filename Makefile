@@ -17,6 +17,7 @@ test: ## every check and every test
 
 lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
+	cargo fetch --locked # for cargo-deny, which looks at other platforms' crates too
 	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
 
 audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs the internet
