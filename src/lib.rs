@@ -32,6 +32,7 @@ use tracing::info;
 pub use config::Config;
 use controller::{Controller, Died};
 use election::{Election, Identity};
+use telemetry::Metrics;
 
 /// Why [`run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +64,11 @@ impl Error {
 ///
 /// # Errors
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+pub async fn run(
+    config: Config,
+    metrics: Metrics,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let kube = client::config(&config).await?;
     let listener = listen(config.http.addr).await?;
     let identity = Identity::from_env()?;
@@ -71,7 +76,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, term.clone())?;
     let mut controller = Controller::new(&client, &config, identity.to_string());
-    let health = health(listener, controller.ready());
+    let health = health(listener, controller.ready(), metrics);
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
@@ -105,9 +110,13 @@ async fn listen(addr: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> 
     Ok(Some(TcpListener::bind(addr).await.map_err(failed)?))
 }
 
-async fn health(listener: Option<TcpListener>, ready: impl Fn() -> bool + Send + Sync + 'static) {
+async fn health(
+    listener: Option<TcpListener>,
+    ready: impl Fn() -> bool + Send + Sync + 'static,
+    metrics: Metrics,
+) {
     match listener {
-        Some(listener) => telemetry::http::serve(listener, ready).await,
+        Some(listener) => telemetry::http::serve(listener, ready, metrics).await,
         None => std::future::pending().await,
     }
 }

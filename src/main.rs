@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use clap::{ArgMatches, Command};
 use foo_controller::{
     config::{self, Problems},
-    telemetry,
+    telemetry::{self, Telemetry},
 };
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -51,6 +51,8 @@ enum Failure {
     Io(#[from] io::Error),
     #[error("the CustomResourceDefinition cannot be written as YAML: {0}")]
     Crd(#[from] serde_saphyr::ser::Error),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
     #[error(transparent)]
     Run(#[from] foo_controller::Error),
 }
@@ -107,9 +109,13 @@ fn crd() -> Result<String, Failure> {
 
 fn serve(flags: &ArgMatches) -> Result<(), Failure> {
     let (config, _) = config::load(flags, std::env::vars_os())?;
-    telemetry::init(&config.log);
     let runtime = Runtime::new()?;
-    let result = runtime.block_on(async { Ok(foo_controller::run(config, stop_asked()?).await?) });
+    let result = runtime.block_on(async {
+        let telemetry = Telemetry::start(&config)?;
+        let result = foo_controller::run(config, telemetry.metrics(), stop_asked()?).await;
+        telemetry.finish().await;
+        Ok(result?)
+    });
     // What is left has had its time: the work was drained within `shutdown_timeout`.
     runtime.shutdown_background();
     result

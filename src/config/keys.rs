@@ -56,7 +56,11 @@ const WORK: &str = "Work";
 const RETRIES: &str = "Retries";
 const CLUSTER: &str = "Cluster";
 const ELECTION: &str = "Leader election";
-const HEALTH: &str = "Logs and health";
+const HEALTH: &str = "Logs, health and telemetry";
+
+/// What [`is_address`] demands.
+const ADDRESS: &str =
+    "http:// or https:// with a host, perhaps a port and a path, and no credentials or query";
 
 /// All keys, in the order of the file.
 #[rustfmt::skip]
@@ -77,7 +81,7 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::Text(|path| !path.contains('\0'), "a path"),
         help: "Kubeconfig file; if empty, the pod's service account, else $KUBECONFIG, else ~/.kube/config" },
     Key { name: "master", flag: "master", heading: CLUSTER, placeholder: "URL",
-        rule: Rule::Text(is_master, "http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
+        rule: Rule::Text(is_address, ADDRESS),
         help: "API server's address, in place of the kubeconfig's; if empty, the kubeconfig's" },
     Key { name: "backoff.initial", flag: "backoff-initial", heading: RETRIES, placeholder: "DURATION", rule: Rule::Duration("1ms", "1h"),
         help: "Delay before the first retry of a Foo that failed, doubled each time" },
@@ -110,6 +114,9 @@ pub(super) const KEYS: &[Key] = &[
     Key { name: "log.format", flag: "log-format", heading: HEALTH, placeholder: "FORMAT",
         rule: Rule::Text(|text| matches!(text, "auto" | "text" | "json"), "auto, text or json"),
         help: "How it is written; auto is text on a terminal and json elsewhere" },
+    Key { name: "telemetry.endpoint", flag: "otlp-endpoint", heading: HEALTH, placeholder: "URL",
+        rule: Rule::Text(is_address, ADDRESS),
+        help: "Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere" },
 ];
 
 impl Key {
@@ -125,7 +132,8 @@ impl Key {
 
     /// Its value as a complaint may show it: of an address, nothing that could be a credential.
     pub fn shown(&self, literal: &str) -> String {
-        let secret = self.name == "master" && literal.contains(['@', '?', '#']);
+        let secret = matches!(self.name, "master" | "telemetry.endpoint")
+            && literal.contains(['@', '?', '#']);
         if secret {
             "(hidden)".to_owned()
         } else {
@@ -241,7 +249,7 @@ fn is_image(text: &str) -> bool {
 }
 
 /// Credentials have no place in an address: it is printed and logged.
-fn is_master(text: &str) -> bool {
+fn is_address(text: &str) -> bool {
     let fits = |uri: Uri| {
         let Some(authority) = uri.authority() else {
             return false;

@@ -54,6 +54,8 @@ pub struct Config {
     pub http: Http,
     /// What is logged.
     pub log: Log,
+    /// What is exported.
+    pub telemetry: Telemetry,
 }
 
 /// The delays of retries (row Q3): the longer of what the object's own failures and the bucket over all objects ask for.
@@ -123,6 +125,16 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// The export of traces, logs and metrics by OTLP. All else about it is in the `OTEL_*` variables (see
+/// [`crate::telemetry`]).
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Telemetry {
+    /// The collector's address, over `OTEL_EXPORTER_OTLP_ENDPOINT`: http or https, with a host, without credentials.
+    #[serde(deserialize_with = "unless_empty")]
+    pub endpoint: Option<Uri>,
 }
 
 impl Default for Config {

