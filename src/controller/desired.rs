@@ -165,10 +165,10 @@ impl<'a> Desired<'a> {
             spec["template"]["spec"]["containers"] =
                 json!([{ "name": CONTAINER, "image": self.image }]);
         }
-        if *pod_labels != self.labels {
+        if **pod_labels != self.labels {
             spec["template"]["metadata"]["labels"] = json!(self.labels.to_map());
         }
-        if *labels != self.labels {
+        if **labels != self.labels {
             metadata["labels"] = json!(self.labels.to_map());
         }
         if spec == json!({}) && metadata == json!({}) {
@@ -184,6 +184,8 @@ impl<'a> Desired<'a> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
 
     use super::*;
     use crate::controller::{
@@ -284,14 +286,14 @@ mod tests {
         );
 
         let mut actual = deployment();
-        actual.view.labels.app = None;
+        Arc::make_mut(&mut actual.view.labels).app = None;
         assert_eq!(
             patch(&actual),
             json!({ "metadata": metadata(json!({ "labels": labels })), "spec": {} })
         );
 
         let mut actual = deployment();
-        actual.view.pod_labels.controller = Some("other".into());
+        Arc::make_mut(&mut actual.view.pod_labels).controller = Some("other".into());
         let template = json!({ "template": { "metadata": { "labels": labels } } });
         assert_eq!(
             patch(&actual),

@@ -5,7 +5,7 @@
 //! undecodable: a Foo whose spec or status has another shape is kept with the complaint, so that it can be
 //! told about it (row R7) and the others are not held up.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::apps::v1 as apps, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::NamespaceResourceScope;
@@ -46,11 +46,11 @@ pub struct Deployment {
     /// The generation of the Foo that it was last made from ([`GENERATION_ANNOTATION`]).
     pub foo_generation: Option<i64>,
     /// `metadata.labels`.
-    pub labels: Labels,
-    /// `spec.selector.matchLabels`.
-    pub selector: Labels,
-    /// `spec.template.metadata.labels`.
-    pub pod_labels: Labels,
+    pub labels: Arc<Labels>,
+    /// `spec.selector.matchLabels`; where they are the same, the same copy.
+    pub selector: Arc<Labels>,
+    /// `spec.template.metadata.labels`, likewise.
+    pub pod_labels: Arc<Labels>,
     /// The image of the container `nginx`.
     pub image: Option<Box<str>>,
     /// `spec.replicas`.
@@ -210,12 +210,15 @@ impl View for Foo {
         (api::GROUP, api::VERSION, api::KIND, api::PLURAL);
 
     fn from_raw(mut raw: RawFoo) -> (Metadata, Self) {
+        let mut status = FooStatus::deserialize(raw.status).unwrap_or_default();
+        // Serde grows it to twice what it holds.
+        status.conditions.shrink_to_fit();
         let view = Self {
             uid: std::mem::take(&mut raw.metadata.uid),
             generation: raw.metadata.generation,
             deleting: raw.metadata.deletion_timestamp,
             spec: FooSpec::deserialize(raw.spec).map_err(|error| format!("spec: {error}").into()),
-            status: FooStatus::deserialize(raw.status).unwrap_or_default(),
+            status,
         };
         (raw.metadata, view)
     }
@@ -311,6 +314,7 @@ impl View for Deployment {
 
     fn from_raw(mut raw: RawDeployment) -> (Metadata, Self) {
         let metadata = &mut raw.metadata;
+        let labels = Arc::new(metadata.labels.take().unwrap_or_default());
         let view = Self {
             uid: std::mem::take(&mut metadata.uid),
             owner: metadata
@@ -323,9 +327,9 @@ impl View for Deployment {
                 .annotations
                 .as_ref()
                 .and_then(|annotations| annotations.generation.as_ref()?.parse().ok()),
-            labels: metadata.labels.take().unwrap_or_default(),
-            selector: raw.spec.selector.match_labels,
-            pod_labels: raw.spec.template.metadata.labels,
+            selector: raw.spec.selector.match_labels.sharing(&labels),
+            pod_labels: raw.spec.template.metadata.labels.sharing(&labels),
+            labels,
             image: raw
                 .spec
                 .template
@@ -377,6 +381,14 @@ impl Labels {
             .into_iter()
             .filter_map(|(key, value)| Some((key.to_owned(), value.as_deref()?.to_owned())))
             .collect()
+    }
+
+    fn sharing(self, other: &Arc<Self>) -> Arc<Self> {
+        if self == **other {
+            Arc::clone(other)
+        } else {
+            Arc::new(self)
+        }
     }
 }
 
@@ -485,6 +497,9 @@ mod tests {
         assert_eq!(view.foo_generation, Some(2));
         assert_eq!(view.image.as_deref(), Some("nginx:latest"));
         assert_eq!((view.replicas, view.progress.available), (3, 3));
-        assert_eq!(view.labels, view.pod_labels);
+        // The same labels thrice are kept once.
+        assert_eq!(view.labels.controller.as_deref(), Some("foo"));
+        assert!(Arc::ptr_eq(&view.labels, &view.selector));
+        assert!(Arc::ptr_eq(&view.labels, &view.pod_labels));
     }
 }
