@@ -20,6 +20,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 use crate::{
     Config,
     election::{Term, fence::FenceLayer},
+    telemetry::Metrics,
 };
 
 /// How the API server's audit log names us.
@@ -131,8 +132,10 @@ async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
 pub(crate) fn fenced(
     kube: &KubeConfig,
     term: watch::Receiver<Option<Term>>,
+    metrics: &Metrics,
 ) -> Result<Client, Error> {
-    Ok(builder(kube)?.with_layer(&FenceLayer::new(term)).build())
+    let fence = FenceLayer::new(term, metrics);
+    Ok(builder(kube)?.with_layer(&fence).build())
 }
 
 /// A client's services, from ours down to the connection.

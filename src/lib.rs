@@ -74,15 +74,16 @@ pub async fn run(
     let identity = Identity::from_env()?;
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let client = client::fenced(&kube, term.clone())?;
-    let mut controller = Controller::new(&client, &config, identity.to_string());
-    let health = health(listener, controller.ready(), metrics);
+    let client = client::fenced(&kube, term.clone(), &metrics)?;
+    let mut controller = Controller::new(&client, &config, identity.to_string(), &metrics);
+    let health = health(listener, controller.ready(), metrics.clone());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
         kube,
         settings: config.leader_election,
         identity,
+        metrics,
     };
     let mut election = tokio::spawn(election::run(election, publish, stop.map(drop)));
     let ended = tokio::select! {

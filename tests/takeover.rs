@@ -20,6 +20,7 @@ use foo_controller::{
         fence::{self, FenceLayer},
         run,
     },
+    telemetry::Metrics,
 };
 use futures::future::select_all;
 use http::Method;
@@ -68,6 +69,7 @@ impl Replica {
                 retry_period: RETRY / pace,
             },
             identity: Identity::new(name, "uid").unwrap(),
+            metrics: Metrics::default(),
         };
         let task = tokio::spawn(async move {
             run(election, sender, async { drop(stopped.await) })
@@ -242,7 +244,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
     let mut b = Replica::stand(config.clone(), &namespace, "b", Pace(5));
     sleep(RETRY / 5 * 2).await;
     // The line of a's work is another one, and stays up.
-    let fence = FenceLayer::new(a.term.clone());
+    let fence = FenceLayer::new(a.term.clone(), &Metrics::default());
     let fenced = ClientBuilder::try_from(config.clone())
         .unwrap()
         .with_layer(&fence)

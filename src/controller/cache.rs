@@ -124,6 +124,13 @@ impl<V: View> Cache<V> {
         self.state.read().objects.keys().cloned().collect()
     }
 
+    /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick.
+    pub(super) fn for_each(&self, mut see: impl FnMut(&V)) {
+        for entry in self.state.read().objects.values() {
+            see(&entry.view);
+        }
+    }
+
     /// The object of this key.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Snapshot<V>> {

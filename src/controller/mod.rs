@@ -10,6 +10,7 @@ mod error;
 mod events;
 #[cfg(test)]
 mod fixtures;
+mod instruments;
 mod key;
 pub mod queue;
 mod reconcile;
@@ -23,19 +24,24 @@ use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc, time::Durat
 
 use futures::FutureExt as _;
 use kube::Client;
-use tokio::{sync::watch as channel, task::JoinSet, time::timeout};
+use tokio::{
+    sync::watch as channel,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 use tracing::{debug, info, warn};
 
 use self::{
     cache::{Cache, Change},
     events::Events,
+    instruments::Instruments,
     queue::{Lane, Queue, Taken},
     reconcile::Reconciler,
     view::{Deployment, Foo},
     watch::watch,
 };
 pub use self::{error::Error, key::Key, reconcile::MANAGER};
-use crate::{Config, election::Term};
+use crate::{Config, election::Term, telemetry::Metrics};
 
 /// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
 /// every pod; the end of a rollout is told at once.
@@ -53,6 +59,7 @@ pub struct Controller {
     /// The queue of the current term: where changes wake their Foos.
     queue: channel::Sender<Option<Queue<Key>>>,
     tasks: Tasks,
+    instruments: Instruments,
     config: Config,
 }
 
@@ -77,7 +84,7 @@ impl Controller {
     /// `client` must refuse writes past the end of the term (see [`crate::election::fence`]); `instance`
     /// is this replica's name in events.
     #[must_use]
-    pub fn new(client: &Client, config: &Config, instance: String) -> Self {
+    pub fn new(client: &Client, config: &Config, instance: String, metrics: &Metrics) -> Self {
         let scopes = scopes(&config.namespaces);
         let (events, write_events) = Events::new(client.clone(), instance);
         let reconciler = Arc::new(Reconciler {
@@ -87,6 +94,7 @@ impl Controller {
             image: config.image.clone(),
             events,
         });
+        instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
         let queue = channel::Sender::new(None);
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events"));
@@ -100,6 +108,7 @@ impl Controller {
                 namespace.clone(),
                 Arc::clone(&reconciler.foos),
                 scope,
+                instruments::restarts::<Foo>(metrics),
                 {
                     let waker = waker.clone();
                     move |change| waker.foo_changed(&change)
@@ -110,6 +119,7 @@ impl Controller {
                 namespace,
                 Arc::clone(&reconciler.deployments),
                 scope,
+                instruments::restarts::<Deployment>(metrics),
                 move |change| {
                     waker.deployment_changed(&change);
                 },
@@ -121,6 +131,7 @@ impl Controller {
             reconciler,
             queue,
             tasks,
+            instruments: Instruments::new(metrics, config.workers),
             config: config.clone(),
         }
     }
@@ -183,6 +194,7 @@ impl Controller {
             died = died(&mut self.tasks) => return Ended::Died(died),
         }
         let queue = Queue::new(&self.config.backoff);
+        self.instruments.term_begins(&queue);
         self.queue.send_replace(Some(queue.clone()));
         info!(
             foos = foos.len(),
@@ -196,7 +208,8 @@ impl Controller {
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
             let reconciler = Arc::clone(&self.reconciler);
-            work.spawn(work_on(queue.clone(), move |key| {
+            let instruments = self.instruments.clone();
+            work.spawn(work_on(queue.clone(), instruments, move |key| {
                 let reconciler = Arc::clone(&reconciler);
                 async move { reconciler.reconcile(&key).await }
             }));
@@ -299,13 +312,17 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
 /// A worker: takes a key, reconciles it, says how it went.
 async fn work_on<F: Future<Output = Result<(), Error>>>(
     queue: Queue<Key>,
+    instruments: Instruments,
     reconcile: impl Fn(Key) -> F,
 ) {
     while let Some(taken) = queue.get().await {
+        instruments.taken(taken.waited());
+        let begun = Instant::now();
         let attempt = AssertUnwindSafe(reconcile(taken.key().clone()));
         // Row Q6: a panic is this object's failure.
-        let result = attempt.catch_unwind().await;
-        settle(taken, result.unwrap_or(Err(Error::Panicked)));
+        let result = attempt.catch_unwind().await.unwrap_or(Err(Error::Panicked));
+        instruments.ended(&result, begun.elapsed());
+        settle(taken, result);
     }
 }
 
@@ -332,7 +349,7 @@ fn settle(taken: Taken<Key>, result: Result<(), Error>) {
 async fn resync(queue: Queue<Key>, foos: Arc<Cache<Foo>>, period: Duration) {
     let step = period / RESYNC_STEPS;
     loop {
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         let mut keys = foos.keys().into_iter();
         let portion = keys.len().div_ceil(RESYNC_STEPS as usize);
         for number in 1..=RESYNC_STEPS {

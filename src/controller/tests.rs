@@ -29,6 +29,10 @@ fn queue() -> Queue<Key> {
     Queue::new(&Config::default().backoff)
 }
 
+fn instruments() -> Instruments {
+    Instruments::new(&Metrics::default(), 1)
+}
+
 /// Row Q2: as many at once as there are workers, and no more.
 #[tokio::test(start_paused = true)]
 async fn q2_workers_reconcile_at_once() {
@@ -40,7 +44,7 @@ async fn q2_workers_reconcile_at_once() {
     let mut work = JoinSet::new();
     for _ in 0..3 {
         let running = Arc::clone(&running);
-        work.spawn(work_on(queue.clone(), move |_| {
+        work.spawn(work_on(queue.clone(), instruments(), move |_| {
             running.add_permits(1);
             std::future::pending()
         }));
@@ -58,7 +62,7 @@ async fn q6_a_panic_is_one_objects_failure() {
     queue.add(key("good"), Lane::Change);
     let runs = Arc::new(Mutex::new(HashMap::new()));
     let seen = Arc::clone(&runs);
-    let worker = tokio::spawn(work_on(queue.clone(), move |key| {
+    let worker = tokio::spawn(work_on(queue.clone(), instruments(), move |key| {
         *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
         async move {
             assert!(key.name() != "bad", "on purpose");
@@ -233,7 +237,12 @@ fn server() -> FakeServer {
 #[tokio::test(start_paused = true)]
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
-    let mut controller = Controller::new(&server.client(), &Config::default(), "test".into());
+    let mut controller = Controller::new(
+        &server.client(),
+        &Config::default(),
+        "test".into(),
+        &Metrics::default(),
+    );
     let ready = controller.ready();
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
@@ -257,7 +266,12 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
 async fn no_work_without_a_term() {
     let server = server();
     server.let_deployments.add_permits(1);
-    let mut controller = Controller::new(&server.client(), &Config::default(), "test".into());
+    let mut controller = Controller::new(
+        &server.client(),
+        &Config::default(),
+        "test".into(),
+        &Metrics::default(),
+    );
     let ready = controller.ready();
     let (publish, term) = channel::channel(None);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

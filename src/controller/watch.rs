@@ -15,6 +15,7 @@ use kube::{
     Api, Client, Error, ResourceExt as _,
     api::{ListParams, WatchEvent, WatchParams},
 };
+use opentelemetry::metrics::BoundCounter;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -46,13 +47,15 @@ const PAGE: u32 = 500;
 
 /// Watches the objects of one namespace (`None`: all) into `cache`, for ever.
 ///
-/// `scope` is the namespace's place in what the cache was made with. `changed` is told of every change, on
+/// `scope` is the namespace's place in what the cache was made with; `restarts` counts how often the watch is
+/// opened again. `changed` is told of every change, on
 /// this task: it must not block.
 pub async fn watch<V: View>(
     client: Client,
     namespace: Option<String>,
     cache: Arc<Cache<V>>,
     scope: usize,
+    restarts: BoundCounter<u64>,
     changed: impl Fn(Change<V>) + Send,
 ) {
     let api = match &namespace {
@@ -92,6 +95,7 @@ pub async fn watch<V: View>(
                 outage.pause().await;
             }
         }
+        restarts.add(1);
     }
 }
 

@@ -8,6 +8,7 @@
 //! is then told to the election, which looks at the Lease anew.
 
 use super::term::Term;
+use crate::telemetry::{Metrics, metrics::table};
 use futures::future::{self, BoxFuture};
 use http::{
     Method, Request, Response, StatusCode, Uri,
@@ -16,6 +17,7 @@ use http::{
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes};
 use kube::{client::Body, core::Status};
+use opentelemetry::metrics::BoundCounter;
 use std::{
     error::Error as StdError,
     task::{Context, Poll},
@@ -58,13 +60,15 @@ pub fn is_refused(error: &kube::Error) -> bool {
 #[derive(Clone, Debug)]
 pub struct FenceLayer {
     term: watch::Receiver<Option<Term>>,
+    refusals: BoundCounter<u64>,
 }
 
 impl FenceLayer {
-    /// A fence that is open while `term` holds a live term.
+    /// A fence that is open while `term` holds a live term, and counts in `metrics` what it refuses.
     #[must_use]
-    pub fn new(term: watch::Receiver<Option<Term>>) -> Self {
-        Self { term }
+    pub fn new(term: watch::Receiver<Option<Term>>, metrics: &Metrics) -> Self {
+        let refusals = metrics.counter(&table::FENCE_REFUSALS, &[]);
+        Self { term, refusals }
     }
 
     /// How long a write to `path` that starts now may take.
@@ -77,13 +81,15 @@ impl FenceLayer {
             .borrow()
             .as_ref()
             .and_then(Term::remaining)
-            .ok_or(Refused)?;
-        // The API server takes `timeout=0ms` for "none".
-        if left < Duration::from_millis(1) {
-            Err(Refused)
-        } else {
-            Ok(left.min(MUTATION_TIMEOUT))
-        }
+            // The API server takes `timeout=0ms` for "none".
+            .filter(|left| *left >= Duration::from_millis(1))
+            .ok_or_else(|| self.refused())?;
+        Ok(left.min(MUTATION_TIMEOUT))
+    }
+
+    fn refused(&self) -> Refused {
+        self.refusals.add(1);
+        Refused
     }
 
     fn admit(&self, request: &mut Request<Body>) -> Result<Duration, BoxError> {
@@ -195,7 +201,7 @@ where
                 if let Some(term) = &*fence.term.borrow() {
                     term.dispute();
                 }
-                return Err(Refused.into());
+                return Err(fence.refused().into());
             }
             Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
         };
@@ -223,7 +229,7 @@ mod tests {
 
     fn fenced(api: &FakeApi, term: watch::Receiver<Option<Term>>) -> Client {
         ClientBuilder::new(api.service(), "default")
-            .with_layer(&FenceLayer::new(term))
+            .with_layer(&FenceLayer::new(term, &Metrics::default()))
             .build()
     }
 
@@ -295,7 +301,7 @@ mod tests {
     async fn i2_a_mutation_that_waits_its_turn_past_the_deadline_is_not_sent() {
         let api = FakeApi::new();
         let term = watch::channel(Some(term(Duration::from_secs(3)))).1;
-        let mut service = FenceLayer::new(term).layer(api.service());
+        let mut service = FenceLayer::new(term, &Metrics::default()).layer(api.service());
         let request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
         let waiting = service.call(request);
         advance(Duration::from_secs(3)).await;

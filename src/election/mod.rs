@@ -17,7 +17,13 @@ mod tests;
 pub use identity::Identity;
 pub use term::{Clock, Term};
 
-use crate::config::LeaderElection;
+use crate::{
+    config::LeaderElection,
+    telemetry::{
+        Metrics,
+        metrics::{Timer, table},
+    },
+};
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
@@ -31,6 +37,10 @@ use kube::{
 };
 use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
 use lease_guard::LeaseGuardLayer;
+use opentelemetry::{
+    KeyValue,
+    metrics::{BoundCounter, BoundGauge},
+};
 use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
@@ -68,6 +78,8 @@ pub struct Election {
     pub settings: LeaderElection,
     /// Who stands.
     pub identity: Identity,
+    /// Where it is counted.
+    pub metrics: Metrics,
 }
 
 /// Stands in the election until `stop`, and publishes each term in `term`, `None` between them.
@@ -83,18 +95,20 @@ pub async fn run(
         mut kube,
         settings,
         identity,
+        metrics,
     }: Election,
     term: watch::Sender<Option<Term>>,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
+    let counts = Counts::new(&metrics, &settings.lease_name);
     if !settings.enabled {
+        counts.leading.record(1);
         term.send_replace(Some(Term::unlimited()));
         stop.await;
         term.send_replace(None);
         return Ok(());
     }
-    // As controller-runtime does it: one hung request must not cost the term.
-    let call = (settings.renew_deadline / 2).max(Duration::from_secs(1));
+    let call = call_timeout(&settings);
     kube.default_retry = false;
     kube.connect_timeout = Some(call);
     kube.write_timeout = Some(call);
@@ -111,12 +125,35 @@ pub async fn run(
         identity,
         client,
         guard,
-        call,
         term,
+        counts,
     )
     .run(stop)
     .await;
     Ok(())
+}
+
+/// As controller-runtime does it: one hung request must not cost the term.
+fn call_timeout(settings: &LeaderElection) -> Duration {
+    (settings.renew_deadline / 2).max(Duration::from_secs(1))
+}
+
+/// What the election counts.
+struct Counts {
+    leading: BoundGauge<u64>,
+    transitions: BoundCounter<u64>,
+    renew: Timer,
+}
+
+impl Counts {
+    fn new(metrics: &Metrics, lease: &str) -> Self {
+        let name = KeyValue::new("name", lease.to_owned());
+        Self {
+            leading: metrics.gauge(&table::LEADING, &[name]),
+            transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
+            renew: metrics.timer(&table::LEASE_RENEW, &[]),
+        }
+    }
 }
 
 /// The loop's hands: what [`Elector`] decides is done here.
@@ -141,21 +178,23 @@ struct Standing {
     leader: String,
     /// What went wrong last, until an attempt succeeds: why a term is lost.
     trouble: String,
+    counts: Counts,
 }
 
 type Watch = BoxStream<'static, watcher::Result<Option<Lease>>>;
 
 impl Standing {
-    /// A replica that stands with a `client` that has `guard` in it, whose calls last at most `call`.
+    /// A replica that stands with a `client` that has `guard` in it.
     fn new(
         clock: Clock,
         settings: &LeaderElection,
         identity: Identity,
         client: Client,
         guard: LeaseGuardLayer,
-        call: Duration,
         term: watch::Sender<Option<Term>>,
+        counts: Counts,
     ) -> Self {
+        let call = call_timeout(settings);
         let namespace = identity::namespace(settings.lease_namespace.as_deref());
         let name = settings.lease_name.clone();
         let params = LeaseLockParams {
@@ -184,6 +223,7 @@ impl Standing {
             call,
             leader: String::new(),
             trouble: String::new(),
+            counts,
         }
     }
 
@@ -240,6 +280,7 @@ impl Standing {
                 .disputed_to(Arc::clone(&self.disputes))
         };
         self.term.send_replace(held.as_ref().map(term));
+        self.counts.leading.record(held.is_some().into());
         let before = std::mem::replace(&mut self.published, held.clone());
         if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
             return;
@@ -263,6 +304,7 @@ impl Standing {
             uid, transitions, ..
         }) = held
         {
+            self.counts.transitions.add(1);
             info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
             self.announcer
                 .announce("BecomeLeader", "became leader", uid);
@@ -271,7 +313,13 @@ impl Standing {
 
     async fn attempt(&mut self, within: Duration) -> Event {
         let sent = self.clock.now();
-        let outcome = match time::timeout(within, self.lock.try_acquire_or_renew()).await {
+        let tried = time::timeout(within, self.lock.try_acquire_or_renew()).await;
+        if self.published.is_some() {
+            self.counts
+                .renew
+                .record(self.clock.now().saturating_sub(sent));
+        }
+        let outcome = match tried {
             Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
                 self.outcome(lease)
             }

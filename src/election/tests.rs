@@ -52,7 +52,15 @@ impl Replica {
         let (sender, term) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();
         let identity = Identity::new(name, "1").unwrap();
-        let standing = Standing::new(clock, &settings, identity, client, guard, CALL, sender);
+        let standing = Standing::new(
+            clock,
+            &settings,
+            identity,
+            client,
+            guard,
+            sender,
+            Counts::new(&Metrics::default(), "l"),
+        );
         let task = tokio::spawn(standing.run(async { drop(stopped.await) }));
         Self {
             term,

@@ -1,7 +1,7 @@
 //! What can be seen from outside: the log on standard error, and the health endpoints.
 
 pub mod http;
-mod metrics;
+pub mod metrics;
 
 use std::io::IsTerminal as _;
 

@@ -1,0 +1,66 @@
+//! Counting requests to the API server.
+
+use std::time::Duration;
+
+use http::Method;
+use opentelemetry::{KeyValue, metrics::Counter};
+
+use super::{Metrics, Timer, table};
+
+/// The methods of this program's requests, and what each is answered with where all is well.
+const METHODS: [(Method, u16); 5] = [
+    (Method::GET, 200),
+    (Method::POST, 201),
+    (Method::PUT, 200),
+    (Method::PATCH, 200),
+    (Method::DELETE, 200),
+];
+
+/// What counts requests to one API server; clones share it.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    total: Counter<u64>,
+    host: KeyValue,
+    timers: [(Method, Timer); METHODS.len()],
+}
+
+impl Requests {
+    pub(super) fn new(metrics: &Metrics, host: &str) -> Self {
+        let host = KeyValue::new("host", host.to_owned());
+        let timers = METHODS.map(|(method, code)| {
+            let verb = KeyValue::new("verb", method.to_string());
+            let timer = metrics.timer(&table::REQUEST_TIME, &[host.clone(), verb]);
+            (method, code, timer)
+        });
+        let requests = Self {
+            total: metrics.labelled(&table::REQUESTS),
+            host,
+            timers: timers.clone().map(|(method, _, timer)| (method, timer)),
+        };
+        for (method, code, _) in timers {
+            for code in [Some(code), None] {
+                requests.count(&method, code, 0);
+            }
+        }
+        requests
+    }
+
+    /// A request was answered with the status `code`, or came to nothing (`None`), after `elapsed`.
+    pub fn ended(&self, method: &Method, code: Option<u16>, elapsed: Duration) {
+        self.count(method, code, 1);
+        if let Some((_, timer)) = self.timers.iter().find(|(name, _)| name == method) {
+            timer.record(elapsed);
+        }
+    }
+
+    fn count(&self, method: &Method, code: Option<u16>, times: u64) {
+        // As client-go writes it.
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let labels = [
+            KeyValue::new("code", code),
+            self.host.clone(),
+            KeyValue::new("method", method.to_string()),
+        ];
+        self.total.add(times, &labels);
+    }
+}

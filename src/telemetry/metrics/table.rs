@@ -1,0 +1,136 @@
+//! The list of metrics: what drives the instruments, the dashboard and the list for people
+//! (`make generate`).
+//!
+//! Names, labels and meanings are those of controller-runtime, client-go and the Prometheus client
+//! libraries where they have such a thing; ours begin with `foo_controller_`.
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name, the same in Prometheus and by OTLP.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// UCUM: `s`, `By`, or nothing for a count.
+    pub unit: &'static str,
+    /// The keys of its labels. No value is ever the name of an object.
+    pub labels: &'static [&'static str],
+    /// What it tells.
+    pub help: &'static str,
+}
+
+/// How a metric behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts values by size.
+    Histogram,
+}
+
+impl Kind {
+    /// Its name in both text formats.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($section:literal { $($id:ident: $kind:ident $name:literal $unit:literal $labels:tt $help:literal;)+ })+) => {
+        $($(
+            #[doc = $help]
+            pub const $id: Metric = Metric {
+                name: $name,
+                kind: Kind::$kind,
+                unit: $unit,
+                labels: &$labels,
+                help: $help,
+            };
+        )+)+
+
+        /// All of them, by what they are about.
+        pub const SECTIONS: &[(&str, &[Metric])] = &[$(($section, &[$($id),+])),+];
+    };
+}
+
+metrics! {
+    "Reconcile" {
+        RECONCILES: Counter "controller_runtime_reconcile_total" "" ["controller", "result"]
+            "Reconciles by result: success; error; requeue for what is tried again without being an error (a conflict, a term that ended, a namespace on its way out).";
+        RECONCILE_ERRORS: Counter "controller_runtime_reconcile_errors_total" "" ["controller"]
+            "Reconciles that failed.";
+        RECONCILE_PANICS: Counter "controller_runtime_reconcile_panics_total" "" ["controller"]
+            "Reconciles that panicked; they also count as failed.";
+        RECONCILE_TIME: Histogram "controller_runtime_reconcile_time_seconds" "s" ["controller"]
+            "How long a reconcile took.";
+        ACTIVE_WORKERS: Gauge "controller_runtime_active_workers" "" ["controller"]
+            "Reconciles that are running.";
+        MAX_CONCURRENT_RECONCILES: Gauge "controller_runtime_max_concurrent_reconciles" "" ["controller"]
+            "Reconciles that can run at once: the configured workers.";
+    }
+    "Queue" {
+        QUEUE_DEPTH: Gauge "workqueue_depth" "" ["controller", "name"]
+            "Foos that wait for a worker.";
+        QUEUE_ADDS: Counter "workqueue_adds_total" "" ["controller", "name"]
+            "Times that a Foo came to wait for a worker; adds that collapsed are not counted.";
+        QUEUE_WAIT: Histogram "workqueue_queue_duration_seconds" "s" ["controller", "name"]
+            "How long a Foo waited for a worker.";
+        QUEUE_WORK: Histogram "workqueue_work_duration_seconds" "s" ["controller", "name"]
+            "How long a worker had a Foo.";
+        QUEUE_RETRIES: Counter "workqueue_retries_total" "" ["controller", "name"]
+            "Retries asked for.";
+        QUEUE_UNFINISHED: Gauge "workqueue_unfinished_work_seconds" "s" ["controller", "name"]
+            "The sum of how long each work in progress has been going on.";
+        QUEUE_LONGEST: Gauge "workqueue_longest_running_processor_seconds" "s" ["controller", "name"]
+            "How long the oldest work in progress has been going on.";
+    }
+    "Leadership" {
+        LEADING: Gauge "leader_election_master_status" "" ["name"]
+            "Whether this replica leads (1) or stands by (0); the name is the Lease's.";
+        LEADER_TRANSITIONS: Counter "foo_controller_leader_transitions_total" "" []
+            "Terms of leadership that this replica began.";
+        LEASE_RENEW: Histogram "foo_controller_lease_renew_seconds" "s" []
+            "How long the leader's attempts to renew the Lease took, those that failed included.";
+        FENCE_REFUSALS: Counter "foo_controller_fence_refusals_total" "" []
+            "Writes that were refused, here or by the API server's fencing policy, because this replica did not lead.";
+    }
+    "Foos" {
+        FOOS: Gauge "foo_controller_foos" "" ["ready"]
+            "Foos by the status of their condition Ready: true, false or unknown.";
+        CACHE_OBJECTS: Gauge "foo_controller_cache_objects" "" ["kind"]
+            "Objects in the cache.";
+        WATCH_RESTARTS: Counter "foo_controller_watch_restarts_total" "" ["kind"]
+            "Times that a watch was opened again; the API server itself ends each after some minutes.";
+    }
+    "API requests" {
+        REQUESTS: Counter "rest_client_requests_total" "" ["code", "host", "method"]
+            "Requests to the API server by the status of its answer; <error>: there was none.";
+        REQUEST_TIME: Histogram "rest_client_request_duration_seconds" "s" ["host", "verb"]
+            "How long the API server took to begin its answer.";
+    }
+    "Process" {
+        PROCESS_CPU: Counter "process_cpu_seconds_total" "s" []
+            "User and system CPU time.";
+        PROCESS_RESIDENT: Gauge "process_resident_memory_bytes" "By" []
+            "Resident memory.";
+        PROCESS_VIRTUAL: Gauge "process_virtual_memory_bytes" "By" []
+            "Virtual memory.";
+        PROCESS_FDS: Gauge "process_open_fds" "" []
+            "Open file descriptors.";
+        PROCESS_MAX_FDS: Gauge "process_max_fds" "" []
+            "File descriptors that may be open at once.";
+        PROCESS_THREADS: Gauge "process_threads" "" []
+            "Threads.";
+        PROCESS_START: Gauge "process_start_time_seconds" "s" []
+            "When the process started, in seconds since 1970.";
+        BUILD_INFO: Gauge "foo_controller_build_info" "" ["version"]
+            "Always 1; the version is the label's.";
+    }
+}
