@@ -26,9 +26,11 @@ audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs 
 fmt: ## format the code
 	cargo fmt
 
-generate: ## write the CRD from src/api.rs
-	cargo build --locked
+generate: ## write the CRD, the dashboard and the list of metrics
+	cargo build --locked --bins --examples
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
+	cargo run --locked --quiet --example dashboard > deploy/components/prometheus/dashboard.json
+	cargo run --locked --quiet --example dashboard list > deploy/components/prometheus/METRICS.md
 
 run: ## the controller, against the current kubectl context
 	cargo run --locked -- run --leader-election=false

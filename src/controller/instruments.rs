@@ -137,7 +137,7 @@ impl Instruments {
     }
 }
 
-/// How often the watch of a kind is opened again.
+/// How often the watch of a kind is opened again because something is wrong.
 pub(super) fn restarts<V: View>(metrics: &Metrics) -> BoundCounter<u64> {
     metrics.counter(&table::WATCH_RESTARTS, &[kind::<V>()])
 }

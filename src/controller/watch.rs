@@ -48,7 +48,7 @@ const PAGE: u32 = 500;
 /// Watches the objects of one namespace (`None`: all) into `cache`, for ever.
 ///
 /// `scope` is the namespace's place in what the cache was made with; `restarts` counts how often the watch is
-/// opened again. `changed` is told of every change, on
+/// opened again because something is wrong. `changed` is told of every change, on
 /// this task: it must not block.
 pub async fn watch<V: View>(
     client: Client,
@@ -84,7 +84,10 @@ pub async fn watch<V: View>(
         }
         match ended {
             Ok(()) if opened.elapsed() >= SHORT => {}
-            Ok(()) => outage.pause().await,
+            Ok(()) => {
+                restarts.add(1);
+                outage.pause().await;
+            }
             Err(error) => {
                 if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
                     // The resourceVersion is too old (410), or the resource is gone (404), and with it,
@@ -92,10 +95,10 @@ pub async fn watch<V: View>(
                     watch.version = None;
                 }
                 outage.say(&error);
+                restarts.add(1);
                 outage.pause().await;
             }
         }
-        restarts.add(1);
     }
 }
 

@@ -107,7 +107,7 @@ metrics! {
         CACHE_OBJECTS: Gauge "foo_controller_cache_objects" "" ["kind"]
             "Objects in the cache.";
         WATCH_RESTARTS: Counter "foo_controller_watch_restarts_total" "" ["kind"]
-            "Times that a watch was opened again; the API server itself ends each after some minutes.";
+            "Times that a watch was opened again after an error, or an end within a second of its opening.";
     }
     "API requests" {
         REQUESTS: Counter "rest_client_requests_total" "" ["code", "host", "method"]
@@ -132,5 +132,16 @@ metrics! {
             "When the process started, in seconds since 1970.";
         BUILD_INFO: Gauge "foo_controller_build_info" "" ["version"]
             "Always 1; the version is the label's.";
+    }
+    // The SDK's own: `error.type` and the like become labels by the rules of its specification.
+    "Telemetry, where it is exported" {
+        LOGS_CREATED: Counter "otel_sdk_log_created_total" "" []
+            "Log records to be exported.";
+        LOGS_PROCESSED: Counter "otel_sdk_processor_log_processed_total" "" ["error_type", "otel_component_name", "otel_component_type"]
+            "Log records that were exported or, with an error_type, dropped; queue_full: the collector is too slow, or away.";
+        LOG_QUEUE: Gauge "otel_sdk_processor_log_queue_capacity" "" ["otel_component_name", "otel_component_type"]
+            "Log records that can wait for their export.";
+        SPANS_PROCESSED: Counter "otel_sdk_processor_span_processed_total" "" ["error_type", "otel_component_name", "otel_component_type"]
+            "Spans that were exported or, with an error_type, dropped; queue_full: the collector is too slow, or away.";
     }
 }
