@@ -189,8 +189,8 @@ fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
     event.record(&mut object);
     object.put("target", event.metadata().target());
     if trace.is_valid() {
-        object.put("trace_id", &trace.trace_id().to_string());
-        object.put("span_id", &trace.span_id().to_string());
+        object.put("trace_id", trace.trace_id().to_string());
+        object.put("span_id", trace.span_id().to_string());
     }
     object.0.push('}');
     object.0

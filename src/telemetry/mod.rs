@@ -62,7 +62,7 @@ pub enum Error {
 /// tonic itself says no more than "transport error".
 fn causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.map(|cause| format!(": {cause}")).collect()
+    causes.fold(String::new(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Telemetry at work.
