@@ -20,7 +20,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 use crate::{
     Config,
     election::{Term, fence::FenceLayer},
-    telemetry::Metrics,
+    telemetry::{Metrics, request::RequestLayer},
 };
 
 /// How the API server's audit log names us.
@@ -134,8 +134,11 @@ pub(crate) fn fenced(
     term: watch::Receiver<Option<Term>>,
     metrics: &Metrics,
 ) -> Result<Client, Error> {
-    let fence = FenceLayer::new(term, metrics);
-    Ok(builder(kube)?.with_layer(&fence).build())
+    let requests = RequestLayer::new(&kube.cluster_url, metrics);
+    Ok(builder(kube)?
+        .with_layer(&FenceLayer::new(term, metrics))
+        .with_layer(&requests)
+        .build())
 }
 
 /// A client's services, from ours down to the connection.

@@ -114,13 +114,9 @@ impl Instruments {
         };
     }
 
-    /// A worker took a key that had waited for so long.
-    pub(super) fn taken(&self, waited: Duration) {
+    /// A reconcile came to its end, within whose span this is to be said.
+    pub(super) fn ended(&self, result: &Result<(), Error>, waited: Duration, took: Duration) {
         self.waited.record(waited);
-    }
-
-    /// A reconcile came to its end.
-    pub(super) fn ended(&self, result: &Result<(), Error>, took: Duration) {
         self.took.record(took);
         self.worked.record(took);
         match result {

@@ -44,10 +44,15 @@ async fn q2_workers_reconcile_at_once() {
     let mut work = JoinSet::new();
     for _ in 0..3 {
         let running = Arc::clone(&running);
-        work.spawn(work_on(queue.clone(), instruments(), move |_| {
-            running.add_permits(1);
-            std::future::pending()
-        }));
+        work.spawn(work_on(
+            queue.clone(),
+            instruments(),
+            FirstLooks::default(),
+            move |_| {
+                running.add_permits(1);
+                std::future::pending()
+            },
+        ));
     }
     sleep(Duration::from_secs(1)).await;
     assert_eq!(running.available_permits(), 3);
@@ -62,13 +67,18 @@ async fn q6_a_panic_is_one_objects_failure() {
     queue.add(key("good"), Lane::Change);
     let runs = Arc::new(Mutex::new(HashMap::new()));
     let seen = Arc::clone(&runs);
-    let worker = tokio::spawn(work_on(queue.clone(), instruments(), move |key| {
-        *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
-        async move {
-            assert!(key.name() != "bad", "on purpose");
-            Ok(())
-        }
-    }));
+    let worker = tokio::spawn(work_on(
+        queue.clone(),
+        instruments(),
+        FirstLooks::default(),
+        move |key| {
+            *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
+            async move {
+                assert!(key.name() != "bad", "on purpose");
+                Ok(())
+            }
+        },
+    ));
     // 5 ms, 10 ms, 20 ms: three more tries.
     sleep(Duration::from_millis(36)).await;
     assert_eq!(

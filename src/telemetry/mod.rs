@@ -11,7 +11,9 @@ mod log;
 pub mod metrics;
 mod otlp;
 mod outage;
+pub(crate) mod request;
 mod resource;
+pub(crate) mod trace;
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Counting requests to the API server.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::Method;
 use opentelemetry::{KeyValue, metrics::Counter};
@@ -18,7 +18,10 @@ const METHODS: [(Method, u16); 5] = [
 
 /// What counts requests to one API server; clones share it.
 #[derive(Clone, Debug)]
-pub struct Requests {
+pub struct Requests(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     total: Counter<u64>,
     host: KeyValue,
     timers: [(Method, Timer); METHODS.len()],
@@ -32,11 +35,11 @@ impl Requests {
             let timer = metrics.timer(&table::REQUEST_TIME, &[host.clone(), verb]);
             (method, code, timer)
         });
-        let requests = Self {
+        let requests = Self(Arc::new(Shared {
             total: metrics.labelled(&table::REQUESTS),
             host,
             timers: timers.clone().map(|(method, _, timer)| (method, timer)),
-        };
+        }));
         for (method, code, _) in timers {
             for code in [Some(code), None] {
                 requests.count(&method, code, 0);
@@ -48,7 +51,7 @@ impl Requests {
     /// A request was answered with the status `code`, or came to nothing (`None`), after `elapsed`.
     pub fn ended(&self, method: &Method, code: Option<u16>, elapsed: Duration) {
         self.count(method, code, 1);
-        if let Some((_, timer)) = self.timers.iter().find(|(name, _)| name == method) {
+        if let Some((_, timer)) = self.0.timers.iter().find(|(name, _)| name == method) {
             timer.record(elapsed);
         }
     }
@@ -58,9 +61,9 @@ impl Requests {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = [
             KeyValue::new("code", code),
-            self.host.clone(),
+            self.0.host.clone(),
             KeyValue::new("method", method.to_string()),
         ];
-        self.total.add(times, &labels);
+        self.0.total.add(times, &labels);
     }
 }
