@@ -20,6 +20,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 use crate::{
     Config,
     election::{Term, fence::FenceLayer},
+    telemetry::request::RequestLayer,
 };
 
 /// How the API server's audit log names us.
@@ -132,7 +133,10 @@ pub(crate) fn fenced(
     kube: &KubeConfig,
     term: watch::Receiver<Option<Term>>,
 ) -> Result<Client, Error> {
-    Ok(builder(kube)?.with_layer(&FenceLayer::new(term)).build())
+    let client = builder(kube)?.with_layer(&FenceLayer::new(term));
+    Ok(client
+        .with_layer(&RequestLayer::new(&kube.cluster_url))
+        .build())
 }
 
 /// A client's services, from ours down to the connection.

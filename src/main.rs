@@ -1,15 +1,18 @@
 //! The command line: flags → configuration → run → exit code.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, Command};
 use foo_controller::{
     config::{self, Problems},
-    telemetry::{self, Telemetry},
+    telemetry::{self, LogLevel, Telemetry},
 };
+use futures::FutureExt as _;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stderr(), "error: {failure}");
             match failure {
                 Failure::Run(error) if error.is_configuration() => ExitCode::from(2),
+                Failure::Telemetry(_) => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
             }
         }
@@ -108,17 +112,50 @@ fn crd() -> Result<String, Failure> {
 }
 
 fn serve(flags: &ArgMatches) -> Result<(), Failure> {
-    let (config, _) = config::load(flags, std::env::vars_os())?;
+    let (config, settings) = config::load(flags, std::env::vars_os())?;
     let runtime = Runtime::new()?;
     let result = runtime.block_on(async {
         let telemetry = Telemetry::start(&config)?;
-        let result = foo_controller::run(config, telemetry.metrics(), stop_asked()?).await;
-        telemetry.finish().await;
+        tracing::info!("configuration: {}", settings.line());
+        tokio::spawn(reload(
+            flags.clone(),
+            telemetry.level(),
+            signal(SignalKind::hangup())?,
+        ));
+        let limit = config.shutdown_timeout;
+        let asked = Cell::new(None);
+        let stop = stop_asked()?.map(|()| asked.set(Some(Instant::now())));
+        let result = foo_controller::run(config, telemetry.metrics(), stop).await;
+        let took = asked.get().map_or(Duration::ZERO, |asked| asked.elapsed());
+        telemetry.finish(limit.saturating_sub(took)).await;
         Ok(result?)
     });
     // What is left has had its time: the work was drained within `shutdown_timeout`.
     runtime.shutdown_background();
     result
+}
+
+/// At each SIGHUP, what the configuration says by now is logged, and nothing else of it counts. One that is
+/// wrong changes nothing.
+async fn reload(flags: ArgMatches, level: LogLevel, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        match config::load(&flags, std::env::vars_os()) {
+            Ok((config, _)) => {
+                level.set(&config.log.level);
+                tracing::info!(
+                    level = config.log.level,
+                    "SIGHUP: log.level as configured now"
+                );
+            }
+            Err(problems) => {
+                let problems: Vec<&str> = problems.lines().collect();
+                tracing::warn!(
+                    "SIGHUP: the configuration is wrong, nothing changes: {}",
+                    problems.join("; ")
+                );
+            }
+        }
+    }
 }
 
 /// Completes at SIGINT or SIGTERM. From then on, another one ends the process with 1 (row P2).

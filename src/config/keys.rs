@@ -249,7 +249,7 @@ fn is_image(text: &str) -> bool {
 }
 
 /// Credentials have no place in an address: it is printed and logged.
-fn is_address(text: &str) -> bool {
+pub(crate) fn is_address(text: &str) -> bool {
     let fits = |uri: Uri| {
         let Some(authority) = uri.authority() else {
             return false;

@@ -263,6 +263,18 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// All values on one line, for the log.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let show = |key: &Key| {
+            let value = self.value(key).map(|value| literal(&value));
+            format!("{} = {}", key.name, key.shown(&value.unwrap_or_default()))
+        };
+        KEYS.iter().map(show).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut current = "";

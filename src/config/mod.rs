@@ -20,6 +20,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use keys::is_address;
 pub use layers::Settings;
 
 /// The configuration in force. Its default is the shipped `config/foo-controller.toml`.

@@ -48,16 +48,26 @@ impl Error {
     /// The reason in the Foo's conditions and events, in CamelCase; `None` where the user need not know.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
+        let told = matches!(
+            self,
+            Self::InvalidSpec(_) | Self::ResourceExists(_) | Self::Rejected(_)
+        );
+        told.then(|| self.kind())
+    }
+
+    /// One word for what happened, whichever the object: what traces and causes are told apart by.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
         match self {
-            Self::InvalidSpec(_) => Some("InvalidSpec"),
-            Self::ResourceExists(_) => Some("ErrResourceExists"),
-            Self::Rejected(_) => Some("DeploymentRejected"),
-            Self::StatusRejected(_)
-            | Self::NamespaceTerminating
-            | Self::Conflict
-            | Self::NotLeading
-            | Self::Transient(_)
-            | Self::Panicked => None,
+            Self::InvalidSpec(_) => "InvalidSpec",
+            Self::ResourceExists(_) => "ErrResourceExists",
+            Self::Rejected(_) => "DeploymentRejected",
+            Self::StatusRejected(_) => "StatusRejected",
+            Self::NamespaceTerminating => "NamespaceTerminating",
+            Self::Conflict => "Conflict",
+            Self::NotLeading => "NotLeading",
+            Self::Transient(_) => "Transient",
+            Self::Panicked => "Panicked",
         }
     }
 

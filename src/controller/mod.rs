@@ -19,12 +19,18 @@ mod tests;
 pub mod view;
 mod watch;
 
-use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use kube::Client;
+use parking_lot::Mutex;
 use tokio::{sync::watch as channel, task::JoinSet, time::timeout};
-use tracing::{debug, info, warn};
+use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use self::{
     cache::{Cache, Change},
@@ -35,7 +41,7 @@ use self::{
     watch::watch,
 };
 pub use self::{error::Error, key::Key, reconcile::MANAGER};
-use crate::{Config, election::Term};
+use crate::{Config, election::Term, telemetry::trace};
 
 /// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
 /// every pod; the end of a rollout is told at once.
@@ -190,16 +196,24 @@ impl Controller {
             workers = self.config.workers,
             "working"
         );
+        let first_looks = FirstLooks::default();
         for (key, lane) in at_first(foos) {
+            if lane == Lane::Background {
+                first_looks.lock().insert(key.clone());
+            }
             queue.add(key, lane);
         }
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
             let reconciler = Arc::clone(&self.reconciler);
-            work.spawn(work_on(queue.clone(), move |key| {
-                let reconciler = Arc::clone(&reconciler);
-                async move { reconciler.reconcile(&key).await }
-            }));
+            work.spawn(work_on(
+                queue.clone(),
+                Arc::clone(&first_looks),
+                move |key| {
+                    let reconciler = Arc::clone(&reconciler);
+                    async move { reconciler.reconcile(&key).await }
+                },
+            ));
         }
         work.spawn(resync(queue.clone(), Arc::clone(foos), self.config.resync));
         let ended = tokio::select! {
@@ -296,22 +310,55 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
     counts_alone && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
 }
 
+/// Keys that a new leader has not looked at yet: what tells its first look from a resync.
+type FirstLooks = Arc<Mutex<HashSet<Key>>>;
+
 /// A worker: takes a key, reconciles it, says how it went.
 async fn work_on<F: Future<Output = Result<(), Error>>>(
     queue: Queue<Key>,
+    first_looks: FirstLooks,
     reconcile: impl Fn(Key) -> F,
 ) {
     while let Some(taken) = queue.get().await {
-        let attempt = AssertUnwindSafe(reconcile(taken.key().clone()));
+        let first = first_looks.lock().remove(taken.key());
+        let span = span(&taken, first);
+        let attempt = AssertUnwindSafe(reconcile(taken.key().clone()).instrument(span.clone()));
         // Row Q6: a panic is this object's failure.
         let result = attempt.catch_unwind().await;
-        settle(taken, result.unwrap_or(Err(Error::Panicked)));
+        span.in_scope(|| settle(taken, result.unwrap_or(Err(Error::Panicked))));
     }
+}
+
+/// The root of a reconcile's trace; `first` is whether it is a new leader's first look. Of kind internal, since
+/// what woke it is no message that somebody sent.
+fn span(taken: &Taken<Key>, first: bool) -> Span {
+    let trigger = match taken.lane() {
+        Lane::Change => "change",
+        Lane::Retry => "retry",
+        Lane::Background if first => "takeover",
+        Lane::Background => "resync",
+    };
+    info_span!(
+        parent: None,
+        "reconcile",
+        otel.status_description = Empty,
+        error.type = Empty,
+        k8s.namespace.name = taken.key().namespace(),
+        foo.name = taken.key().name(),
+        foo.uid = Empty,
+        foo.generation = Empty,
+        reconcile.trigger = trigger,
+        reconcile.queue_seconds = taken.waited().as_secs_f64(),
+        reconcile.attempt = i64::from(taken.failures()) + 1,
+    )
 }
 
 /// Row P3: what failed, why, and when it is tried again.
 fn settle(taken: Taken<Key>, result: Result<(), Error>) {
     let foo = taken.key().clone();
+    if let Err(error) = &result {
+        trace::failed(&Span::current(), error.kind(), error);
+    }
     match result {
         Ok(()) => taken.succeed(),
         // Said when it was told.

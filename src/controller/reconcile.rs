@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
 };
 use serde_json::{Value, json};
-use tracing::{info, warn};
+use tracing::{Span, info, warn};
 
 use super::{
     cache::{Cache, Snapshot},
@@ -23,7 +23,10 @@ use super::{
     status::{self, Deployed},
     view::{Deployment, Foo, Object, View},
 };
-use crate::api::{self, FooStatus};
+use crate::{
+    api::{self, FooStatus},
+    telemetry::trace,
+};
 
 /// The field manager of all our writes.
 pub const MANAGER: &str = "foo-controller";
@@ -50,8 +53,17 @@ impl Reconciler {
     /// See [`Error`]. What the user has to know is in the Foo's status by then.
     pub async fn reconcile(&self, key: &Key) -> Result<(), Error> {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
+            trace::decided("nothing: the Foo is gone");
             return Ok(()); // Row R8.
         };
+        let span = Span::current();
+        span.record("foo.uid", &*foo.view.uid);
+        span.record("foo.generation", foo.view.generation);
+        if let Some(by) = &foo.view.trace
+            && foo.view.status.observed_generation != Some(foo.view.generation)
+        {
+            trace::because_of(by);
+        }
         let result = self.deploy(key, &foo.view).await;
         let told = self.tell(key, &foo, result.as_ref()).await;
         match (result, told) {
@@ -74,10 +86,16 @@ impl Reconciler {
     async fn apply(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
         let desired = Desired::of(key, foo, &self.image)?;
         let (view, changed) = match self.deployments.get(&desired.key) {
-            None => (self.create(key, &desired).await?, true),
+            None => {
+                trace::decided("create");
+                (self.create(key, &desired).await?, true)
+            }
             Some(actual) => match desired.difference(&actual)? {
                 None => (actual.view, false),
-                Some(patch) => (self.patch(key, &desired.key, &patch).await?, true),
+                Some(patch) => {
+                    trace::decided("patch");
+                    (self.patch(key, &desired.key, &patch).await?, true)
+                }
             },
         };
         Ok(Deployed {
@@ -100,6 +118,7 @@ impl Reconciler {
             if old == *new || actual.view.deleting || !ours {
                 continue;
             }
+            trace::decided("retire");
             let preconditions = Preconditions {
                 uid: Some(actual.view.uid.to_string()),
                 resource_version: Some(actual.version.to_string()),
@@ -140,8 +159,12 @@ impl Reconciler {
             _ => {}
         }
         if !news {
+            if matches!(result, Ok(Deployed { changed: false, .. })) {
+                trace::decided("nothing");
+            }
             return Ok(());
         }
+        trace::decided("status");
         match self.put_status(key, foo, &status).await {
             // A Foo from before the schema may be so far from it that no status can be written. What is
             // wrong with the Foo decides about trying again.

@@ -40,7 +40,7 @@ async fn q2_workers_reconcile_at_once() {
     let mut work = JoinSet::new();
     for _ in 0..3 {
         let running = Arc::clone(&running);
-        work.spawn(work_on(queue.clone(), move |_| {
+        work.spawn(work_on(queue.clone(), FirstLooks::default(), move |_| {
             running.add_permits(1);
             std::future::pending()
         }));
@@ -58,7 +58,7 @@ async fn q6_a_panic_is_one_objects_failure() {
     queue.add(key("good"), Lane::Change);
     let runs = Arc::new(Mutex::new(HashMap::new()));
     let seen = Arc::clone(&runs);
-    let worker = tokio::spawn(work_on(queue.clone(), move |key| {
+    let worker = tokio::spawn(work_on(queue.clone(), FirstLooks::default(), move |key| {
         *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
         async move {
             assert!(key.name() != "bad", "on purpose");

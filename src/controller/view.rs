@@ -9,10 +9,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::apps::v1 as apps, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::NamespaceResourceScope;
+use opentelemetry::trace::SpanContext;
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
 use super::key::Key;
-use crate::api::{self, FooSpec, FooStatus};
+use crate::{
+    api::{self, FooSpec, FooStatus},
+    telemetry::trace,
+};
 
 /// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
@@ -26,6 +30,8 @@ pub struct Foo {
     pub generation: i64,
     /// Whether the Foo is being deleted (row R8).
     pub deleting: bool,
+    /// The trace that changed it, where an annotation names one ([`trace::ANNOTATION`]).
+    pub trace: Option<Box<SpanContext>>,
     /// The spec, or what is wrong with it.
     pub spec: Result<FooSpec, Box<str>>,
     /// The status as last written; the default when there is none or it has another shape.
@@ -181,6 +187,8 @@ pub struct Metadata {
 struct Annotations {
     #[serde(rename = "samplecontroller.k8s.io/foo-generation")]
     generation: Option<String>,
+    #[serde(rename = "foo-controller/traceparent")]
+    traceparent: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -217,6 +225,12 @@ impl View for Foo {
             uid: std::mem::take(&mut raw.metadata.uid),
             generation: raw.metadata.generation,
             deleting: raw.metadata.deletion_timestamp,
+            trace: raw
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|annotations| trace::parse(annotations.traceparent.as_deref()?))
+                .map(Box::new),
             spec: FooSpec::deserialize(raw.spec).map_err(|error| format!("spec: {error}").into()),
             status,
         };

@@ -17,7 +17,10 @@ mod tests;
 pub use identity::Identity;
 pub use term::{Clock, Term};
 
-use crate::config::LeaderElection;
+use crate::{
+    config::LeaderElection,
+    telemetry::{request::RequestLayer, trace},
+};
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
@@ -37,7 +40,7 @@ use tokio::{
     task::JoinSet,
     time,
 };
-use tracing::{debug, info, warn};
+use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 /// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often.
 const LOOK: Duration = Duration::from_secs(1);
@@ -104,6 +107,7 @@ pub async fn run(
     let client = crate::client::builder(&kube)
         .map_err(Error::Client)?
         .with_layer(&guard)
+        .with_layer(&RequestLayer::new(&kube.cluster_url).within_spans())
         .build();
     Standing::new(
         Clock::boottime(),
@@ -220,7 +224,8 @@ impl Standing {
                 // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then.
                 Action::Try(within) => self.attempt(within).await,
                 Action::Release => {
-                    self.release().await;
+                    let span = self.span("release");
+                    self.release().instrument(span).await;
                     Event::Released
                 }
                 Action::Done => break,
@@ -271,7 +276,18 @@ impl Standing {
 
     async fn attempt(&mut self, within: Duration) -> Event {
         let sent = self.clock.now();
-        let outcome = match time::timeout(within, self.lock.try_acquire_or_renew()).await {
+        // A renewal is of interest when it fails, and from then on until one succeeds.
+        let span = match &self.published {
+            None => self.span("acquire"),
+            Some(_) if self.trouble.is_empty() => Span::none(),
+            Some(_) => self.span("renew"),
+        };
+        let attempt = self.lock.try_acquire_or_renew();
+        let reply = time::timeout(within, attempt)
+            .instrument(span.clone())
+            .await;
+        let _entered = span.entered();
+        let outcome = match reply {
             Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
                 self.outcome(lease)
             }
@@ -289,6 +305,19 @@ impl Standing {
             outcome,
             pause,
         }
+    }
+
+    /// A trace of its own.
+    fn span(&self, name: &str) -> Span {
+        info_span!(
+            parent: None,
+            "election",
+            otel.name = name,
+            otel.status_description = Empty,
+            error.type = Empty,
+            lease = self.lease,
+            holder = self.identity.as_str(),
+        )
     }
 
     /// Believes what the API server's reply says, not what the crate made of it (H2).
@@ -311,6 +340,12 @@ impl Standing {
 
     /// The same trouble is told once, not at every attempt.
     fn failed(&mut self, trouble: &str) -> Outcome {
+        let span = match Span::current() {
+            span if span.is_none() => self.span("renew"),
+            span => span,
+        };
+        trace::failed(&span, "lease", &trouble);
+        let _entered = span.entered();
         if self.trouble == trouble {
             debug!(
                 lease = self.lease,
@@ -376,9 +411,16 @@ impl Standing {
                 debug!(lease, leader, "nothing to release");
             }
             Ok(Err(error)) => {
-                warn!(lease, %holder, "could not release the lease, it will expire: {}", reason(&error));
+                let reason = reason(&error);
+                trace::failed(&Span::current(), "lease", &reason);
+                warn!(lease, %holder, "could not release the lease, it will expire: {reason}");
             }
             Err(_) => {
+                trace::failed(
+                    &Span::current(),
+                    "timeout",
+                    &"no answer from the API server",
+                );
                 warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call);
             }
         }

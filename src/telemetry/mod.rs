@@ -1,40 +1,137 @@
-//! What can be seen from outside: the log on standard error, and the health endpoints.
+//! What can be seen from outside: logs, traces and metrics, and the health endpoints.
+//!
+//! The log goes to standard error. Where there is an endpoint, traces, logs and metrics go there, too, by
+//! OTLP/gRPC; everything about that but the endpoint is in the `OTEL_*` variables. Whatever becomes of the
+//! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
+//! not fit is dropped and counted.
 
+mod env;
 pub mod http;
+mod log;
 mod metrics;
+mod otlp;
+mod outage;
+pub(crate) mod request;
+mod resource;
+pub(crate) mod trace;
 
-use std::io::IsTerminal as _;
+use std::time::Duration;
 
-use tracing::error;
-use tracing_subscriber::{
-    filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+use futures::future::join_all;
+use opentelemetry::{global, trace::TracerProvider as _};
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
+use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::{
+    error::OTelSdkError,
+    logs::SdkLoggerProvider,
+    metrics::{PeriodicReader, SdkMeterProvider},
+    propagation::TraceContextPropagator,
+    trace::SdkTracerProvider,
 };
+use tokio::{task::spawn_blocking, time::timeout};
+use tracing::{Level, Metadata, warn};
+use tracing_subscriber::{Layer as _, filter::filter_fn};
 
-pub use self::metrics::Metrics;
-use crate::{
-    Config,
-    config::{Log, LogFormat},
-};
+use self::{env::Env, otlp::Exporters};
+pub use self::{log::LogLevel, metrics::Metrics};
+use crate::Config;
+
+/// How long the last export may take at most.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// The last export gets this long even where the work took all of the time that there was to stop.
+const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
 
 /// Telemetry cannot be set up as it is asked for.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {}
+pub enum Error {
+    /// An `OTEL_*` variable is not what it must be; the text names it.
+    #[error("{0}")]
+    Variable(String),
+    /// No connection can be made of what is configured.
+    #[error("{signal} cannot be exported: {error}{}", causes(.error))]
+    Connection {
+        /// Which signal.
+        signal: String,
+        /// What is wrong.
+        error: tonic::transport::Error,
+    },
+    /// The SDK does not like what it finds in the environment.
+    #[error(transparent)]
+    Exporter(#[from] ExporterBuildError),
+}
+
+/// tonic itself says no more than "transport error".
+fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(String::new(), |text, cause| format!("{text}: {cause}"))
+}
 
 /// Telemetry at work.
-#[derive(Debug)]
 pub struct Telemetry {
     metrics: Metrics,
+    level: LogLevel,
+    meters: SdkMeterProvider,
+    traces: Option<SdkTracerProvider>,
+    logs: Option<SdkLoggerProvider>,
 }
 
 impl Telemetry {
     /// Starts the log, and the export where an endpoint is given. Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// See [`Error`]. A collector that cannot be reached is none.
     pub fn start(config: &Config) -> Result<Self, Error> {
-        init(&config.log);
+        let env = Env::new(std::env::vars_os())?;
+        let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
+        let resource = resource::resource(|name| std::env::var(name).ok());
+
+        // First, since the other providers count what they drop by it.
+        let reader = exporters
+            .metrics
+            .map(|exporter| PeriodicReader::builder(exporter).build());
+        let exports = reader.is_some() || exporters.traces.is_some() || exporters.logs.is_some();
+        let (metrics, meters) = Metrics::new(resource.clone(), reader);
+        global::set_meter_provider(meters.clone());
+
+        let traces = exporters.traces.map(|exporter| {
+            let provider = SdkTracerProvider::builder().with_resource(resource.clone());
+            provider.with_batch_exporter(exporter).build()
+        });
+        if traces.is_some() && env.propagates() {
+            global::set_text_map_propagator(TraceContextPropagator::new());
+        }
+        let logs = exporters.logs.map(|exporter| {
+            let provider = SdkLoggerProvider::builder().with_resource(resource);
+            provider.with_batch_exporter(exporter).build()
+        });
+
+        let mut before = Vec::new();
+        if let Some(provider) = &traces {
+            // Events are log records, which name their span; the library's spans are not ours to export.
+            let ours = |span: &Metadata<'_>| {
+                span.is_span() && span.target().starts_with(env!("CARGO_CRATE_NAME"))
+            };
+            let layer = tracing_opentelemetry::layer()
+                .with_tracer(provider.tracer(env!("CARGO_PKG_NAME")))
+                .with_location(false)
+                .with_threads(false)
+                .with_target(false)
+                .with_tracked_inactivity(false);
+            let ours = filter_fn(ours).with_max_level_hint(Level::INFO);
+            before.push(layer.with_filter(ours).boxed());
+        }
+        if exports {
+            before.push(outage::listen().boxed());
+        }
+        let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
+        let level = log::start(&config.log, before, bridge);
         Ok(Self {
-            metrics: Metrics::default(),
+            metrics,
+            level,
+            meters,
+            traces,
+            logs,
         })
     }
 
@@ -44,47 +141,42 @@ impl Telemetry {
         self.metrics.clone()
     }
 
-    /// Flushes what is still to be exported.
-    #[expect(clippy::unused_async, reason = "the flush waits")]
-    pub async fn finish(self) {}
-}
+    /// What is logged, to be changed.
+    #[must_use]
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
+    }
 
-/// What the libraries log for themselves is said by us once, with its cause, where it matters.
-const OURS_ALONE: &str = "kube_client=off,kube_runtime=off";
-
-/// Starts logging. What the configuration says of a library's target goes over its being silent.
-///
-/// Does nothing where the process logs already.
-fn init(log: &Log) {
-    let terminal = std::io::stderr().is_terminal();
-    let text = match log.format {
-        LogFormat::Text => true,
-        LogFormat::Json => false,
-        LogFormat::Auto => terminal,
-    };
-    // Checked with the configuration; the later of two directives about one target counts.
-    let filter: Targets = format!("{OURS_ALONE},{}", log.level)
-        .parse()
-        .unwrap_or_default();
-    let layer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(terminal);
-    let registry = tracing_subscriber::registry().with(filter);
-    let started = if text {
-        registry.with(layer.with_target(false)).try_init()
-    } else {
-        registry
-            .with(
-                layer
-                    .json()
-                    .flatten_event(true)
-                    .with_current_span(false)
-                    .with_span_list(false),
-            )
-            .try_init()
-    };
-    if started.is_ok() {
-        // A panic is a line of the log like any other, and names its place.
-        std::panic::set_hook(Box::new(|panic| error!(%panic, "panicked")));
+    /// Exports what is still to be exported, if that can be done in the time that is `left`, and in 5 s.
+    pub async fn finish(self, left: Duration) {
+        let limit = left.clamp(SHORTEST_FLUSH, FLUSH);
+        let Self {
+            meters,
+            traces,
+            logs,
+            ..
+        } = self;
+        // Side by side, since each may take all of the time; and given up from outside, since the metrics'
+        // shutdown takes longer than it is told to.
+        let all = join_all([
+            spawn_blocking(move || traces.map(|traces| traces.shutdown_with_timeout(limit))),
+            spawn_blocking(move || logs.map(|logs| logs.shutdown_with_timeout(limit))),
+            spawn_blocking(move || Some(meters.shutdown_with_timeout(limit))),
+        ]);
+        let ended = timeout(limit, all).await;
+        let lost = match &ended {
+            Ok(ended) => ended.iter().any(|ended| {
+                matches!(
+                    ended,
+                    Ok(Some(Err(
+                        OTelSdkError::Timeout(_) | OTelSdkError::InternalFailure(_)
+                    )))
+                )
+            }),
+            Err(_) => true,
+        };
+        if lost {
+            warn!("what was still to be exported is lost: the collector did not take it");
+        }
     }
 }

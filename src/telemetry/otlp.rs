@@ -1,0 +1,126 @@
+//! The way out by OTLP/gRPC: a connection for each signal that goes anywhere, and its exporter.
+//!
+//! The connections are ours, since the SDK's own have no limit for being made: a collector that is a black
+//! hole would hold a flush for two minutes. Headers and compression the SDK reads from the environment.
+
+use std::{fs, time::Duration};
+
+use http::Uri;
+use opentelemetry_otlp::{LogExporter, MetricExporter, SpanExporter, WithTonicConfig as _};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use super::{
+    Error,
+    env::{Env, Signal},
+};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A collector that is silent for [`KEEPALIVE`] in the middle of an export, and then answers no ping, is gone:
+/// found out within one export, and looked for anew. Between exports no ping is sent, which gRPC servers take
+/// for abuse.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// An exporter for each signal that goes anywhere.
+#[derive(Default)]
+pub(super) struct Exporters {
+    pub traces: Option<SpanExporter>,
+    pub logs: Option<LogExporter>,
+    pub metrics: Option<MetricExporter>,
+}
+
+impl Exporters {
+    /// What the environment and `endpoint`, from the configuration, ask for. Nothing is sent yet. Must be
+    /// called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn new(env: &Env, endpoint: Option<&Uri>) -> Result<Self, Error> {
+        let mut wanted = Vec::new();
+        for signal in Signal::ALL {
+            if let Some(endpoint) = env.endpoint(signal, endpoint)? {
+                wanted.push((signal, endpoint));
+            }
+        }
+        let mut exporters = Self::default();
+        if wanted.is_empty() {
+            return Ok(exporters);
+        }
+        let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
+        env.check_all(&signals)?;
+        for (signal, endpoint) in wanted {
+            let channel = channel(env, signal, endpoint)?;
+            match signal {
+                Signal::Traces => {
+                    let exporter = SpanExporter::builder().with_tonic();
+                    exporters.traces = Some(exporter.with_channel(channel).build()?);
+                }
+                Signal::Logs => {
+                    let exporter = LogExporter::builder().with_tonic();
+                    exporters.logs = Some(exporter.with_channel(channel).build()?);
+                }
+                Signal::Metrics => {
+                    let exporter = MetricExporter::builder().with_tonic();
+                    exporters.metrics = Some(exporter.with_channel(channel).build()?);
+                }
+            }
+        }
+        Ok(exporters)
+    }
+}
+
+fn channel(env: &Env, signal: Signal, endpoint: String) -> Result<Channel, Error> {
+    let tls = endpoint.starts_with("https://");
+    let failed = |error| Error::Connection {
+        signal: signal.to_string(),
+        error,
+    };
+    let mut channel = Endpoint::from_shared(endpoint)
+        .map_err(failed)?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(env.timeout(signal))
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    if tls {
+        channel = channel.tls_config(trust(env, signal)?).map_err(failed)?;
+    }
+    Ok(channel.connect_lazy())
+}
+
+/// Whom to trust, and who we are.
+fn trust(env: &Env, signal: Signal) -> Result<ClientTlsConfig, Error> {
+    let tls = ClientTlsConfig::new();
+    let tls = match file(env, signal, "CERTIFICATE")? {
+        Some(authorities) => tls.ca_certificate(Certificate::from_pem(authorities)),
+        None => tls.with_native_roots(),
+    };
+    let certificate = file(env, signal, "CLIENT_CERTIFICATE")?;
+    let key = file(env, signal, "CLIENT_KEY")?;
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(tls.identity(Identity::from_pem(certificate, key))),
+        (None, None) => Ok(tls),
+        _ => Err(Error::Variable(format!(
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY (environment variables): \
+             one without the other, for {signal}"
+        ))),
+    }
+}
+
+/// The PEM file that a variable names.
+fn file(env: &Env, signal: Signal, what: &str) -> Result<Option<String>, Error> {
+    let Some((name, path)) = env.of(signal, what) else {
+        return Ok(None);
+    };
+    let wrong = |wrong: &dyn std::fmt::Display| {
+        Error::Variable(format!("{name} = {path:?} (environment variable): {wrong}"))
+    };
+    let text =
+        fs::read_to_string(path).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
+    if text.contains("-----BEGIN ") {
+        Ok(Some(text))
+    } else {
+        Err(wrong(&"holds nothing in PEM format"))
+    }
+}
