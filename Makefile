@@ -13,6 +13,7 @@ test: ## every check and every test
 	cargo fmt --check
 	$(MAKE) lint
 	tests/cluster/build.sh
+	tests/collector/build.sh
 	cargo test --locked
 
 lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies

@@ -10,7 +10,8 @@ profile=${DEMO_PROFILE:-dev}
 target=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
 work=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-demo-XXXXXX")
 log=$work/controller.log
-controller='' plane='' made_namespace='' made_crd='' shown=0
+telemetry=$work/telemetry
+controller='' collector='' plane='' made_namespace='' made_crd='' shown=0
 bound=() # what keeps the controller from outliving this script, even a killed one
 if command -v setpriv >/dev/null; then bound=(setpriv --pdeathsig KILL --); fi
 
@@ -36,6 +37,7 @@ clean_up() {
     tail -n 20 "$log"
   fi
   if [ -n "$controller" ]; then kill "$controller" 2>/dev/null || true; wait "$controller" || true; fi
+  if [ -n "$collector" ]; then kill "$collector" 2>/dev/null || true; wait "$collector" || true; fi
   if [ -n "$plane" ]; then
     exec {to_plane}>&- # its stdin ends, and so does it, with all that it started
     wait "$plane" || true
@@ -53,7 +55,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 say "Building the controller"
-cargo build --locked --profile "$profile" --bins --example cluster
+cargo build --locked --profile "$profile" --bins --example cluster --example trace
 
 if [ "${DEMO_CLUSTER:-own}" = current ]; then
   command -v kubectl >/dev/null || { echo "DEMO_CLUSTER=current takes kubectl" >&2; exit 1; }
@@ -82,11 +84,25 @@ if ! kubectl get crd foos.samplecontroller.k8s.io >/dev/null 2>&1; then
 fi
 run kubectl wait --for=condition=Established --timeout=30s crd/foos.samplecontroller.k8s.io
 
+say "Starting an OpenTelemetry Collector"
+program=$(tests/collector/build.sh)
+mkdir "$telemetry"
+COLLECTOR_FOLDER=$telemetry "${bound[@]}" "$program" --config tests/collector/collector.yaml >"$telemetry/log" 2>&1 &
+collector=$!
+port=''
+until [ -n "$port" ]; do
+  kill -0 "$collector" 2>/dev/null || { cat "$telemetry/log" >&2; exit 1; }
+  sleep 0.1
+  port=$(sed -nE 's/.*"endpoint": "127\.0\.0\.1:([0-9]+)".*/\1/p' "$telemetry/log")
+done
+echo "it takes OTLP at http://127.0.0.1:$port"
+
 say "Starting the controller"
 controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace"
-  --http-addr=127.0.0.1:0 --log-format=text --kubeconfig="$KUBECONFIG")
+  --http-addr=127.0.0.1:0 --log-format=text --otlp-endpoint="http://127.0.0.1:$port" --kubeconfig="$KUBECONFIG")
 printf '$ %s\n' "${controller_command[*]}"
-"${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
+# Its traces need not come in large batches here.
+OTEL_BSP_SCHEDULE_DELAY=500 "${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
 controller=$!
 
 say "A Foo, and it gets a Deployment"
@@ -95,6 +111,9 @@ run kubectl apply -f config/samples/foo.yaml
 run kubectl wait --for=condition=Ready --timeout=120s foo/foo-sample
 run kubectl get foo,deploy
 controller_log
+
+say "The first reconcile of that Foo, as the collector has got it"
+"$target/examples/trace" "$telemetry" foo-sample
 
 say "The Foo is scaled, and its Deployment follows"
 run kubectl scale foo/foo-sample --replicas=3
@@ -118,6 +137,10 @@ controller_log
 
 say "What the controller told about it"
 run kubectl get events --field-selector=involvedObject.kind=Foo
+
+say "All its reconciles, as a page for a browser"
+"$target/examples/trace" "$telemetry" foo-sample "$work/traces.html"
+echo "file://$work/traces.html"
 
 if [ -z "${DEMO_ONCE:-}" ]; then
   say "Play on, in another terminal"

@@ -1,0 +1,145 @@
+//! The spans and log records of one trace, as a tree to test and as a text to read.
+#![allow(dead_code, reason = "each test file uses its part of this")]
+
+use std::fmt::{self, Display};
+
+use super::received::{LogRecord, Received, Span};
+
+/// One trace; its spans and log records by time.
+#[derive(Debug)]
+pub struct Trace<'a> {
+    pub spans: Vec<&'a Span>,
+    pub logs: Vec<&'a LogRecord>,
+}
+
+impl Received {
+    /// All traces, by the start of their first span.
+    pub fn traces(&self) -> Vec<Trace<'_>> {
+        let mut spans: Vec<_> = self.spans.iter().collect();
+        spans.sort_by_key(|span| span.start_time_unix_nano);
+        let mut traces: Vec<Trace<'_>> = Vec::new();
+        for span in spans {
+            match traces.iter_mut().find(|it| it.id() == span.trace_id) {
+                Some(trace) => trace.spans.push(span),
+                None => traces.push(Trace {
+                    spans: vec![span],
+                    logs: self.logs_of(&span.trace_id),
+                }),
+            }
+        }
+        traces
+    }
+
+    /// The traces whose root is called `reconcile` and has `name` as the value of an attribute.
+    pub fn reconciles(&self, name: &str) -> Vec<Trace<'_>> {
+        let mut traces = self.traces();
+        traces.retain(|trace| {
+            trace.roots().any(|root| {
+                root.name == "reconcile" && root.attributes.values().any(|it| it == name)
+            })
+        });
+        traces
+    }
+
+    /// The log records of a trace, by time.
+    pub fn logs_of(&self, trace_id: &str) -> Vec<&LogRecord> {
+        let of_it = |log: &&LogRecord| log.trace_id == trace_id;
+        let mut logs: Vec<_> = self.logs.iter().filter(of_it).collect();
+        logs.sort_by_key(|log| log.observed_time_unix_nano);
+        logs
+    }
+}
+
+impl<'a> Trace<'a> {
+    /// Its id.
+    pub fn id(&self) -> &'a str {
+        &self.spans[0].trace_id
+    }
+
+    /// The spans without a parent: one, in a trace that is whole and began here.
+    pub fn roots(&self) -> impl Iterator<Item = &'a Span> {
+        let spans = self.spans.iter().copied();
+        spans.filter(|span| span.parent_span_id.is_empty())
+    }
+
+    /// The spans whose parent did not arrive, or is another process'.
+    pub fn orphans(&self) -> impl Iterator<Item = &'a Span> {
+        let has_parent = |span: &&Span| {
+            self.spans
+                .iter()
+                .any(|it| it.span_id == span.parent_span_id)
+        };
+        let spans = self.spans.iter().copied();
+        spans.filter(move |span| !span.parent_span_id.is_empty() && !has_parent(span))
+    }
+
+    /// The spans whose parent is `span`, by start.
+    pub fn children(&self, span: &Span) -> impl Iterator<Item = &'a Span> {
+        let spans = self.spans.iter().copied();
+        spans.filter(move |it| it.parent_span_id == span.span_id)
+    }
+
+    /// The log records of one of its spans.
+    pub fn logs_in(&self, span: &Span) -> impl Iterator<Item = &'a LogRecord> {
+        let logs = self.logs.iter().copied();
+        logs.filter(move |it| it.span_id == span.span_id)
+    }
+
+    /// Every span with its depth in the tree, parents before children; orphans stand with the roots.
+    pub fn walk(&self) -> Vec<(usize, &'a Span)> {
+        let tops = self.roots().chain(self.orphans());
+        let mut stack: Vec<_> = tops.map(|top| (0, top)).collect();
+        stack.reverse();
+        let mut walked = Vec::new();
+        while let Some((depth, span)) = stack.pop() {
+            walked.push((depth, span));
+            let from = stack.len();
+            stack.extend(self.children(span).map(|child| (depth + 1, child)));
+            stack[from..].reverse();
+        }
+        walked
+    }
+}
+
+/// The tree, a line for each span (name, duration, error, attributes, links) and for each log record under its span.
+impl Display for Trace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "trace {}", self.id())?;
+        for (depth, span) in self.walk() {
+            let indent = 2 * depth;
+            writeln!(f, "{:indent$}{}  {}", "", span.name, details(span))?;
+            for log in self.logs_in(span) {
+                writeln!(f, "{:indent$}  > {}", "", line(log))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What there is to say of a span beside its name.
+pub fn details(span: &Span) -> String {
+    // Where in the source it began, and what the thread was called, is for another kind of reader.
+    const NOISE: [&str; 6] = ["code.", "thread.", "target", "level", "busy_ns", "idle_ns"];
+    let told = |name: &str| !NOISE.iter().any(|noise| name.starts_with(noise));
+    let attributes = span.attributes.iter().filter(|(name, _)| told(name));
+    let mut parts = vec![format!("{:.1} ms", span.duration().as_secs_f64() * 1e3)];
+    parts.extend(span.error().map(|error| format!("ERROR {error}")));
+    parts.extend(attributes.map(|(name, value)| format!("{name}={}", plain(value))));
+    parts.extend(
+        span.links
+            .iter()
+            .map(|link| format!("link={}", link.trace_id)),
+    );
+    parts.join("  ")
+}
+
+/// A log record as a line.
+pub fn line(log: &LogRecord) -> String {
+    format!("{} {}", log.severity_text, plain(&log.body))
+}
+
+fn plain(value: &serde_json::Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
