@@ -1,26 +1,32 @@
 //! Kubernetes events about Foos (rows R4 and R9), written off the path of the work.
 //!
-//! An event is news for people: it is never waited for, and never worth a Foo's delay. kube's recorder
-//! turns a repeated one into a series.
+//! An event is news for people: it is never waited for, and never worth a Foo's delay. A repeated one is a
+//! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Client,
-    runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter},
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    jiff::Timestamp,
 };
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use opentelemetry::trace::SpanContext;
+use serde_json::json;
 use tokio::{
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
-use tracing::{debug, warn};
+use tracing::{Instrument as _, debug, warn};
 
 use super::{
     error::{Error, root_cause},
     key::Key,
 };
-use crate::api;
+use crate::{api, telemetry::trace};
 
 /// The reporting component (row R9).
 pub const REPORTER: &str = "sample-controller";
@@ -28,9 +34,12 @@ pub const REPORTER: &str = "sample-controller";
 /// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 Foos.
 const WAITING: usize = 10_000;
 
-/// kube's recorder remembers what it wrote for six minutes, and goes through all of it at every event. A
-/// fresh one after this many events bounds both; a series that it cuts goes on as a new one.
+/// How many events are remembered, to make a series of them; past that, all are forgotten, and a series that
+/// this cuts goes on as a new one.
 const REMEMBERED: usize = 256;
+
+/// An event that was last written longer ago than this is written anew.
+const SERIES: Duration = Duration::from_mins(6);
 
 /// How long an event is tried to be written: an API server that is frozen or restarted loses none.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -59,105 +68,174 @@ impl Event {
             message: error.to_string(),
         }
     }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Synced => "Synced",
+            Self::Failed { reason, .. } => reason,
+        }
+    }
+
+    fn type_(&self) -> &'static str {
+        match self {
+            Self::Synced => "Normal",
+            Self::Failed { .. } => "Warning",
+        }
+    }
+
+    fn note(&self) -> &str {
+        match self {
+            Self::Synced => "Foo synced successfully",
+            Self::Failed { message, .. } => message,
+        }
+    }
+}
+
+/// An event on its way.
+struct News {
+    key: Key,
+    uid: Box<str>,
+    event: Event,
+    /// The reconcile that it is from, if that is traced.
+    trace: Option<SpanContext>,
 }
 
 /// Where events are handed in.
 #[derive(Clone)]
-pub struct Events(mpsc::Sender<(Key, Box<str>, Event)>);
+pub struct Events(mpsc::Sender<News>);
 
 impl Events {
     /// The way in, and the task that writes. The task ends when every way in is gone.
     pub fn new(client: Client, instance: String) -> (Self, impl Future<Output = ()>) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(sender), write(client, instance, receiver))
+        let writer = Writer {
+            client,
+            instance,
+            written: HashMap::new(),
+        };
+        (Self(sender), writer.run(receiver))
     }
 
     /// Hands in an event about the Foo `key` with this UID, if there is room.
     pub fn send(&self, key: &Key, uid: &str, event: Event) {
-        if self.0.try_send((key.clone(), uid.into(), event)).is_err() {
+        let news = News {
+            key: key.clone(),
+            uid: uid.into(),
+            event,
+            trace: trace::current(),
+        };
+        if self.0.try_send(news).is_err() {
             debug!(foo = %key, "too many events are waiting: this one is dropped");
         }
     }
 }
 
-async fn write(
+/// Writes events, one after the other.
+struct Writer {
     client: Client,
     instance: String,
-    mut events: mpsc::Receiver<(Key, Box<str>, Event)>,
-) {
-    let reporter = Reporter {
-        controller: REPORTER.to_owned(),
-        instance: Some(instance),
-    };
-    let mut recorder = Recorder::new(client.clone(), reporter.clone());
-    let mut remembered = 0;
-    while let Some((key, uid, event)) = events.recv().await {
-        if remembered == REMEMBERED {
-            recorder = Recorder::new(client.clone(), reporter.clone());
-            remembered = 0;
-        }
-        remembered += 1;
-        let about = ObjectReference {
-            api_version: Some(api::api_version()),
-            kind: Some(api::KIND.to_owned()),
-            namespace: Some(key.namespace().to_owned()),
-            name: Some(key.name().to_owned()),
-            uid: Some(uid.into()),
-            ..ObjectReference::default()
-        };
-        let written = timeout(PATIENCE, publish(&recorder, &event.into(), &about)).await;
-        match written {
-            Ok(Ok(())) => {}
-            // Events of a namespace that is being deleted have nowhere to go.
-            Ok(Err(refusal)) => {
-                debug!(foo = %key, "the API server refuses an event: {refusal}");
-            }
-            Err(_) => warn!(foo = %key, "an event could not be written within {PATIENCE:?}"),
-        }
-    }
+    /// By the Foo's UID and the event's reason.
+    written: HashMap<(Box<str>, &'static str), Written>,
 }
 
-/// Writes an event, for as long as it takes; fails where the API server refuses it.
-async fn publish(
-    recorder: &Recorder,
-    event: &KubeEvent,
-    about: &ObjectReference,
-) -> Result<(), String> {
-    loop {
-        match recorder.publish(event, about).await {
-            Ok(()) => return Ok(()),
-            Err(kube::Error::Api(status))
-                if (400..500).contains(&status.code) && status.code != 429 =>
-            {
-                return Err(status.message);
-            }
-            Err(error) => {
-                debug!(
-                    "an event could not be written: {}; trying again",
-                    root_cause(&error)
-                );
-                sleep(PAUSE).await;
+/// What was written of an event: its name, how often, and when last.
+struct Written {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+impl Writer {
+    async fn run(mut self, mut events: mpsc::Receiver<News>) {
+        while let Some(news) = events.recv().await {
+            let key = &news.key;
+            let span = trace::within(news.trace.as_ref(), "event");
+            match timeout(PATIENCE, self.write(&news)).instrument(span).await {
+                Ok(Ok(())) => {}
+                // Events of a namespace that is being deleted have nowhere to go.
+                Ok(Err(refusal)) => {
+                    debug!(foo = %key, "the API server refuses an event: {refusal}");
+                }
+                Err(_) => warn!(foo = %key, "an event could not be written within {PATIENCE:?}"),
             }
         }
     }
-}
 
-impl From<Event> for KubeEvent {
-    fn from(event: Event) -> Self {
-        let (type_, reason, note) = match event {
-            Event::Synced => (
-                EventType::Normal,
-                "Synced",
-                "Foo synced successfully".to_owned(),
-            ),
-            Event::Failed { reason, message } => (EventType::Warning, reason, message),
-        };
-        Self {
-            type_,
-            reason: reason.to_owned(),
-            note: Some(note),
-            action: "Reconcile".to_owned(),
-            secondary: None,
+    /// Writes an event, for as long as it takes; fails where the API server refuses it.
+    async fn write(&mut self, news: &News) -> Result<(), String> {
+        loop {
+            match self.publish(news).await {
+                Ok(()) => return Ok(()),
+                Err(kube::Error::Api(status))
+                    if (400..500).contains(&status.code) && status.code != 429 =>
+                {
+                    return Err(status.message);
+                }
+                Err(error) => {
+                    debug!(
+                        "an event could not be written: {}; trying again",
+                        root_cause(&error)
+                    );
+                    sleep(PAUSE).await;
+                }
+            }
         }
+    }
+
+    /// Creates an event, or counts it where it was created a short while ago.
+    async fn publish(&mut self, news: &News) -> kube::Result<()> {
+        let (key, now) = (&news.key, Timestamp::now());
+        let events = Api::<v1::Event>::namespaced(self.client.clone(), key.namespace());
+        let told = (news.uid.clone(), news.event.reason());
+        let annotation = news.trace.as_ref().map(trace::annotation);
+        let annotations = annotation.map(|trace| [(trace::ANNOTATION.to_owned(), trace)].into());
+        let before = self.written.get(&told);
+        let written = match before.filter(|before| before.last.elapsed() < SERIES) {
+            Some(Written { name, count, .. }) => {
+                let count = count + 1;
+                let again = json!({
+                    "metadata": { "annotations": annotations },
+                    "series": { "count": count, "lastObservedTime": MicroTime(now) },
+                });
+                let params = PatchParams::default();
+                events.patch(name, &params, &Patch::Merge(&again)).await?;
+                (name.clone(), count)
+            }
+            None => {
+                let name = format!("{}.{:x}", key.name(), now.as_nanosecond());
+                let event = v1::Event {
+                    metadata: ObjectMeta {
+                        name: Some(name.clone()),
+                        annotations,
+                        ..ObjectMeta::default()
+                    },
+                    event_time: Some(MicroTime(now)),
+                    regarding: Some(ObjectReference {
+                        api_version: Some(api::api_version()),
+                        kind: Some(api::KIND.to_owned()),
+                        namespace: Some(key.namespace().to_owned()),
+                        name: Some(key.name().to_owned()),
+                        uid: Some(news.uid.to_string()),
+                        ..ObjectReference::default()
+                    }),
+                    reporting_controller: Some(REPORTER.to_owned()),
+                    reporting_instance: Some(self.instance.clone()),
+                    action: Some("Reconcile".to_owned()),
+                    reason: Some(news.event.reason().to_owned()),
+                    type_: Some(news.event.type_().to_owned()),
+                    note: Some(news.event.note().to_owned()),
+                    ..v1::Event::default()
+                };
+                events.create(&PostParams::default(), &event).await?;
+                (name, 1)
+            }
+        };
+        if self.written.len() == REMEMBERED {
+            self.written.clear();
+        }
+        let (name, count) = written;
+        let last = Instant::now();
+        self.written.insert(told, Written { name, count, last });
+        Ok(())
     }
 }

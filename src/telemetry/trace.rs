@@ -12,7 +12,7 @@ use opentelemetry::{
     trace::{SpanContext, TraceContextExt as _},
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use tracing::Span;
+use tracing::{Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 /// The annotation by which an object names the trace that changed it: a `traceparent` of W3C Trace Context.
@@ -28,20 +28,28 @@ pub fn parse(traceparent: &str) -> Option<SpanContext> {
     named.is_valid().then_some(named)
 }
 
-/// What an annotation on something that this span did says; `None` if the span is not exported.
+/// The annotation that names `trace`.
 #[must_use]
-pub fn current() -> Option<String> {
-    let context = Context::current();
-    let span = context.span();
-    let current = span.span_context();
-    current.is_sampled().then(|| {
-        let flags = current.trace_flags().to_u8();
-        format!(
-            "00-{}-{}-{flags:02x}",
-            current.trace_id(),
-            current.span_id()
-        )
-    })
+pub fn annotation(trace: &SpanContext) -> String {
+    let flags = trace.trace_flags().to_u8();
+    format!("00-{}-{}-{flags:02x}", trace.trace_id(), trace.span_id())
+}
+
+/// The current span, if it is exported.
+#[must_use]
+pub fn current() -> Option<SpanContext> {
+    let current = Context::map_current(|context| context.span().span_context().clone());
+    current.is_sampled().then_some(current)
+}
+
+/// A span for what is done later on behalf of the span `of`; none where that is none.
+#[must_use]
+pub fn within(of: Option<&SpanContext>, name: &str) -> Span {
+    let Some(of) = of else { return Span::none() };
+    let span = info_span!(parent: None, "later", otel.name = name);
+    // Fails where the span has begun, or is disabled.
+    let _ = span.set_parent(Context::new().with_remote_span_context(of.clone()));
+    span
 }
 
 /// Notes on the current span what was decided.
