@@ -13,6 +13,7 @@ mod fixtures;
 mod key;
 pub mod queue;
 mod reconcile;
+mod repeats;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use self::{
     events::Events,
     queue::{Lane, Queue, Taken},
     reconcile::Reconciler,
+    repeats::Repeats,
     view::{Deployment, Foo},
     watch::watch,
 };
@@ -92,6 +94,7 @@ impl Controller {
             deployments: Arc::new(Cache::new(&scopes)),
             image: config.image.clone(),
             events,
+            repeats: Arc::default(),
         });
         let queue = channel::Sender::new(None);
         let mut tasks = Tasks::new();
@@ -209,6 +212,7 @@ impl Controller {
             work.spawn(work_on(
                 queue.clone(),
                 Arc::clone(&first_looks),
+                Arc::clone(&self.reconciler.repeats),
                 move |key| {
                     let reconciler = Arc::clone(&reconciler);
                     async move { reconciler.reconcile(&key).await }
@@ -317,6 +321,7 @@ type FirstLooks = Arc<Mutex<HashSet<Key>>>;
 async fn work_on<F: Future<Output = Result<(), Error>>>(
     queue: Queue<Key>,
     first_looks: FirstLooks,
+    repeats: Arc<Repeats>,
     reconcile: impl Fn(Key) -> F,
 ) {
     while let Some(taken) = queue.get().await {
@@ -325,7 +330,9 @@ async fn work_on<F: Future<Output = Result<(), Error>>>(
         let attempt = AssertUnwindSafe(reconcile(taken.key().clone()).instrument(span.clone()));
         // Row Q6: a panic is this object's failure.
         let result = attempt.catch_unwind().await;
-        span.in_scope(|| settle(taken, result.unwrap_or(Err(Error::Panicked))));
+        let result = result.unwrap_or(Err(Error::Panicked));
+        span.in_scope(|| settle(taken, result, &repeats));
+        repeats.sum_up();
     }
 }
 
@@ -354,7 +361,7 @@ fn span(taken: &Taken<Key>, first: bool) -> Span {
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn settle(taken: Taken<Key>, result: Result<(), Error>) {
+fn settle(taken: Taken<Key>, result: Result<(), Error>, repeats: &Repeats) {
     let foo = taken.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.kind(), error);
@@ -366,10 +373,10 @@ fn settle(taken: Taken<Key>, result: Result<(), Error>) {
         Err(error) => {
             let attempt = taken.failures() + 1;
             let delay = taken.retry();
-            if error.is_quiet() {
-                debug!(%foo, attempt, ?delay, "{error}; trying again");
-            } else {
+            if !error.is_quiet() && repeats.is_news(&error) {
                 warn!(%foo, reason = error.reason(), attempt, ?delay, "{error}; trying again");
+            } else {
+                debug!(%foo, attempt, ?delay, "{error}; trying again");
             }
         }
     }
