@@ -119,11 +119,13 @@ async fn reconciled(
     collector.wait_for(what, find).await
 }
 
+/// The trace that changed a Foo.
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 /// One Foo's life: for each reconcile one trace with what woke it, what was decided, each request with its answer, and the
 /// log records that belong to it.
 #[tokio::test]
 async fn a_foos_life_is_traced() {
-    const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let (cluster, collector) = tokio::join!(shared(), Collector::start());
     let namespace = cluster.namespace("life").await;
     let pod = [
@@ -136,9 +138,9 @@ async fn a_foos_life_is_traced() {
         command.envs(pod);
     });
 
-    let mut life = foo("life", "life", 1);
-    life["metadata"]["annotations"] = json!({ "foo-controller/traceparent": TRACEPARENT });
-    apply(&namespace, &life).await;
+    let mut new = foo("life", "life", 1);
+    new["metadata"]["annotations"] = json!({ "foo-controller/traceparent": TRACEPARENT });
+    apply(&namespace, &new).await;
     let has =
         |decision: &'static str| move |trace: &Trace<'_>| decisions(trace).contains(&decision);
     let created = reconciled(&collector, "life", "the creation", |trace| {
@@ -149,49 +151,10 @@ async fn a_foos_life_is_traced() {
     let all = received.reconciles("life");
     let trace = all.iter().find(|trace| trace.id() == created).unwrap();
     let root = trace.roots().next().unwrap();
-    assert_eq!(root.attributes["reconcile.trigger"], "change");
-    assert_eq!(root.attributes["reconcile.attempt"], 1);
-    assert_eq!(root.attributes["foo.generation"], 1);
-    assert_eq!(root.attributes["k8s.namespace.name"], *namespace);
-    assert!(root.attributes["foo.uid"].is_string());
-    assert!(root.attributes["reconcile.queue_seconds"].is_f64());
-    assert_eq!(root.links[0].trace_id, TRACEPARENT[3..35]);
-    assert_eq!(decisions(trace), ["create", "status"]);
-    let names: Vec<_> = requests(trace)
-        .iter()
-        .map(|span| span.name.as_str())
-        .collect();
-    assert_eq!(
-        names,
-        ["POST deployments", "PUT foos/status", "POST events"]
-    );
-    let post = requests(trace)[0];
-    assert_eq!(post.parent_span_id, root.span_id);
-    assert_eq!(post.attributes["http.request.method"], "POST");
-    assert_eq!(post.attributes["http.response.status_code"], 201);
-    assert_eq!(post.attributes["server.address"], "127.0.0.1");
-    assert_eq!(
-        post.attributes["url.template"],
-        "/apis/apps/v1/namespaces/{namespace}/deployments"
-    );
-    assert_eq!(trace.logs[0].body, "created the Deployment");
-    assert_eq!(trace.logs[0].span_id, root.span_id);
-    for (attribute, expected) in [
-        ("service.name", "foo-controller"),
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("service.instance.id", "uid-1"),
-        ("k8s.pod.name", "pod-1"),
-        ("k8s.pod.uid", "uid-1"),
-        ("k8s.namespace.name", "ns-1"),
-        ("k8s.node.name", "node-1"),
-    ] {
-        assert_eq!(root.origin.resource[attribute], expected, "{attribute}");
-    }
-    let line = controller.wait_for_log("created the Deployment").await;
-    assert!(
-        line.ends_with(&format!("trace_id={created} span_id={}", root.span_id)),
-        "{line}"
-    );
+    tells_of_the_creation(trace, &namespace);
+    let said = controller.wait_for_log("created the Deployment").await;
+    let ids = format!("trace_id={created} span_id={}", root.span_id);
+    assert!(said.ends_with(&ids), "{said}");
     let events = foos::events(&cluster.client().await, &namespace, "Synced").await;
     let annotation =
         &events[0].metadata.annotations.as_ref().unwrap()["foo-controller/traceparent"];
@@ -272,6 +235,49 @@ async fn a_foos_life_is_traced() {
         logs.find(|log| log.body == "stopped").map(drop)
     };
     collector.wait_for("the last words", said).await;
+}
+
+/// The trace of a reconcile that creates the Deployment, of a Foo that names a trace, in the pod that the test describes.
+fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
+    let root = trace.roots().next().unwrap();
+    assert_eq!(root.attributes["reconcile.trigger"], "change");
+    assert_eq!(root.attributes["reconcile.attempt"], 1);
+    assert_eq!(root.attributes["foo.generation"], 1);
+    assert_eq!(root.attributes["k8s.namespace.name"], namespace);
+    assert!(root.attributes["foo.uid"].is_string());
+    assert!(root.attributes["reconcile.queue_seconds"].is_f64());
+    assert_eq!(root.links[0].trace_id, TRACEPARENT[3..35]);
+    assert_eq!(decisions(trace), ["create", "status"]);
+    let names: Vec<_> = requests(trace)
+        .iter()
+        .map(|span| span.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        ["POST deployments", "PUT foos/status", "POST events"]
+    );
+    let post = requests(trace)[0];
+    assert_eq!(post.parent_span_id, root.span_id);
+    assert_eq!(post.attributes["http.request.method"], "POST");
+    assert_eq!(post.attributes["http.response.status_code"], 201);
+    assert_eq!(post.attributes["server.address"], "127.0.0.1");
+    assert_eq!(
+        post.attributes["url.template"],
+        "/apis/apps/v1/namespaces/{namespace}/deployments"
+    );
+    assert_eq!(trace.logs[0].body, "created the Deployment");
+    assert_eq!(trace.logs[0].span_id, root.span_id);
+    for (attribute, expected) in [
+        ("service.name", "foo-controller"),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", "uid-1"),
+        ("k8s.pod.name", "pod-1"),
+        ("k8s.pod.uid", "uid-1"),
+        ("k8s.namespace.name", "ns-1"),
+        ("k8s.node.name", "node-1"),
+    ] {
+        assert_eq!(root.origin.resource[attribute], expected, "{attribute}");
+    }
 }
 
 /// A first look by a new leader is told from a change; gaining and releasing the Lease are traces with their requests, and

@@ -27,7 +27,7 @@ impl Metrics {
         (Self::default(), provider.build())
     }
 
-    /// What is counted, as a content type and a body: OpenMetrics where `accept` asks for it, Prometheus'
+    /// What is counted, as a content type and a body: `OpenMetrics` where `accept` asks for it, Prometheus'
     /// text format otherwise.
     #[must_use]
     pub fn scrape(&self, accept: Option<&str>) -> (&'static str, String) {
