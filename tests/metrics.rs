@@ -60,7 +60,14 @@ struct Scene {
 }
 
 impl Scene {
+    /// With a controller that works.
     async fn new(name: &str, env: &[(&str, String)]) -> Self {
+        let scene = Self::start(name, env).await;
+        scene.controller.wait_for_log("working").await;
+        scene
+    }
+
+    async fn start(name: &str, env: &[(&str, String)]) -> Self {
         let cluster = cluster().await;
         let namespace = cluster.namespace(name).await;
         let controller = Controller::spawn(|command| {
@@ -69,7 +76,6 @@ impl Scene {
                 .envs(env.iter().map(|(name, value)| (name, value)))
                 .args(["--resync=1h", "--namespace", &namespace]);
         });
-        controller.wait_for_log("working").await;
         let addr = controller.http_addr().await;
         Self {
             namespace,
@@ -328,6 +334,61 @@ async fn after_a_foos_life_the_counts_are_right() {
     scene
         .scrape_until("no Foo is counted", |scrape| {
             scrape.get(&foos("false")) == 0.
+        })
+        .await;
+}
+
+/// Part 4: who leads, since when, and how well the Lease is renewed.
+#[tokio::test]
+async fn leadership_is_told() {
+    let cluster = cluster().await;
+    let lease = cluster.namespace("lease").await;
+    let replica = async || {
+        let pod = uuid::Uuid::new_v4().to_string();
+        let env = [
+            (
+                "FOO_CONTROLLER__LEADER_ELECTION__ENABLED",
+                "true".to_owned(),
+            ),
+            ("POD_NAME", "replica".to_owned()),
+            ("POD_UID", pod),
+            (
+                "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE",
+                lease.clone(),
+            ),
+        ];
+        Scene::start("leader", &env).await
+    };
+    let told = |leads: f64| {
+        move |scrape: &Scrape| {
+            let renewals = scrape.get("foo_controller_lease_renew_seconds_count");
+            scrape.get(r#"leader_election_master_status{name="foo-controller"}"#) == leads
+                && scrape.get("foo_controller_leader_transitions_total") == leads
+                && (renewals > 0.) == (leads > 0.)
+        }
+    };
+    let mut first = replica().await;
+    first.scrape_until("the first leads", told(1.)).await;
+    let second = replica().await;
+    second.controller.wait_for_log("standing by").await;
+    second.scrape_until("the second stands by", told(0.)).await;
+    first.controller.stop().await;
+    second.scrape_until("the second leads", told(1.)).await;
+}
+
+/// Part 4: an API server that is away can be seen, and what it costs.
+#[tokio::test]
+async fn trouble_is_counted() {
+    let away = "FOO_CONTROLLER__MASTER";
+    let scene = Scene::start("trouble", &[(away, "https://127.0.0.1:1".to_owned())]).await;
+    scene
+        .scrape_until("watches that fail", |scrape| {
+            ["Foo", "Deployment"].iter().all(|kind| {
+                let restarts = format!("foo_controller_watch_restarts_total{{kind=\"{kind}\"}}");
+                scrape.get(&restarts) >= 2.
+            }) && scrape.get(
+                r#"rest_client_requests_total{code="<error>",host="127.0.0.1:1",method="GET"}"#,
+            ) >= 4.
         })
         .await;
 }
