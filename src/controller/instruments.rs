@@ -171,3 +171,80 @@ fn kind<V: View>() -> KeyValue {
     let (.., kind, _) = V::RESOURCE;
     KeyValue::new("kind", kind)
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_sdk::Resource;
+
+    use super::*;
+    use crate::{Config, controller::queue::Lane};
+
+    /// The value of a series.
+    fn value(metrics: &Metrics, series: &str) -> Option<String> {
+        let (_, text) = metrics.scrape(None);
+        let mut lines = text.lines();
+        lines.find_map(|line| Some(line.strip_prefix(series)?.trim().to_owned()))
+    }
+
+    /// Part 4 of what is seen from outside: a term begins with a queue of its own, and counters do not go back.
+    #[tokio::test]
+    async fn counters_go_on_in_a_new_term() {
+        let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
+        let instruments = Instruments::new(&metrics, 1);
+        let counted = |name: &str| {
+            let series = format!("workqueue_{name}{{controller=\"foo\",name=\"foo\"}}");
+            value(&metrics, &series).unwrap_or_default()
+        };
+        assert_eq!(
+            (counted("adds_total"), counted("depth")),
+            ("0".into(), "0".into())
+        );
+        for adds in ["2", "4"] {
+            let queue = Queue::new(&Config::default().backoff);
+            instruments.term_begins(&queue);
+            queue.add(Key::new("n", "a"), Lane::Change);
+            queue.add(Key::new("n", "b"), Lane::Change);
+            assert_eq!(
+                (counted("adds_total"), counted("depth")),
+                (adds.into(), "2".into())
+            );
+            if let Some(taken) = queue.get().await {
+                taken.retry();
+            }
+            queue.shut_down();
+            assert_eq!(
+                (counted("adds_total"), counted("depth")),
+                (adds.into(), "0".into())
+            );
+        }
+        assert_eq!(counted("retries_total"), "2");
+    }
+
+    /// Part 4: what is part of everyday life is no error; a panic (row Q6) is one.
+    #[test]
+    fn each_outcome_has_its_result() {
+        let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
+        let instruments = Instruments::new(&metrics, 1);
+        for result in [
+            Ok(()),
+            Err(Error::Conflict),
+            Err(Error::NotLeading),
+            Err(Error::Transient("it".into())),
+            Err(Error::InvalidSpec("it".into())),
+            Err(Error::Panicked),
+        ] {
+            instruments.ended(&result, Duration::ZERO, Duration::from_millis(1));
+        }
+        for (series, count) in [
+            (r#"reconcile_total{controller="foo",result="success"}"#, "1"),
+            (r#"reconcile_total{controller="foo",result="requeue"}"#, "2"),
+            (r#"reconcile_total{controller="foo",result="error"}"#, "3"),
+            (r#"reconcile_errors_total{controller="foo"}"#, "3"),
+            (r#"reconcile_panics_total{controller="foo"}"#, "1"),
+            (r#"reconcile_time_seconds_count{controller="foo"}"#, "6"),
+        ] {
+            let series = format!("controller_runtime_{series}");
+            assert_eq!(value(&metrics, &series).as_deref(), Some(count), "{series}");
+        }
+    }
+}

@@ -222,6 +222,7 @@ mod tests {
         term::Clock,
     };
     use kube::{Client, client::ClientBuilder};
+    use opentelemetry_sdk::Resource;
     use serde_json::json;
     use tokio::time::{Instant, advance};
 
@@ -255,7 +256,10 @@ mod tests {
     async fn i2_no_mutation_without_a_live_term() {
         let api = FakeApi::new();
         let (sender, receiver) = watch::channel(None);
-        let client = fenced(&api, receiver);
+        let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
+        let client = ClientBuilder::new(api.service(), "default")
+            .with_layer(&FenceLayer::new(receiver, &metrics))
+            .build();
         let refused = async || {
             for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
                 assert!(is_refused(
@@ -295,6 +299,11 @@ mod tests {
         );
         sender.send_replace(None);
         refused().await;
+        let (_, text) = metrics.scrape(None);
+        assert!(
+            text.contains("\nfoo_controller_fence_refusals_total 12\n"),
+            "{text}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -138,10 +138,10 @@ metrics! {
         LOGS_CREATED: Counter "otel_sdk_log_created_total" "" []
             "Log records to be exported.";
         LOGS_PROCESSED: Counter "otel_sdk_processor_log_processed_total" "" ["error_type", "otel_component_name", "otel_component_type"]
-            "Log records that were exported or, with an error_type, dropped; queue_full: the collector is too slow, or away.";
+            "Log records that were exported or, with an error type, dropped because the collector is too slow, or away.";
         LOG_QUEUE: Gauge "otel_sdk_processor_log_queue_capacity" "" ["otel_component_name", "otel_component_type"]
             "Log records that can wait for their export.";
         SPANS_PROCESSED: Counter "otel_sdk_processor_span_processed_total" "" ["error_type", "otel_component_name", "otel_component_type"]
-            "Spans that were exported or, with an error_type, dropped; queue_full: the collector is too slow, or away.";
+            "Spans that were exported or, with an error type, dropped because the collector is too slow, or away.";
     }
 }

@@ -1,0 +1,663 @@
+//! What the metrics say of the real controller: all of them from the start, the right numbers after a Foo's life, the same to
+//! everybody who asks; and that Prometheus, its rules and the dashboard know what to do with them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod cluster;
+mod collector;
+mod controller;
+mod dashboard;
+mod prometheus;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cluster::{Cluster, Options, eventually};
+use collector::{Collector, Data, Received};
+use controller::Controller;
+use foo_controller::telemetry::metrics::table::{Kind, SECTIONS};
+use prometheus::{Prometheus, promtool};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::OnceCell,
+};
+
+const DEADLINE: Duration = Duration::from_mins(1);
+const COMPONENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/prometheus");
+
+/// The section of what only an export brings along.
+const OF_THE_SDK: &str = "Telemetry, where it is exported";
+
+async fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+    let start = async || {
+        let cluster = Cluster::start(Options {
+            audit: true,
+            controllers: false,
+        });
+        cluster.install_crd().await;
+        cluster
+    };
+    CLUSTER.get_or_init(start).await
+}
+
+/// A controller of a namespace of its own, at rest but for what the test does.
+struct Scene {
+    namespace: String,
+    controller: Controller,
+    addr: SocketAddr,
+}
+
+impl Scene {
+    /// With a controller that works.
+    async fn new(name: &str, env: &[(&str, String)]) -> Self {
+        let scene = Self::start(name, env).await;
+        scene.controller.wait_for_log("working").await;
+        scene
+    }
+
+    async fn start(name: &str, env: &[(&str, String)]) -> Self {
+        let cluster = cluster().await;
+        let namespace = cluster.namespace(name).await;
+        let controller = Controller::spawn(|command| {
+            command
+                .env("KUBECONFIG", cluster.kubeconfig())
+                .envs(env.iter().map(|(name, value)| (name, value)))
+                .args(["--resync=1h", "--namespace", &namespace]);
+        });
+        let addr = controller.http_addr().await;
+        Self {
+            namespace,
+            controller,
+            addr,
+        }
+    }
+
+    async fn kubectl(&self, args: &[&str], input: &str) {
+        let args = [&["--namespace", &self.namespace], args].concat();
+        cluster().await.kubectl_stdin(&args, input).await.success();
+    }
+
+    async fn apply(&self, name: &str, spec: Value) {
+        let foo = json!({
+            "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
+            "metadata": {"name": name}, "spec": spec,
+        });
+        self.kubectl(&["apply", "-f", "-"], &foo.to_string()).await;
+    }
+
+    async fn text(&self) -> String {
+        let mut stream = TcpStream::connect(self.addr).await.unwrap();
+        let request = b"GET /metrics HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        body.to_owned()
+    }
+
+    async fn scrape(&self) -> Scrape {
+        Scrape::parse(&self.text().await)
+    }
+
+    /// What is scraped once this is so.
+    async fn scrape_until(&self, what: &str, so: impl Fn(&Scrape) -> bool) -> Scrape {
+        eventually(DEADLINE, what, async || {
+            let scrape = self.scrape().await;
+            if so(&scrape) { Ok(scrape) } else { Err(scrape) }
+        })
+        .await
+    }
+
+    /// What is scraped once nothing has to be done any more.
+    async fn at_rest(&self) -> Scrape {
+        let mut before = self.scrape().await;
+        eventually(DEADLINE, "all is at rest", async || {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let now = self.scrape().await;
+            let last = std::mem::replace(&mut before, now);
+            if last.about_work() == before.about_work() {
+                Ok(())
+            } else {
+                Err(())
+            }
+        })
+        .await;
+        before
+    }
+}
+
+/// The values by series, the types by name.
+#[derive(Debug)]
+struct Scrape {
+    series: BTreeMap<String, f64>,
+    types: BTreeMap<String, String>,
+}
+
+impl Scrape {
+    fn parse(text: &str) -> Self {
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let types = types.map(|line| line.split_once(' ').unwrap());
+        let series = text.lines().filter(|line| !line.starts_with('#'));
+        let series = series.map(|line| line.rsplit_once(' ').unwrap());
+        Self {
+            types: types
+                .map(|(name, kind)| (name.into(), kind.into()))
+                .collect(),
+            series: series
+                .map(|(name, value)| (name.into(), value.parse().unwrap()))
+                .collect(),
+        }
+    }
+
+    /// The value of a series, written as it is in the text.
+    fn get(&self, series: &str) -> f64 {
+        let found = self.series.get(series);
+        *found.unwrap_or_else(|| panic!("no {series} in {self:#?}"))
+    }
+
+    /// What changes only when something is done.
+    fn about_work(&self) -> BTreeMap<&str, f64> {
+        let prefixes = [
+            "controller_runtime_",
+            "workqueue_",
+            "foo_controller_",
+            "rest_client_",
+        ];
+        let series = self
+            .series
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value));
+        series
+            .filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+            .collect()
+    }
+}
+
+/// A name that appears in a series, without what a histogram adds to it.
+fn family<'a>(series: &'a str, names: &BTreeMap<String, String>) -> &'a str {
+    let name = series.split('{').next().unwrap();
+    let stems = ["_bucket", "_sum", "_count"].map(|suffix| name.strip_suffix(suffix));
+    let stem = stems.into_iter().flatten().next();
+    stem.filter(|stem| names.contains_key(*stem))
+        .unwrap_or(name)
+}
+
+fn labels(series: &str) -> BTreeSet<&str> {
+    let labels = series.split_once('{').map_or("", |(_, labels)| labels);
+    let keys = labels
+        .split("\",")
+        .filter_map(|label| label.split_once('=').map(|(key, _)| key));
+    keys.filter(|key| *key != "le").collect()
+}
+
+/// Part 4: every metric of the list is there before anything has happened, with 0, and nothing that is not in the list.
+#[tokio::test]
+async fn every_metric_is_there_from_the_start() {
+    let scene = Scene::new("start", &[]).await;
+    let scrape = scene.scrape().await;
+    let listed = SECTIONS.iter().filter(|(title, _)| *title != OF_THE_SDK);
+    let listed: Vec<_> = listed.flat_map(|(_, metrics)| *metrics).collect();
+    for metric in &listed {
+        let kind = scrape.types.get(metric.name).map(String::as_str);
+        assert_eq!(kind, Some(metric.kind.name()), "{}", metric.name);
+        let series = scrape.series.iter();
+        let series = series.filter(|(series, _)| family(series, &scrape.types) == metric.name);
+        for (series, value) in series {
+            assert_eq!(
+                labels(series),
+                metric.labels.iter().copied().collect(),
+                "{series}"
+            );
+            // What is there, is there; and the requests were the watches'.
+            let counts = metric.kind != Kind::Gauge;
+            let busy = ["process_", "rest_client_"]
+                .iter()
+                .any(|prefix| series.starts_with(prefix));
+            assert!(*value == 0. || !counts || busy, "{series} {value}");
+        }
+    }
+    let listed: BTreeSet<_> = listed.iter().map(|metric| metric.name).collect();
+    let scraped: BTreeSet<_> = scrape.types.keys().map(String::as_str).collect();
+    assert_eq!(scraped, listed);
+    assert_eq!(
+        scrape.get(r#"leader_election_master_status{name="foo-controller"}"#),
+        1.
+    );
+    assert_eq!(
+        scrape.get(
+            r#"rest_client_requests_total{code="201",host="HOST",method="POST"}"#
+                .replace("HOST", host(&scrape))
+                .as_str()
+        ),
+        0.
+    );
+}
+
+fn host(scrape: &Scrape) -> &str {
+    let series = scrape
+        .series
+        .keys()
+        .find(|series| series.starts_with("rest_client_requests_total"));
+    let (_, rest) = series.unwrap().split_once("host=\"").unwrap();
+    rest.split('"').next().unwrap()
+}
+
+/// Part 4: what is counted is what happened, by the API server's own account.
+#[tokio::test]
+async fn after_a_foos_life_the_counts_are_right() {
+    let scene = Scene::new("life", &[]).await;
+    let foos = |ready| format!("foo_controller_foos{{ready=\"{ready}\"}}");
+    scene
+        .apply("a", json!({"deploymentName": "a", "replicas": 1}))
+        .await;
+    scene.apply("b", json!({"deploymentName": ""})).await;
+    scene
+        .scrape_until("two Foos are not Ready", |scrape| {
+            scrape.get(&foos("false")) == 2.
+        })
+        .await;
+    scene.kubectl(&["scale", "foo/a", "--replicas=3"], "").await;
+    let scrape = scene.at_rest().await;
+    assert_eq!(
+        scrape.get(r#"foo_controller_cache_objects{kind="Foo"}"#),
+        2.
+    );
+    assert_eq!(
+        scrape.get(r#"foo_controller_cache_objects{kind="Deployment"}"#),
+        1.
+    );
+    assert_eq!(scrape.get(&foos("true")) + scrape.get(&foos("unknown")), 0.);
+
+    let controller = r#"{controller="foo"}"#;
+    let queue = r#"{controller="foo",name="foo"}"#;
+    let by_result = |result| {
+        scrape.get(&format!(
+            "controller_runtime_reconcile_total{{controller=\"foo\",result=\"{result}\"}}"
+        ))
+    };
+    let failed = by_result("error");
+    assert!(failed >= 1., "b asks for no Deployment");
+    assert_eq!(
+        scrape.get(&format!(
+            "controller_runtime_reconcile_errors_total{controller}"
+        )),
+        failed
+    );
+    assert!(by_result("success") >= 2.);
+    let all = by_result("success") + failed + by_result("requeue");
+    for series in [
+        format!("controller_runtime_reconcile_time_seconds_count{controller}"),
+        format!("workqueue_queue_duration_seconds_count{queue}"),
+        format!("workqueue_work_duration_seconds_count{queue}"),
+        format!("workqueue_adds_total{queue}"),
+    ] {
+        assert_eq!(scrape.get(&series), all, "{series}");
+    }
+    assert_eq!(scrape.get(&format!("workqueue_depth{queue}")), 0.);
+
+    let mut audited = BTreeMap::<_, f64>::new();
+    for event in cluster().await.audit() {
+        let method = match &*event.verb {
+            "create" => "POST",
+            "patch" => "PATCH",
+            "update" => "PUT",
+            "delete" => "DELETE",
+            _ => continue,
+        };
+        if event.user_agent.starts_with("foo-controller/") && event.namespace == scene.namespace {
+            *audited.entry((method, event.code)).or_default() += 1.;
+        }
+    }
+    assert!(audited.len() >= 2, "{audited:?}");
+    for ((method, code), count) in audited {
+        let series = format!(
+            "rest_client_requests_total{{code=\"{code}\",host=\"{}\",method=\"{method}\"}}",
+            host(&scrape)
+        );
+        assert_eq!(scrape.get(&series), count, "{series}");
+    }
+
+    scene.kubectl(&["delete", "foo", "--all"], "").await;
+    scene
+        .scrape_until("no Foo is counted", |scrape| {
+            scrape.get(&foos("false")) == 0.
+        })
+        .await;
+}
+
+/// Part 4: who leads, since when, and how well the Lease is renewed.
+#[tokio::test]
+async fn leadership_is_told() {
+    let cluster = cluster().await;
+    let lease = cluster.namespace("lease").await;
+    let replica = async || {
+        let pod = uuid::Uuid::new_v4().to_string();
+        let env = [
+            (
+                "FOO_CONTROLLER__LEADER_ELECTION__ENABLED",
+                "true".to_owned(),
+            ),
+            ("POD_NAME", "replica".to_owned()),
+            ("POD_UID", pod),
+            (
+                "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE",
+                lease.clone(),
+            ),
+        ];
+        Scene::start("leader", &env).await
+    };
+    let told = |leads: f64| {
+        move |scrape: &Scrape| {
+            let renewals = scrape.get("foo_controller_lease_renew_seconds_count");
+            scrape.get(r#"leader_election_master_status{name="foo-controller"}"#) == leads
+                && scrape.get("foo_controller_leader_transitions_total") == leads
+                && (renewals > 0.) == (leads > 0.)
+        }
+    };
+    let mut first = replica().await;
+    first.scrape_until("the first leads", told(1.)).await;
+    let second = replica().await;
+    second.controller.wait_for_log("standing by").await;
+    second.scrape_until("the second stands by", told(0.)).await;
+    first.controller.stop().await;
+    second.scrape_until("the second leads", told(1.)).await;
+}
+
+/// Part 4: an API server that is away can be seen, and what it costs.
+#[tokio::test]
+async fn trouble_is_counted() {
+    let away = "FOO_CONTROLLER__MASTER";
+    let scene = Scene::start("trouble", &[(away, "https://127.0.0.1:1".to_owned())]).await;
+    scene
+        .scrape_until("watches that fail", |scrape| {
+            ["Foo", "Deployment"].iter().all(|kind| {
+                let restarts = format!("foo_controller_watch_restarts_total{{kind=\"{kind}\"}}");
+                scrape.get(&restarts) >= 2.
+            }) && scrape.get(
+                r#"rest_client_requests_total{code="<error>",host="127.0.0.1:1",method="GET"}"#,
+            ) >= 4.
+        })
+        .await;
+}
+
+/// Part 4: one set of instruments serves both; what is scraped is what the collector got.
+#[tokio::test(flavor = "multi_thread")]
+async fn otlp_tells_what_is_scraped() {
+    let collector = Collector::start().await;
+    let export = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint()),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "500".to_owned()),
+    ];
+    let scene = Scene::new("otlp", &export).await;
+    scene
+        .apply("a", json!({"deploymentName": "a", "replicas": 1}))
+        .await;
+    scene
+        .scrape_until("the Foo is told", |scrape| {
+            scrape.get(r#"foo_controller_foos{ready="false"}"#) == 1.
+        })
+        .await;
+    let scrape = scene.at_rest().await;
+    for name in [
+        "otel_sdk_processor_span_processed_total",
+        "otel_sdk_log_created_total",
+    ] {
+        let kind = scrape.types.get(name).map(String::as_str);
+        assert_eq!(
+            kind,
+            Some("counter"),
+            "the SDK's own metrics, under a name that Prometheus takes"
+        );
+    }
+    eventually(DEADLINE, "the collector has what is scraped", async || {
+        let received = exported(&collector.received());
+        let mut differ = scrape.about_work();
+        differ.retain(|series, value| {
+            let histogram = scrape
+                .types
+                .get(family(series, &scrape.types))
+                .is_some_and(|kind| kind == "histogram");
+            // By OTLP, a histogram's series come with the first record.
+            let nothing = histogram.then_some(0.);
+            let received = received.get(*series).copied().or(nothing);
+            // The last bit of a sum is lost in the collector's JSON.
+            !received.is_some_and(|received| (received - *value).abs() <= value.abs() * 1e-12)
+        });
+        if differ.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{differ:#?}"))
+        }
+    })
+    .await;
+}
+
+/// What came last by OTLP, as the series of a scrape.
+fn exported(received: &Received) -> BTreeMap<String, f64> {
+    let mut series = BTreeMap::new();
+    for metric in &received.metrics {
+        for point in metric.points() {
+            let labels = point.attributes.iter();
+            let labels =
+                labels.map(|(key, value)| format!("{key}=\"{}\"", value.as_str().unwrap()));
+            let labels: Vec<_> = labels.collect();
+            let mut put = |suffix: &str, bound: Option<String>, value: f64| {
+                let bound = bound.map(|bound| format!("le=\"{bound}\""));
+                let labels: Vec<_> = labels.iter().cloned().chain(bound).collect();
+                let braced = if labels.is_empty() {
+                    String::new()
+                } else {
+                    format!("{{{}}}", labels.join(","))
+                };
+                series.insert(format!("{}{suffix}{braced}", metric.name), value);
+            };
+            if !matches!(metric.data, Data::Histogram(_)) {
+                put("", None, point.value);
+                continue;
+            }
+            let bounds = point
+                .explicit_bounds
+                .iter()
+                .map(|bound| format!("{bound:?}"));
+            let mut count = 0.;
+            for (bound, values) in bounds.chain(["+Inf".to_owned()]).zip(&point.bucket_counts) {
+                count += f64::from(u32::try_from(*values).unwrap());
+                put("_bucket", Some(bound), count);
+            }
+            put("_sum", None, point.value);
+            put("_count", None, count);
+        }
+    }
+    series
+}
+
+/// Part 4: Prometheus' own parser has no complaint.
+#[tokio::test]
+#[ignore = "takes Debian's prometheus"]
+async fn promtool_has_no_complaint() {
+    let scene = Scene::new("promtool", &[]).await;
+    scene.apply("a", json!({"deploymentName": "a"})).await;
+    scene.at_rest().await;
+    let said = promtool(&["check", "metrics"], &scene.text().await).await;
+    assert_eq!(said.as_deref(), Ok(""));
+}
+
+/// Parts 4 and 8: a real Prometheus scrapes the real controller, keeps the exemplars, and evaluates the rules.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes Debian's prometheus"]
+async fn prometheus_scrapes_and_judges() {
+    let collector = Collector::start().await;
+    let export = [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())];
+    let scene = Scene::new("scrape", &export).await;
+    let folder = TempDir::new().unwrap();
+    let rules = rules_in(&folder);
+    // As the PodMonitor has it.
+    let scrape = json!([{
+        "job_name": "foo-controller",
+        "static_configs": [{
+            "targets": [scene.addr.to_string()],
+            "labels": {"namespace": "n", "pod": "a"},
+        }],
+    }]);
+    let prometheus = Prometheus::start(scrape, &[rules]).await;
+    scene.apply("a", json!({"deploymentName": "a"})).await;
+    let from = r#"{job="foo-controller",namespace="n",pod="a"}"#;
+    let found = prometheus.wait_for(&format!("up{from} == 1")).await;
+    assert_eq!(found.len(), 1);
+    prometheus
+        .wait_for(&format!(
+            "controller_runtime_reconcile_time_seconds_count{from} > 0"
+        ))
+        .await;
+    prometheus
+        .wait_for("foo_controller:telemetry_dropped:sum == 0")
+        .await;
+
+    let trace = eventually(DEADLINE, "an exemplar", async || {
+        let path = "/api/v1/query_exemplars?query=controller_runtime_reconcile_time_seconds_bucket&start=0&end=9999999999";
+        let found = prometheus.get(path).await;
+        let trace = found.pointer("/0/exemplars/0/labels/trace_id").cloned();
+        trace.and_then(|trace| trace.as_str().map(str::to_owned)).ok_or(found)
+    })
+    .await;
+    let name = "the exemplar's trace";
+    let span = collector.wait_for(name, |received| {
+        let mut spans = received.spans.iter();
+        spans
+            .any(|span| span.trace_id == trace && span.name == "reconcile")
+            .then_some(())
+    });
+    span.await;
+
+    let groups = prometheus.get("/api/v1/rules").await;
+    let rules = groups
+        .pointer("/groups/0/rules")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .clone();
+    for rule in rules {
+        assert_ne!(rule["health"], "err", "{rule}");
+        assert_ne!(rule["state"], "firing", "{rule}");
+    }
+    drop(scene.controller);
+}
+
+/// Part 8: each alert fires when it should and not when it should not.
+#[tokio::test]
+#[ignore = "takes Debian's prometheus"]
+async fn alerts_fire_when_they_should() {
+    let folder = TempDir::new().unwrap();
+    let rules = rules_in(&folder);
+    promtool(&["check", "rules", rules.to_str().unwrap()], "")
+        .await
+        .unwrap();
+    let cases = folder.path().join("alerts.yaml");
+    fs::copy(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/prometheus/alerts.yaml"),
+        &cases,
+    )
+    .unwrap();
+    promtool(&["test", "rules", cases.to_str().unwrap()], "")
+        .await
+        .unwrap();
+}
+
+/// The rules as Prometheus reads them, without the Prometheus Operator's wrapping.
+fn rules_in(folder: &TempDir) -> PathBuf {
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, rules()["spec"].to_string()).unwrap();
+    file
+}
+
+fn rules() -> Value {
+    let yaml = fs::read_to_string(Path::new(COMPONENT).join("rules.yaml")).unwrap();
+    serde_saphyr::from_str(&yaml).unwrap()
+}
+
+/// Part 8: every metric that a rule or the dashboard names exists, and every alert has its cases.
+#[test]
+fn what_is_named_exists() {
+    let listed: BTreeMap<String, String> = SECTIONS
+        .iter()
+        .flat_map(|(_, metrics)| *metrics)
+        .map(|metric| (metric.name.to_owned(), metric.kind.name().to_owned()))
+        .collect();
+    let dashboard: Value = serde_json::from_str(&dashboard::dashboard()).unwrap();
+    let mut expressions = Vec::new();
+    for all in [&rules(), &dashboard] {
+        collect(all, &mut expressions);
+    }
+    assert!(expressions.len() > listed.len());
+    for expression in expressions {
+        // Metrics have an underscore in their names, and a selector after them.
+        let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+        let selected = words.filter(|word| expression.contains(&format!("{word}{{")));
+        for name in selected.filter(|word| word.contains('_')) {
+            assert!(
+                listed.contains_key(family(name, &listed)),
+                "{name} in {expression}"
+            );
+        }
+    }
+    let cases = include_str!("prometheus/alerts.yaml");
+    let rules = rules();
+    let rules = rules
+        .pointer("/spec/groups/0/rules")
+        .unwrap()
+        .as_array()
+        .unwrap();
+    for alert in rules.iter().filter_map(|rule| rule["alert"].as_str()) {
+        assert!(
+            cases.contains(&format!("{{alertname: {alert},")),
+            "a case in which {alert} is quiet"
+        );
+        assert!(
+            cases.contains(&format!("- alertname: {alert}\n")),
+            "a case in which {alert} fires"
+        );
+    }
+}
+
+fn collect(value: &Value, expressions: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::String(text) if key == "expr" => expressions.push(text.clone()),
+                    _ => collect(value, expressions),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| collect(value, expressions)),
+        _ => {}
+    }
+}
+
+/// Part 8: the dashboard and the list for people are those of this program.
+#[test]
+fn what_is_generated_is_current() {
+    for (file, generated) in [
+        ("dashboard.json", dashboard::dashboard()),
+        ("METRICS.md", dashboard::list()),
+    ] {
+        let committed = fs::read_to_string(Path::new(COMPONENT).join(file)).unwrap();
+        assert!(
+            committed == generated,
+            "{file} is out of date: run `make generate`"
+        );
+    }
+}
