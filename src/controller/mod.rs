@@ -35,11 +35,18 @@ use self::{
     watch::watch,
 };
 pub use self::{error::Error, key::Key, reconcile::MANAGER};
-use crate::{Config, election::Term};
+use crate::{
+    Config, api,
+    election::Term,
+    telemetry::health::{Health, ago},
+};
 
 /// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
 /// every pod; the end of a rollout is told at once.
 const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+
+/// A reconcile that takes longer is stuck: it is a handful of requests, none of which takes more than 10 s.
+const RECONCILE: Duration = Duration::from_mins(2);
 
 /// How long the events of the last work may take on the way out.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -75,9 +82,9 @@ impl Controller {
     /// Starts the watches. Must be called within a Tokio runtime.
     ///
     /// `client` must refuse writes past the end of the term (see [`crate::election::fence`]); `instance`
-    /// is this replica's name in events.
+    /// is this replica's name in events. What its `health` is judged by is added there.
     #[must_use]
-    pub fn new(client: &Client, config: &Config, instance: String) -> Self {
+    pub fn new(client: &Client, config: &Config, instance: String, health: &mut Health) -> Self {
         let scopes = scopes(&config.namespaces);
         let (events, write_events) = Events::new(client.clone(), instance);
         let reconciler = Arc::new(Reconciler {
@@ -95,11 +102,14 @@ impl Controller {
                 queue: queue.subscribe(),
                 foos: Arc::clone(&reconciler.foos),
             };
+            let place = namespace.as_ref().map(|name| format!("/{name}"));
+            let place = place.unwrap_or_default();
             let foos = watch(
                 client.clone(),
                 namespace.clone(),
                 Arc::clone(&reconciler.foos),
                 scope,
+                health.pulse(format!("watch-foos{place}")),
                 {
                     let waker = waker.clone();
                     move |change| waker.foo_changed(&change)
@@ -110,6 +120,7 @@ impl Controller {
                 namespace,
                 Arc::clone(&reconciler.deployments),
                 scope,
+                health.pulse(format!("watch-deployments{place}")),
                 move |change| {
                     waker.deployment_changed(&change);
                 },
@@ -117,21 +128,27 @@ impl Controller {
             tasks.spawn(foos.map(|()| "the watch of Foos"));
             tasks.spawn(deployments.map(|()| "the watch of Deployments"));
         }
+        let current = queue.subscribe();
+        health.live("workers", move || stuck(current.borrow().as_ref()?));
+        let Reconciler {
+            foos, deployments, ..
+        } = &*reconciler;
+        let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
+        health.ready("informer-sync", move || {
+            let waiting = [
+                (api::PLURAL, foos.is_synced()),
+                ("deployments", deployments.is_synced()),
+            ];
+            let waiting = waiting.into_iter().filter(|(_, synced)| !synced);
+            let waiting: Vec<_> = waiting.map(|(plural, _)| plural).collect();
+            (!waiting.is_empty()).then(|| format!("not in sync yet: {}", waiting.join(", ")))
+        });
         Self {
             reconciler,
             queue,
             tasks,
             config: config.clone(),
         }
-    }
-
-    /// Tells whether the caches are in sync: what readiness means (never leadership).
-    pub fn ready(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let Reconciler {
-            foos, deployments, ..
-        } = &*self.reconciler;
-        let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
-        move || foos.is_synced() && deployments.is_synced()
     }
 
     /// Works whenever there is a term, until `stop` resolves; then lets what is running finish, for at most
@@ -222,6 +239,12 @@ impl Controller {
         work.shutdown().await;
         ended
     }
+}
+
+/// Says which reconcile has been running since when, where that is too long.
+fn stuck(queue: &Queue<Key>) -> Option<String> {
+    let longest = queue.stats().longest_running;
+    (longest > RECONCILE).then(|| format!("a reconcile has been running since {}", ago(longest)))
 }
 
 /// What is watched by itself: each of the namespaces, or all of them (`None`).

@@ -17,7 +17,7 @@ mod tests;
 pub use identity::Identity;
 pub use term::{Clock, Term};
 
-use crate::config::LeaderElection;
+use crate::{config::LeaderElection, telemetry::health::Pulse};
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
@@ -70,7 +70,8 @@ pub struct Election {
     pub identity: Identity,
 }
 
-/// Stands in the election until `stop`, and publishes each term in `term`, `None` between them.
+/// Stands in the election until `stop`, publishes each term in `term`, `None` between them, and has `pulse` tell that the
+/// loop turns.
 ///
 /// A lost term is not the end: this replica goes on standing. `stop` is to resolve once the work is drained: then the
 /// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
@@ -85,6 +86,7 @@ pub async fn run(
         identity,
     }: Election,
     term: watch::Sender<Option<Term>>,
+    pulse: Pulse,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
     if !settings.enabled {
@@ -114,7 +116,7 @@ pub async fn run(
         call,
         term,
     )
-    .run(stop)
+    .run(&pulse, stop)
     .await;
     Ok(())
 }
@@ -187,12 +189,14 @@ impl Standing {
         }
     }
 
-    async fn run(mut self, stop: impl Future<Output = ()>) {
+    async fn run(mut self, pulse: &Pulse, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut stopping = false;
         let mut watch: Option<Watch> = None;
         let mut event = Event::Tick;
         loop {
+            // One call, or less.
+            pulse.beat("taking its turn", self.call.max(LOOK));
             let watched = self.elector.watching();
             let action = self
                 .elector

@@ -1,7 +1,10 @@
 //! What can be seen from outside: the log on standard error, and the health endpoints.
 
+mod auth;
+pub mod health;
 pub mod http;
 mod metrics;
+mod tls;
 
 use std::io::IsTerminal as _;
 
