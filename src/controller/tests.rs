@@ -201,7 +201,7 @@ impl FakeServer {
             (method, _) => {
                 self.writes.lock().push((method.clone(), path.to_owned()));
                 if self.writes_hang {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
                 return respond(500, &json!({}));
             }
