@@ -20,7 +20,7 @@ use foo_controller::{
         fence::{self, FenceLayer},
         run,
     },
-    telemetry::Metrics,
+    telemetry::{Metrics, health::Health},
 };
 use futures::future::select_all;
 use http::Method;
@@ -71,8 +71,9 @@ impl Replica {
             identity: Identity::new(name, "uid").unwrap(),
             metrics: Metrics::default(),
         };
+        let pulse = Health::new().pulse("leader-election");
         let task = tokio::spawn(async move {
-            run(election, sender, async { drop(stopped.await) })
+            run(election, sender, pulse, async { drop(stopped.await) })
                 .await
                 .unwrap();
         });
