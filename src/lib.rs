@@ -77,7 +77,7 @@ pub async fn run(
     let mut controller = Controller::new(&client, &config, name, &metrics, &mut health);
     let pulse = health.pulse("leader-election");
     let shutdown = health.until(shutdown);
-    let served = server.serve(client, health, metrics.clone());
+    let serving = server.serve(client, health, metrics.clone());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
@@ -89,7 +89,7 @@ pub async fn run(
     let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {
         ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
-        () = served => Err(Died("the HTTP server").into()),
+        () = serving => Err(Died("the HTTP server").into()),
         ended = &mut election => {
             return Err(match ended {
                 Ok(Err(error)) => error.into(),
