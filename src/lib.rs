@@ -73,15 +73,11 @@ pub async fn run(
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, term.clone(), &metrics)?;
     let mut health = Health::new();
-    let mut controller = Controller::new(
-        &client,
-        &config,
-        identity.to_string(),
-        &metrics,
-        &mut health,
-    );
+    let name = identity.to_string();
+    let mut controller = Controller::new(&client, &config, name, &metrics, &mut health);
     let pulse = health.pulse("leader-election");
     let shutdown = health.until(shutdown);
+    let serving = server.serve(client, health, metrics.clone());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
@@ -93,7 +89,7 @@ pub async fn run(
     let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {
         ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
-        () = server.serve(client, health, metrics) => Err(Died("the HTTP server").into()),
+        () = serving => Err(Died("the HTTP server").into()),
         ended = &mut election => {
             return Err(match ended {
                 Ok(Err(error)) => error.into(),

@@ -20,7 +20,7 @@ use foo_controller::{
         fence::{self, FenceLayer},
         run,
     },
-    telemetry::{Metrics, health::Health},
+    telemetry::{Metrics, health::Pulse},
 };
 use futures::future::select_all;
 use http::Method;
@@ -71,11 +71,12 @@ impl Replica {
             identity: Identity::new(name, "uid").unwrap(),
             metrics: Metrics::default(),
         };
-        let pulse = Health::new().pulse("leader-election");
         let task = tokio::spawn(async move {
-            run(election, sender, pulse, async { drop(stopped.await) })
-                .await
-                .unwrap();
+            run(election, sender, Pulse::default(), async {
+                drop(stopped.await)
+            })
+            .await
+            .unwrap();
         });
         Self {
             name: format!("{name}_uid"),
