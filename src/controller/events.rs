@@ -3,7 +3,10 @@
 //! An event is news for people: it is never waited for, and never worth a Foo's delay. A repeated one is a
 //! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
@@ -100,6 +103,14 @@ struct News {
     trace: Option<SpanContext>,
 }
 
+impl News {
+    /// The trace that it is from.
+    fn annotations(&self) -> Option<BTreeMap<String, String>> {
+        let trace = trace::annotation(self.trace.as_ref()?);
+        Some(BTreeMap::from([(trace::ANNOTATION.to_owned(), trace)]))
+    }
+}
+
 /// Where events are handed in.
 #[derive(Clone)]
 pub struct Events(mpsc::Sender<News>);
@@ -184,58 +195,56 @@ impl Writer {
 
     /// Creates an event, or counts it where it was created a short while ago.
     async fn publish(&mut self, news: &News) -> kube::Result<()> {
-        let (key, now) = (&news.key, Timestamp::now());
-        let events = Api::<v1::Event>::namespaced(self.client.clone(), key.namespace());
+        let now = Timestamp::now();
+        let events = Api::namespaced(self.client.clone(), news.key.namespace());
         let told = (news.uid.clone(), news.event.reason());
-        let annotation = news.trace.as_ref().map(trace::annotation);
-        let annotations = annotation.map(|trace| [(trace::ANNOTATION.to_owned(), trace)].into());
         let before = self.written.get(&told);
-        let written = match before.filter(|before| before.last.elapsed() < SERIES) {
-            Some(Written { name, count, .. }) => {
-                let count = count + 1;
-                let again = json!({
-                    "metadata": { "annotations": annotations },
-                    "series": { "count": count, "lastObservedTime": MicroTime(now) },
-                });
-                let params = PatchParams::default();
-                events.patch(name, &params, &Patch::Merge(&again)).await?;
-                (name.clone(), count)
-            }
-            None => {
-                let name = format!("{}.{:x}", key.name(), now.as_nanosecond());
-                let event = v1::Event {
-                    metadata: ObjectMeta {
-                        name: Some(name.clone()),
-                        annotations,
-                        ..ObjectMeta::default()
-                    },
-                    event_time: Some(MicroTime(now)),
-                    regarding: Some(ObjectReference {
-                        api_version: Some(api::api_version()),
-                        kind: Some(api::KIND.to_owned()),
-                        namespace: Some(key.namespace().to_owned()),
-                        name: Some(key.name().to_owned()),
-                        uid: Some(news.uid.to_string()),
-                        ..ObjectReference::default()
-                    }),
-                    reporting_controller: Some(REPORTER.to_owned()),
-                    reporting_instance: Some(self.instance.clone()),
-                    action: Some("Reconcile".to_owned()),
-                    reason: Some(news.event.reason().to_owned()),
-                    type_: Some(news.event.type_().to_owned()),
-                    note: Some(news.event.note().to_owned()),
-                    ..v1::Event::default()
-                };
-                events.create(&PostParams::default(), &event).await?;
-                (name, 1)
-            }
+        let before = before.filter(|before| before.last.elapsed() < SERIES);
+        let (name, count) = if let Some(Written { name, count, .. }) = before {
+            let again = json!({
+                "metadata": { "annotations": news.annotations() },
+                "series": { "count": count + 1, "lastObservedTime": MicroTime(now) },
+            });
+            let params = PatchParams::default();
+            events.patch(name, &params, &Patch::Merge(&again)).await?;
+            (name.clone(), count + 1)
+        } else {
+            let name = format!("{}.{:x}", news.key.name(), now.as_nanosecond());
+            let event = self.event(news, &name, now);
+            events.create(&PostParams::default(), &event).await?;
+            (name, 1)
         };
         if self.written.len() == REMEMBERED {
             self.written.clear();
         }
-        let (name, count) = written;
         let last = Instant::now();
         self.written.insert(told, Written { name, count, last });
         Ok(())
+    }
+
+    fn event(&self, news: &News, name: &str, now: Timestamp) -> v1::Event {
+        v1::Event {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                annotations: news.annotations(),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(now)),
+            regarding: Some(ObjectReference {
+                api_version: Some(api::api_version()),
+                kind: Some(api::KIND.to_owned()),
+                namespace: Some(news.key.namespace().to_owned()),
+                name: Some(news.key.name().to_owned()),
+                uid: Some(news.uid.to_string()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            action: Some("Reconcile".to_owned()),
+            reason: Some(news.event.reason().to_owned()),
+            type_: Some(news.event.type_().to_owned()),
+            note: Some(news.event.note().to_owned()),
+            ..v1::Event::default()
+        }
     }
 }

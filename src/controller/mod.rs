@@ -14,6 +14,7 @@ mod instruments;
 mod key;
 pub mod queue;
 mod reconcile;
+mod repeats;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ use self::{
     instruments::Instruments,
     queue::{Lane, Queue, Taken},
     reconcile::Reconciler,
+    repeats::Repeats,
     view::{Deployment, Foo},
     watch::watch,
 };
@@ -103,6 +105,7 @@ impl Controller {
             deployments: Arc::new(Cache::new(&scopes)),
             image: config.image.clone(),
             events,
+            repeats: Arc::default(),
         });
         instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
         let queue = channel::Sender::new(None);
@@ -219,20 +222,19 @@ impl Controller {
             }
             queue.add(key, lane);
         }
+        let worker = Worker {
+            queue: queue.clone(),
+            first_looks,
+            instruments: self.instruments.clone(),
+            repeats: Arc::clone(&self.reconciler.repeats),
+        };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
             let reconciler = Arc::clone(&self.reconciler);
-            let instruments = self.instruments.clone();
-            let first_looks = Arc::clone(&first_looks);
-            work.spawn(work_on(
-                queue.clone(),
-                instruments,
-                first_looks,
-                move |key| {
-                    let reconciler = Arc::clone(&reconciler);
-                    async move { reconciler.reconcile(&key).await }
-                },
-            ));
+            work.spawn(worker.clone().work(move |key| {
+                let reconciler = Arc::clone(&reconciler);
+                async move { reconciler.reconcile(&key).await }
+            }));
         }
         work.spawn(resync(queue.clone(), Arc::clone(foos), self.config.resync));
         let ended = tokio::select! {
@@ -332,24 +334,33 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
 /// Keys that a new leader has not looked at yet: what tells its first look from a resync.
 type FirstLooks = Arc<Mutex<HashSet<Key>>>;
 
-/// A worker: takes a key, reconciles it, says how it went.
-async fn work_on<F: Future<Output = Result<(), Error>>>(
+/// What a worker works with.
+#[derive(Clone)]
+struct Worker {
     queue: Queue<Key>,
-    instruments: Instruments,
     first_looks: FirstLooks,
-    reconcile: impl Fn(Key) -> F,
-) {
-    while let Some(taken) = queue.get().await {
-        let first = first_looks.lock().remove(taken.key());
-        let span = span(&taken, first);
-        let begun = Instant::now();
-        let attempt = AssertUnwindSafe(reconcile(taken.key().clone()).instrument(span.clone()));
-        // Row Q6: a panic is this object's failure.
-        let result = attempt.catch_unwind().await.unwrap_or(Err(Error::Panicked));
-        span.in_scope(|| {
-            instruments.ended(&result, taken.waited(), begun.elapsed());
-            settle(taken, result);
-        });
+    instruments: Instruments,
+    repeats: Arc<Repeats>,
+}
+
+impl Worker {
+    /// Takes a key, reconciles it, says how it went; and the next one.
+    async fn work<F: Future<Output = Result<(), Error>>>(self, reconcile: impl Fn(Key) -> F) {
+        while let Some(taken) = self.queue.get().await {
+            let first = self.first_looks.lock().remove(taken.key());
+            let span = span(&taken, first);
+            let begun = Instant::now();
+            let attempt = reconcile(taken.key().clone()).instrument(span.clone());
+            // Row Q6: a panic is this object's failure.
+            let result = AssertUnwindSafe(attempt).catch_unwind().await;
+            let result = result.unwrap_or(Err(Error::Panicked));
+            span.in_scope(|| {
+                self.instruments
+                    .ended(&result, taken.waited(), begun.elapsed());
+                settle(taken, result, &self.repeats);
+            });
+            self.repeats.sum_up();
+        }
     }
 }
 
@@ -378,7 +389,7 @@ fn span(taken: &Taken<Key>, first: bool) -> Span {
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn settle(taken: Taken<Key>, result: Result<(), Error>) {
+fn settle(taken: Taken<Key>, result: Result<(), Error>, repeats: &Repeats) {
     let foo = taken.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.kind(), error);
@@ -390,10 +401,10 @@ fn settle(taken: Taken<Key>, result: Result<(), Error>) {
         Err(error) => {
             let attempt = taken.failures() + 1;
             let delay = taken.retry();
-            if error.is_quiet() {
-                debug!(%foo, attempt, ?delay, "{error}; trying again");
-            } else {
+            if !error.is_quiet() && repeats.is_news(&error) {
                 warn!(%foo, reason = error.reason(), attempt, ?delay, "{error}; trying again");
+            } else {
+                debug!(%foo, attempt, ?delay, "{error}; trying again");
             }
         }
     }

@@ -20,6 +20,7 @@ use super::{
     error::Error,
     events::{Event, Events},
     key::Key,
+    repeats::Repeats,
     status::{self, Deployed},
     view::{Deployment, Foo, Object, View},
 };
@@ -43,6 +44,8 @@ pub struct Reconciler {
     pub image: String,
     /// Where events go.
     pub events: Events,
+    /// What keeps the log short.
+    pub repeats: Arc<Repeats>,
 }
 
 impl Reconciler {
@@ -151,7 +154,7 @@ impl Reconciler {
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
             Err(error) if news => {
-                if error.is_final() {
+                if error.is_final() && self.repeats.is_news(error) {
                     warn!(foo = %key, reason = error.reason(), "{error}; waiting for the Foo to change");
                 }
                 self.events.send(key, &foo.view.uid, Event::failed(error));
@@ -169,7 +172,9 @@ impl Reconciler {
             // A Foo from before the schema may be so far from it that no status can be written. What is
             // wrong with the Foo decides about trying again.
             Err(refused @ Error::StatusRejected(_)) if result.is_err() => {
-                warn!(foo = %key, "{refused}");
+                if self.repeats.is_news(&refused) {
+                    warn!(foo = %key, "{refused}");
+                }
                 Ok(())
             }
             told => told,

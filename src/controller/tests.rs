@@ -29,8 +29,13 @@ fn queue() -> Queue<Key> {
     Queue::new(&Config::default().backoff)
 }
 
-fn instruments() -> Instruments {
-    Instruments::new(&Metrics::default(), 1)
+fn worker(queue: &Queue<Key>) -> Worker {
+    Worker {
+        queue: queue.clone(),
+        first_looks: FirstLooks::default(),
+        instruments: Instruments::new(&Metrics::default(), 1),
+        repeats: Arc::default(),
+    }
 }
 
 /// Row Q2: as many at once as there are workers, and no more.
@@ -44,15 +49,10 @@ async fn q2_workers_reconcile_at_once() {
     let mut work = JoinSet::new();
     for _ in 0..3 {
         let running = Arc::clone(&running);
-        work.spawn(work_on(
-            queue.clone(),
-            instruments(),
-            FirstLooks::default(),
-            move |_| {
-                running.add_permits(1);
-                std::future::pending()
-            },
-        ));
+        work.spawn(worker(&queue).work(move |_| {
+            running.add_permits(1);
+            std::future::pending()
+        }));
     }
     sleep(Duration::from_secs(1)).await;
     assert_eq!(running.available_permits(), 3);
@@ -67,18 +67,13 @@ async fn q6_a_panic_is_one_objects_failure() {
     queue.add(key("good"), Lane::Change);
     let runs = Arc::new(Mutex::new(HashMap::new()));
     let seen = Arc::clone(&runs);
-    let worker = tokio::spawn(work_on(
-        queue.clone(),
-        instruments(),
-        FirstLooks::default(),
-        move |key| {
-            *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
-            async move {
-                assert!(key.name() != "bad", "on purpose");
-                Ok(())
-            }
-        },
-    ));
+    let worker = tokio::spawn(worker(&queue).work(move |key| {
+        *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
+        async move {
+            assert!(key.name() != "bad", "on purpose");
+            Ok(())
+        }
+    }));
     // 5 ms, 10 ms, 20 ms: three more tries.
     sleep(Duration::from_millis(36)).await;
     assert_eq!(
@@ -100,7 +95,7 @@ async fn r7_a_final_failure_waits_for_the_user() {
     ] {
         let queue = queue();
         queue.add(key("a"), Lane::Change);
-        settle(queue.get().await.unwrap(), Err(error));
+        settle(queue.get().await.unwrap(), Err(error), &Repeats::default());
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
             (retries, retries)

@@ -14,7 +14,7 @@ summary { cursor: pointer; padding: .3em 0; font-weight: bold; }
 .lane { position: relative; }
 .bar { position: absolute; height: 1.2em; min-width: 2px; background: #48a; border-radius: 2px; }
 .error { background: #c33; }
-.text { padding-top: 1.3em; font: 12px ui-monospace, monospace; color: #555; overflow-wrap: anywhere; }
+.text { padding-top: 1.3em; font: 12px ui-monospace, monospace; color: #555; overflow-wrap: anywhere; white-space: pre-wrap; }
 ";
 
 /// The page; the first trace is unfolded.

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display};
 
-use super::received::{LogRecord, Received, Span};
+use super::received::{Attributes, LogRecord, Received, Span};
 
 /// One trace; its spans and log records by time.
 #[derive(Debug)]
@@ -118,24 +118,27 @@ impl Display for Trace<'_> {
 
 /// What there is to say of a span beside its name.
 pub fn details(span: &Span) -> String {
-    // Where in the source it began, and what the thread was called, is for another kind of reader.
-    const NOISE: [&str; 6] = ["code.", "thread.", "target", "level", "busy_ns", "idle_ns"];
-    let told = |name: &str| !NOISE.iter().any(|noise| name.starts_with(noise));
-    let attributes = span.attributes.iter().filter(|(name, _)| told(name));
-    let mut parts = vec![format!("{:.1} ms", span.duration().as_secs_f64() * 1e3)];
-    parts.extend(span.error().map(|error| format!("ERROR {error}")));
-    parts.extend(attributes.map(|(name, value)| format!("{name}={}", plain(value))));
-    parts.extend(
-        span.links
-            .iter()
-            .map(|link| format!("link={}", link.trace_id)),
-    );
-    parts.join("  ")
+    let duration = format!("{:.1} ms", span.duration().as_secs_f64() * 1e3);
+    let error = span.error().map(|error| format!("ERROR {error}"));
+    let links = span.links.iter().map(|it| format!("link={}", it.trace_id));
+    let parts = [duration].into_iter().chain(error);
+    let parts = parts.chain(told(&span.attributes)).chain(links);
+    parts.collect::<Vec<_>>().join("  ")
 }
 
 /// A log record as a line.
 pub fn line(log: &LogRecord) -> String {
-    format!("{} {}", log.severity_text, plain(&log.body))
+    let parts = [log.severity_text.clone(), plain(&log.body)];
+    let parts = parts.into_iter().chain(told(&log.attributes));
+    parts.collect::<Vec<_>>().join("  ")
+}
+
+/// The attributes, without where in the source it was and what the thread was called.
+fn told(attributes: &Attributes) -> impl Iterator<Item = String> {
+    const NOISE: [&str; 6] = ["code.", "thread.", "target", "level", "busy_ns", "idle_ns"];
+    let told = |(name, _): &(&String, _)| !NOISE.iter().any(|it| name.starts_with(it));
+    let told = attributes.iter().filter(told);
+    told.map(|(name, value)| format!("{name}={}", plain(value)))
 }
 
 fn plain(value: &serde_json::Value) -> String {

@@ -1,0 +1,633 @@
+//! What an operator on call gets to see: traces and logs as a real collector receives them, and a controller that does not
+//! mind what becomes of the collector.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod cluster;
+mod collector;
+mod controller;
+mod foos;
+
+use std::{
+    process::{Command, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use cluster::{Cluster, Options, eventually};
+use collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace};
+use controller::Controller;
+use foos::DEADLINE;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// A control plane whose Deployments have pods.
+async fn shared() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    static CRD: OnceCell<()> = OnceCell::const_new();
+    let start = || {
+        Cluster::start(Options {
+            controllers: true,
+            audit: false,
+        })
+    };
+    let cluster = CLUSTER.get_or_init(start);
+    CRD.get_or_init(|| cluster.install_crd()).await;
+    cluster
+}
+
+/// A controller that works in `namespace` and exports to `endpoint`, at once.
+fn controller(
+    cluster: &Cluster,
+    namespace: &str,
+    endpoint: &str,
+    with: impl FnOnce(&mut Command),
+) -> Controller {
+    Controller::spawn(|command| {
+        command
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+            .env("OTEL_BSP_SCHEDULE_DELAY", "100")
+            .env("OTEL_BLRP_SCHEDULE_DELAY", "100")
+            .env("OTEL_METRIC_EXPORT_INTERVAL", "500")
+            .args(["--namespace", namespace, "--resync=1h"]);
+        with(command);
+    })
+}
+
+async fn apply(namespace: &str, foo: &Value) {
+    let args = [
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "-n",
+        namespace,
+        "-f",
+        "-",
+    ];
+    shared()
+        .await
+        .kubectl_stdin(&args, &foo.to_string())
+        .await
+        .success();
+}
+
+fn foo(name: &str, deployment: &str, replicas: i32) -> Value {
+    json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "metadata": { "name": name },
+        "spec": { "deploymentName": deployment, "replicas": replicas },
+    })
+}
+
+/// What was decided in a reconcile.
+fn decisions<'a>(trace: &Trace<'a>) -> Vec<&'a str> {
+    let events = trace.roots().flat_map(|root| &root.events);
+    events
+        .filter_map(|event| event.attributes.get("decision")?.as_str())
+        .collect()
+}
+
+fn requests<'a>(trace: &Trace<'a>) -> Vec<&'a Span> {
+    trace
+        .spans
+        .iter()
+        .copied()
+        .filter(|span| span.kind == Kind::Client)
+        .collect()
+}
+
+/// Waits until a reconcile of the Foo is such, and returns the id of its trace.
+async fn reconciled(
+    collector: &Collector,
+    foo: &str,
+    what: &str,
+    such: impl Fn(&Trace<'_>) -> bool,
+) -> String {
+    let find = |received: &Received| {
+        let found = received
+            .reconciles(foo)
+            .into_iter()
+            .find(|trace| such(trace));
+        found.map(|trace| trace.id().to_owned())
+    };
+    collector.wait_for(what, find).await
+}
+
+/// The trace that changed a Foo.
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// One Foo's life: for each reconcile one trace with what woke it, what was decided, each request with its answer, and the
+/// log records that belong to it.
+#[tokio::test]
+async fn a_foos_life_is_traced() {
+    let (cluster, collector) = tokio::join!(shared(), Collector::start());
+    let namespace = cluster.namespace("life").await;
+    let pod = [
+        ("POD_NAME", "pod-1"),
+        ("POD_UID", "uid-1"),
+        ("POD_NAMESPACE", "ns-1"),
+        ("NODE_NAME", "node-1"),
+    ];
+    let mut controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        command.envs(pod);
+    });
+
+    let mut new = foo("life", "life", 1);
+    new["metadata"]["annotations"] = json!({ "foo-controller/traceparent": TRACEPARENT });
+    apply(&namespace, &new).await;
+    let has =
+        |decision: &'static str| move |trace: &Trace<'_>| decisions(trace).contains(&decision);
+    let created = reconciled(&collector, "life", "the creation", |trace| {
+        has("create")(trace) && requests(trace).len() >= 3 && trace.logs.len() == 1
+    })
+    .await;
+    let received = collector.received();
+    let all = received.reconciles("life");
+    let trace = all.iter().find(|trace| trace.id() == created).unwrap();
+    let root = trace.roots().next().unwrap();
+    tells_of_the_creation(trace, &namespace);
+    let said = controller.wait_for_log("created the Deployment").await;
+    let ids = format!("trace_id={created} span_id={}", root.span_id);
+    assert!(said.ends_with(&ids), "{said}");
+    let events = foos::events(&cluster.client().await, &namespace, "Synced").await;
+    let annotation =
+        &events[0].metadata.annotations.as_ref().unwrap()["foo-controller/traceparent"];
+    assert_eq!(annotation, &format!("00-{created}-{}-01", root.span_id));
+
+    apply(&namespace, &foo("life", "life", 2)).await;
+    reconciled(&collector, "life", "the scaling", |trace| {
+        let patched = requests(trace)
+            .iter()
+            .any(|span| span.name == "PATCH deployments");
+        has("patch")(trace)
+            && patched
+            && trace
+                .logs
+                .iter()
+                .any(|log| log.body == "changed the Deployment")
+    })
+    .await;
+
+    let foreign = [
+        "-n",
+        &namespace,
+        "create",
+        "deployment",
+        "taken",
+        "--image=theirs",
+    ];
+    cluster.kubectl(&foreign).await.success();
+    apply(&namespace, &foo("life", "taken", 2)).await;
+    let conflict = "Resource \"taken\" already exists and is not managed by Foo";
+    reconciled(&collector, "life", "the conflict, tried again", |trace| {
+        let root = trace.roots().next().unwrap();
+        root.error() == Some(conflict)
+            && root.attributes["error.type"] == "ErrResourceExists"
+            && root.attributes["reconcile.trigger"] == "retry"
+            && root.attributes["reconcile.attempt"].as_i64() > Some(1)
+            && trace.logs.iter().any(|log| log.severity_text == "WARN")
+    })
+    .await;
+
+    apply(&namespace, &foo("life", "life-2", 2)).await;
+    reconciled(&collector, "life", "the renaming", |trace| {
+        let deleted = requests(trace)
+            .iter()
+            .any(|span| span.name == "DELETE deployments");
+        has("retire")(trace) && deleted
+    })
+    .await;
+
+    cluster
+        .kubectl(&["-n", &namespace, "delete", "foo", "life"])
+        .await
+        .success();
+    reconciled(
+        &collector,
+        "life",
+        "the deletion",
+        has("nothing: the Foo is gone"),
+    )
+    .await;
+
+    assert_eq!(controller.stop().await, 0);
+    let received = collector.received();
+    for trace in received.reconciles("life") {
+        assert_eq!(trace.roots().count(), 1, "{trace}");
+        assert_eq!(trace.orphans().count(), 0, "{trace}");
+        assert!(
+            !decisions(&trace).is_empty() || trace.roots().all(|root| root.error().is_some()),
+            "{trace}"
+        );
+        for request in requests(&trace) {
+            assert!(!request.name.contains("life"), "no object's name: {trace}");
+            assert_eq!(trace.logs_in(request).count(), 0, "{trace}");
+        }
+    }
+    let said = |received: &Received| {
+        let mut logs = received.logs.iter();
+        logs.find(|log| log.body == "stopped").map(drop)
+    };
+    collector.wait_for("the last words", said).await;
+}
+
+/// The trace of a reconcile that creates the Deployment, of a Foo that names a trace, in the pod that the test describes.
+fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
+    let root = trace.roots().next().unwrap();
+    assert_eq!(root.attributes["reconcile.trigger"], "change");
+    assert_eq!(root.attributes["reconcile.attempt"], 1);
+    assert_eq!(root.attributes["foo.generation"], 1);
+    assert_eq!(root.attributes["k8s.namespace.name"], namespace);
+    assert!(root.attributes["foo.uid"].is_string());
+    assert!(root.attributes["reconcile.queue_seconds"].is_f64());
+    assert_eq!(root.links[0].trace_id, TRACEPARENT[3..35]);
+    assert_eq!(decisions(trace), ["create", "status"]);
+    let names: Vec<_> = requests(trace)
+        .iter()
+        .map(|span| span.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        ["POST deployments", "PUT foos/status", "POST events"]
+    );
+    let post = requests(trace)[0];
+    assert_eq!(post.parent_span_id, root.span_id);
+    assert_eq!(post.attributes["http.request.method"], "POST");
+    assert_eq!(post.attributes["http.response.status_code"], 201);
+    assert_eq!(post.attributes["server.address"], "127.0.0.1");
+    assert_eq!(
+        post.attributes["url.template"],
+        "/apis/apps/v1/namespaces/{namespace}/deployments"
+    );
+    assert_eq!(trace.logs[0].body, "created the Deployment");
+    assert_eq!(trace.logs[0].span_id, root.span_id);
+    for (attribute, expected) in [
+        ("service.name", "foo-controller"),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", "uid-1"),
+        ("k8s.pod.name", "pod-1"),
+        ("k8s.pod.uid", "uid-1"),
+        ("k8s.namespace.name", "ns-1"),
+        ("k8s.node.name", "node-1"),
+    ] {
+        assert_eq!(root.origin.resource[attribute], expected, "{attribute}");
+    }
+}
+
+/// A first look by a new leader is told from a change; gaining and releasing the Lease are traces with their requests, and
+/// renewals that succeed are none.
+#[tokio::test]
+async fn an_election_is_traced() {
+    let (cluster, collector) = tokio::join!(shared(), Collector::start());
+    let namespace = cluster.namespace("election").await;
+    let lead = |command: &mut Command| {
+        command.args(["--leader-election=true", "--lease-namespace", &namespace]);
+        command.args([
+            "--lease-duration=2s",
+            "--lease-renew-deadline=1s",
+            "--lease-retry-period=100ms",
+        ]);
+    };
+    let mut first = controller(cluster, &namespace, &collector.endpoint(), lead);
+    first.wait_for_log("gained the lease").await;
+    apply(&namespace, &foo("a", "a", 1)).await;
+    reconciled(&collector, "a", "no more to do", |trace| {
+        decisions(trace) == ["nothing"]
+    })
+    .await;
+    assert_eq!(first.stop().await, 0);
+    let mut second = controller(cluster, &namespace, &collector.endpoint(), lead);
+    reconciled(&collector, "a", "the look of a new leader", |trace| {
+        trace
+            .roots()
+            .all(|root| root.attributes["reconcile.trigger"] == "takeover")
+    })
+    .await;
+    assert_eq!(second.stop().await, 0);
+    let received = collector.received();
+    let named = |name: &str| -> Vec<_> {
+        let traces = received.traces().into_iter();
+        traces
+            .filter(|trace| trace.roots().any(|root| root.name == name))
+            .collect()
+    };
+    assert!(named("acquire").len() <= 4, "{}", received.overview());
+    assert_eq!(named("renew").len(), 0);
+    let [release, _] = &named("release")[..] else {
+        panic!("{}", received.overview())
+    };
+    assert_eq!(requests(release).last().unwrap().name, "PATCH leases");
+    let lone = received
+        .traces()
+        .into_iter()
+        .filter(|trace| trace.roots().any(|root| root.name.contains("leases")));
+    assert_eq!(lone.count(), 0);
+}
+
+/// TLS by an authority of one's own.
+#[tokio::test]
+async fn exports_over_tls() {
+    let (cluster, collector) = tokio::join!(shared(), Collector::start_tls());
+    let namespace = cluster.namespace("tls").await;
+    let _controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
+        command.env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
+    });
+    let all = |received: &Received| {
+        let arrived = !received.spans.is_empty() && !received.logs.is_empty();
+        (arrived && !received.metrics.is_empty()).then_some(())
+    };
+    collector.wait_for("traces, logs and metrics", all).await;
+    let untrusted = controller(cluster, &namespace, &collector.endpoint(), |_| {});
+    let line = untrusted.wait_for_log("cannot export").await;
+    assert!(line.contains("UnknownIssuer"), "{line}");
+}
+
+/// What is set for all signals and for one, as it arrives; and that the exporter's own doings are no part of it, at any level.
+#[tokio::test]
+async fn variables_have_their_effect() {
+    let cluster = shared().await;
+    let namespace = cluster.namespace("variables").await;
+    let ok = Behaviour::Answer(Duration::ZERO, 0);
+    let (mock, collector) = tokio::join!(Mock::start(ok), Collector::start());
+    let nowhere = Mock::start(Behaviour::Refuse).await;
+    let exporting = controller(cluster, &namespace, &nowhere.endpoint(), |command| {
+        command
+            .args([
+                "--otlp-endpoint",
+                &collector.endpoint(),
+                "--log-level=trace",
+            ])
+            .env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", mock.endpoint())
+            .env("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "gzip")
+            .env(
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                "authorization=Bearer%20s3cret,x-tenant=all",
+            )
+            .env("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "x-tenant=metrics")
+            .env("OTEL_SERVICE_NAME", "mine")
+            .env("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=theirs,team=a")
+            .env("OTEL_TRACES_SAMPLER", "always_off")
+            .env("POD_NAME", "ours");
+    });
+    apply(&namespace, &foo("a", "a", 1)).await;
+    exporting.wait_for_log("created the Deployment").await;
+    let created = |received: &Received| {
+        let mut logs = received.logs.iter();
+        let log = logs.find(|log| log.body == "created the Deployment")?;
+        let of = |name: &str| log.origin.resource[name].clone();
+        Some((
+            of("service.name"),
+            of("k8s.pod.name"),
+            of("team"),
+            log.trace_id.clone(),
+        ))
+    };
+    let (service, pod, team, trace) = collector.wait_for("the log", created).await;
+    assert_eq!(
+        (&service, &pod, &team),
+        (&json!("mine"), &json!("theirs"), &json!("a"))
+    );
+    assert!(
+        !trace.is_empty(),
+        "what is not sampled has an id all the same"
+    );
+    let headers = eventually(DEADLINE, "metrics", async || {
+        mock.requests().pop().ok_or(())
+    })
+    .await;
+    assert_eq!(headers["grpc-encoding"], "gzip");
+    assert_eq!(headers["x-tenant"], "metrics");
+    assert!(!exporting.log().contains("s3cret"));
+
+    let received = collector.received();
+    assert_eq!((received.spans.len(), received.metrics.len()), (0, 0));
+    let own = ["hyper", "h2", "tonic", "tower", "rustls", "opentelemetry"];
+    for log in &received.logs {
+        assert!(
+            !own.iter().any(|own| log.origin.scope.starts_with(own)),
+            "{log:?}"
+        );
+    }
+
+    let before = collector.received().logs.len();
+    let disabled = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        command.env("OTEL_SDK_DISABLED", "true");
+    });
+    disabled.wait_for_log("working").await;
+    drop(exporting);
+    drop(disabled);
+    let from_disabled = collector.received().logs.into_iter().skip(before);
+    assert_eq!(
+        from_disabled
+            .filter(|log| log.origin.resource["service.name"] != "mine")
+            .count(),
+        0
+    );
+}
+
+/// A variable that is wrong ends the program with exit code 2 and one line; without an endpoint nobody cares.
+#[test]
+fn a_wrong_variable_is_refused() {
+    let run = |vars: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
+        command
+            .env_clear()
+            .args(["--kubeconfig=/nowhere"])
+            .envs(vars.iter().copied());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1");
+    for (name, value, line) in [
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "http/protobuf",
+            r#"OTEL_EXPORTER_OTLP_PROTOCOL = "http/protobuf" (environment variable): must be grpc"#,
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+            "10s",
+            r#"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT = "10s" (environment variable): must be a whole number from 1 to 86400000"#,
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            "/nowhere",
+            r#"OTEL_EXPORTER_OTLP_CERTIFICATE = "/nowhere" (environment variable): cannot be read: No such file or directory (os error 2)"#,
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            "/etc/hostname",
+            r#"OTEL_EXPORTER_OTLP_CERTIFICATE = "/etc/hostname" (environment variable): holds nothing in PEM format"#,
+        ),
+    ] {
+        assert_eq!(
+            run(&[endpoint, (name, value)]),
+            (Some(2), format!("error: {line}\n"))
+        );
+        let (_, unused) = run(&[(name, value)]);
+        assert!(!unused.contains(name), "{unused}");
+    }
+}
+
+/// Whatever stands where a collector should be: the Foos get their Deployments, it is said once, and the end comes in time.
+#[tokio::test]
+async fn a_bad_collector_holds_nobody_up() {
+    let cluster = shared().await;
+    for behaviour in [
+        Behaviour::Refuse,
+        Behaviour::BlackHole,
+        Behaviour::Silent,
+        Behaviour::Garbage,
+        Behaviour::Page,
+        Behaviour::Answer(Duration::ZERO, 14),
+        Behaviour::Answer(Duration::ZERO, 16),
+    ] {
+        let mock = Mock::start(behaviour).await;
+        let namespace = cluster.namespace("bad").await;
+        let timeout = Duration::from_secs(6);
+        let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
+            command
+                .arg("--shutdown-timeout=6s")
+                .env("OTEL_EXPORTER_OTLP_TIMEOUT", "1000");
+        });
+        let names = foos::names("bad", 20);
+        foos::create(&cluster.client().await, &namespace, &names).await;
+        for name in &names {
+            controller
+                .wait_for_log(&format!("foo={namespace}/{name} "))
+                .await;
+        }
+        controller.wait_for_log("cannot export").await;
+        let asked = Instant::now();
+        assert_eq!(controller.stop().await, 0);
+        assert!(
+            asked.elapsed() < timeout,
+            "{behaviour:?}: {:?}",
+            asked.elapsed()
+        );
+        let told = controller.logged("cannot export");
+        assert!(
+            told <= 3,
+            "{behaviour:?}: told {told} times\n{}",
+            controller.log()
+        );
+        controller
+            .wait_for_log("still to be exported is lost")
+            .await;
+    }
+}
+
+/// A collector that is gone amid the work costs what it would have got; it is told once, and that it is back.
+#[tokio::test]
+async fn a_collector_that_comes_back_gets_what_comes_then() {
+    let (cluster, mut collector) = tokio::join!(shared(), Collector::start());
+    let namespace = cluster.namespace("back").await;
+    let controller = controller(cluster, &namespace, &collector.endpoint(), |_| {});
+    let client = cluster.client().await;
+    let traced = |name: &str| {
+        let name = name.to_owned();
+        move |received: &Received| (!received.reconciles(&name).is_empty()).then_some(())
+    };
+    foos::create(&client, &namespace, &["before".to_owned()]).await;
+    collector.wait_for("a trace", traced("before")).await;
+    collector.kill();
+    let names = foos::names("amid", 20);
+    foos::create(&client, &namespace, &names).await;
+    for name in &names {
+        controller
+            .wait_for_log(&format!("foo={namespace}/{name} "))
+            .await;
+    }
+    controller.wait_for_log("cannot export").await;
+    collector.restart().await;
+    controller
+        .wait_for_log("the collector takes exports again")
+        .await;
+    foos::create(&client, &namespace, &["after".to_owned()]).await;
+    collector.wait_for("a trace", traced("after")).await;
+    let told = controller.logged("cannot export");
+    assert!(told <= 3, "{}", controller.log());
+}
+
+/// SIGHUP takes over a changed `log.level`, and a configuration that is wrong changes nothing.
+#[tokio::test]
+async fn sighup_changes_the_log_level() {
+    let cluster = shared().await;
+    let namespace = cluster.namespace("hangup").await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("foo.toml");
+    std::fs::write(&file, "log.level = 'info'").unwrap();
+    let controller = Controller::spawn(|command| {
+        command
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .arg("--config")
+            .arg(&file);
+        command.args(["--namespace", &namespace, "--resync=1h"]);
+    });
+    let configuration = controller.wait_for_log("configuration: ").await;
+    assert!(
+        configuration.contains("log.level = \"info\""),
+        "{configuration}"
+    );
+    controller.wait_for_log("working").await;
+    assert_eq!(controller.logged("DEBUG"), 0);
+
+    std::fs::write(&file, "log.level = 'loud'").unwrap();
+    controller.signal(Signal::HUP);
+    let line = controller
+        .wait_for_log("SIGHUP: the configuration is wrong, nothing changes: ")
+        .await;
+    assert!(line.contains("log.level = \"loud\""), "{line}");
+
+    std::fs::write(&file, "log.level = 'info,hyper_util=trace'").unwrap();
+    controller.signal(Signal::HUP);
+    controller
+        .wait_for_log("SIGHUP: log.level as configured now")
+        .await;
+    apply(&namespace, &foo("a", "a", 1)).await;
+    controller.wait_for_log("TRACE").await;
+}
+
+/// A hundred Foos that fail for one reason, again and again, are a few lines.
+#[tokio::test]
+async fn one_cause_is_told_a_few_times() {
+    let cluster = shared().await;
+    let namespace = cluster.namespace("quota").await;
+    let foreign = [
+        "-n",
+        &namespace,
+        "create",
+        "deployment",
+        "taken",
+        "--image=theirs",
+    ];
+    cluster.kubectl(&foreign).await.success();
+    let controller = Controller::start(cluster, &["--namespace", &namespace, "--resync=1h"]);
+    controller.wait_for_log("working").await;
+    let items: Vec<_> = foos::names("f", 100)
+        .iter()
+        .map(|name| foo(name, "taken", 1))
+        .collect();
+    apply(
+        &namespace,
+        &json!({ "apiVersion": "v1", "kind": "List", "items": items }),
+    )
+    .await;
+    let line = controller.wait_for_log("more like this").await;
+    assert!(
+        line.contains("already exists and is not managed by Foo"),
+        "{line}"
+    );
+    let told = controller.logged("; trying again");
+    assert!((10..=60).contains(&told), "{told} lines");
+}
