@@ -37,7 +37,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 
 /// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
 /// watch in which nothing happens after 290 s; one that does not is stuck.
-const READ_TIMEOUT: Duration = Duration::from_mins(5);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// No way to the cluster.
 #[derive(Debug, thiserror::Error)]

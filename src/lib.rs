@@ -20,19 +20,16 @@ mod dns;
 pub mod election;
 pub mod telemetry;
 
-use std::{convert::Infallible, net::SocketAddr};
+use std::convert::Infallible;
 
 use futures::FutureExt as _;
-use tokio::{
-    net::TcpListener,
-    sync::{oneshot, watch},
-};
+use tokio::sync::{oneshot, watch};
 use tracing::info;
 
 pub use config::Config;
 use controller::{Controller, Died};
 use election::{Election, Identity};
-use telemetry::Metrics;
+use telemetry::{Metrics, health::Health, http::Server};
 
 /// Why [`run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +37,9 @@ pub enum Error {
     /// No way to the cluster is configured, or it cannot be read.
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// The address of `http.addr` cannot be listened on.
-    #[error("http.addr: cannot listen on {0}: {1}")]
-    Listen(SocketAddr, std::io::Error),
+    /// Health or metrics cannot be served as they are asked for.
+    #[error(transparent)]
+    Http(#[from] telemetry::http::Error),
     /// No election can be held: no identity, or no client.
     #[error(transparent)]
     Election(#[from] election::Error),
@@ -70,13 +67,17 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let kube = client::config(&config).await?;
-    let listener = listen(config.http.addr).await?;
+    let server = Server::bind(&config.http).await?;
     let identity = Identity::from_env()?;
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, term.clone(), &metrics)?;
-    let mut controller = Controller::new(&client, &config, identity.to_string(), &metrics);
-    let health = health(listener, controller.ready(), metrics.clone());
+    let mut health = Health::new();
+    let name = identity.to_string();
+    let mut controller = Controller::new(&client, &config, name, &metrics, &mut health);
+    let pulse = health.pulse("leader-election");
+    let shutdown = health.until(shutdown);
+    let serving = server.serve(client, health, metrics.clone());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
@@ -85,10 +86,10 @@ pub async fn run(
         identity,
         metrics,
     };
-    let mut election = tokio::spawn(election::run(election, publish, stop.map(drop)));
+    let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {
         ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
-        () = health => Err(Died("the health server").into()),
+        () = serving => Err(Died("the HTTP server").into()),
         ended = &mut election => {
             return Err(match ended {
                 Ok(Err(error)) => error.into(),
@@ -102,22 +103,4 @@ pub async fn run(
     released.map_err(|_| Died("the election"))??;
     info!("stopped");
     Ok(())
-}
-
-/// Listens before anything else is done, so that a port that is taken is all there is to say.
-async fn listen(addr: Option<SocketAddr>) -> Result<Option<TcpListener>, Error> {
-    let Some(addr) = addr else { return Ok(None) };
-    let failed = |error| Error::Listen(addr, error);
-    Ok(Some(TcpListener::bind(addr).await.map_err(failed)?))
-}
-
-async fn health(
-    listener: Option<TcpListener>,
-    ready: impl Fn() -> bool + Send + Sync + 'static,
-    metrics: Metrics,
-) {
-    match listener {
-        Some(listener) => telemetry::http::serve(listener, ready, metrics).await,
-        None => std::future::pending().await,
-    }
 }

@@ -402,30 +402,6 @@ async fn a_taken_port_ends_it_with_2() {
     }
 }
 
-/// Neither who sends nothing nor who sends nonsense keeps others from an answer.
-#[tokio::test]
-async fn slow_and_malformed_clients_hold_up_nobody() {
-    let namespace = namespace("slow").await;
-    let controller = Controller::start(shared(), &["--namespace", &namespace]);
-    let addr = controller.http_addr().await;
-    let mut slow = Vec::new();
-    for sends in [
-        "",
-        "GET /livez HTTP/1.1\r\nHost:",
-        "\0\u{7f}nonsense\r\n\r\n",
-    ]
-    .repeat(20)
-    {
-        let mut stream = TcpStream::connect(addr).await.unwrap();
-        stream.write_all(sends.as_bytes()).await.unwrap();
-        slow.push(stream);
-    }
-    assert_eq!(get(addr, "/livez").await, 200);
-    // The silent ones were not waited for: they are still connected.
-    assert!(slow[0].try_read(&mut [0]).is_err());
-    assert!(slow[1].try_read(&mut [0]).is_err());
-}
-
 /// `log.format`: one JSON object a line, or text without the colours of a terminal.
 #[tokio::test]
 async fn logs_in_the_form_asked_for() {

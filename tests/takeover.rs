@@ -20,7 +20,7 @@ use foo_controller::{
         fence::{self, FenceLayer},
         run,
     },
-    telemetry::Metrics,
+    telemetry::{Metrics, health::Pulse},
 };
 use futures::future::select_all;
 use http::Method;
@@ -72,9 +72,11 @@ impl Replica {
             metrics: Metrics::default(),
         };
         let task = tokio::spawn(async move {
-            run(election, sender, async { drop(stopped.await) })
-                .await
-                .unwrap();
+            run(election, sender, Pulse::default(), async {
+                drop(stopped.await)
+            })
+            .await
+            .unwrap();
         });
         Self {
             name: format!("{name}_uid"),

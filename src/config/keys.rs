@@ -106,8 +106,16 @@ pub(super) const KEYS: &[Key] = &[
     Key { name: "leader_election.retry_period", flag: "lease-retry-period", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("10ms", "1h"),
         help: "Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long" },
     Key { name: "http.addr", flag: "http-addr", heading: HEALTH, placeholder: "ADDRESS",
-        rule: Rule::Text(|text| text.is_empty() || text.parse::<SocketAddr>().is_ok(), "an IP address and port such as 0.0.0.0:8080 or [::]:8080"),
-        help: "Where /livez and /readyz are served; if empty, nowhere" },
+        rule: Rule::Text(|text| text.is_empty() || is_socket(text), "an IP address and port such as 0.0.0.0:8080 or [::]:8080"),
+        help: "Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere" },
+    Key { name: "http.metrics_auth", flag: "http-metrics-auth", heading: HEALTH, placeholder: "BOOL", rule: Rule::Bool,
+        help: "Serve metrics over TLS only, to those who the API server says may get /metrics" },
+    Key { name: "http.metrics_addr", flag: "http-metrics-addr", heading: HEALTH, placeholder: "ADDRESS",
+        rule: Rule::Text(is_socket, "an IP address and port such as 0.0.0.0:8443 or [::]:8443"),
+        help: "Where they are served with http.metrics_auth" },
+    Key { name: "http.metrics_cert_dir", flag: "http-metrics-cert-dir", heading: HEALTH, placeholder: "FOLDER",
+        rule: Rule::Text(|path| !path.contains('\0'), "a path"),
+        help: "Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate" },
     Key { name: "log.level", flag: "log-level", heading: HEALTH, placeholder: "LEVEL",
         rule: Rule::Text(is_filter, "a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"),
         help: "What is logged" },
@@ -242,6 +250,10 @@ pub(super) fn duration(value: &Value) -> Option<Duration> {
         .deserialize::<Serde<Duration>>()
         .ok()
         .map(Serde::into_inner)
+}
+
+fn is_socket(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok()
 }
 
 fn is_image(text: &str) -> bool {

@@ -97,13 +97,21 @@ pub struct LeaderElection {
     pub retry_period: Duration,
 }
 
-/// The HTTP server for probes.
+/// What is served over HTTP.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
-    /// Where it listens; port 0 takes any free one, unset means no server.
+    /// Where probes are answered, and metrics served that are open to all; port 0 takes any free one, unset means nowhere.
     #[serde(deserialize_with = "unless_empty")]
     pub addr: Option<SocketAddr>,
+    /// Whether metrics are for those alone who may `get` the path `/metrics`, by the API server's judgement: then they are
+    /// served over TLS at `metrics_addr`.
+    pub metrics_auth: bool,
+    /// Where metrics are served that are not open to all; port 0 takes any free one.
+    pub metrics_addr: SocketAddr,
+    /// The folder with `tls.crt` and `tls.key` for those; unset, a self-signed certificate is made.
+    #[serde(deserialize_with = "unless_empty")]
+    pub metrics_cert_dir: Option<PathBuf>,
 }
 
 /// The log.

@@ -37,6 +37,9 @@ fn defaults_are_those_of_the_reference() {
         },
         http: Http {
             addr: Some(([0, 0, 0, 0], 8080).into()),
+            metrics_auth: false,
+            metrics_addr: ([0, 0, 0, 0], 8443).into(),
+            metrics_cert_dir: None,
         },
         log: Log {
             level: "info".to_owned(),

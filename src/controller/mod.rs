@@ -50,14 +50,21 @@ use self::{
 };
 pub use self::{error::Error, key::Key, reconcile::MANAGER};
 use crate::{
-    Config,
+    Config, api,
     election::Term,
-    telemetry::{Metrics, trace},
+    telemetry::{
+        Metrics,
+        health::{Health, ago},
+        trace,
+    },
 };
 
 /// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
 /// every pod; the end of a rollout is told at once.
 const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+
+/// A reconcile that takes longer is stuck: it is a handful of requests, none of which takes more than 10 s.
+const RECONCILE: Duration = Duration::from_mins(2);
 
 /// How long the events of the last work may take on the way out.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -94,9 +101,15 @@ impl Controller {
     /// Starts the watches. Must be called within a Tokio runtime.
     ///
     /// `client` must refuse writes past the end of the term (see [`crate::election::fence`]); `instance`
-    /// is this replica's name in events.
+    /// is this replica's name in events. What its `health` is judged by is added there.
     #[must_use]
-    pub fn new(client: &Client, config: &Config, instance: String, metrics: &Metrics) -> Self {
+    pub fn new(
+        client: &Client,
+        config: &Config,
+        instance: String,
+        metrics: &Metrics,
+        health: &mut Health,
+    ) -> Self {
         let scopes = scopes(&config.namespaces);
         let (events, write_events) = Events::new(client.clone(), instance);
         let reconciler = Arc::new(Reconciler {
@@ -116,12 +129,15 @@ impl Controller {
                 queue: queue.subscribe(),
                 foos: Arc::clone(&reconciler.foos),
             };
+            let place = namespace.as_ref().map(|name| format!("/{name}"));
+            let place = place.unwrap_or_default();
             let foos = watch(
                 client.clone(),
                 namespace.clone(),
                 Arc::clone(&reconciler.foos),
                 scope,
                 instruments::restarts::<Foo>(metrics),
+                health.pulse(format!("watch-foos{place}")),
                 {
                     let waker = waker.clone();
                     move |change| waker.foo_changed(&change)
@@ -133,6 +149,7 @@ impl Controller {
                 Arc::clone(&reconciler.deployments),
                 scope,
                 instruments::restarts::<Deployment>(metrics),
+                health.pulse(format!("watch-deployments{place}")),
                 move |change| {
                     waker.deployment_changed(&change);
                 },
@@ -140,6 +157,21 @@ impl Controller {
             tasks.spawn(foos.map(|()| "the watch of Foos"));
             tasks.spawn(deployments.map(|()| "the watch of Deployments"));
         }
+        let current = queue.subscribe();
+        health.live("workers", move || stuck(current.borrow().as_ref()?));
+        let Reconciler {
+            foos, deployments, ..
+        } = &*reconciler;
+        let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
+        health.ready("informer-sync", move || {
+            let waiting = [
+                (api::PLURAL, foos.is_synced()),
+                ("deployments", deployments.is_synced()),
+            ];
+            let waiting = waiting.into_iter().filter(|(_, synced)| !synced);
+            let waiting: Vec<_> = waiting.map(|(plural, _)| plural).collect();
+            (!waiting.is_empty()).then(|| format!("not in sync yet: {}", waiting.join(", ")))
+        });
         Self {
             reconciler,
             queue,
@@ -147,15 +179,6 @@ impl Controller {
             instruments: Instruments::new(metrics, config.workers),
             config: config.clone(),
         }
-    }
-
-    /// Tells whether the caches are in sync: what readiness means (never leadership).
-    pub fn ready(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let Reconciler {
-            foos, deployments, ..
-        } = &*self.reconciler;
-        let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
-        move || foos.is_synced() && deployments.is_synced()
     }
 
     /// Works whenever there is a term, until `stop` resolves; then lets what is running finish, for at most
@@ -257,6 +280,12 @@ impl Controller {
         work.shutdown().await;
         ended
     }
+}
+
+/// Says which reconcile has been running since when, where that is too long.
+fn stuck(queue: &Queue<Key>) -> Option<String> {
+    let longest = queue.stats().longest_running;
+    (longest > RECONCILE).then(|| format!("a reconcile has been running since {}", ago(longest)))
 }
 
 /// What is watched by itself: each of the namespaces, or all of them (`None`).

@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use super::{fixtures::object, *};
+use crate::{client::READ_TIMEOUT, telemetry::health::Question};
 
 fn key(name: &str) -> Key {
     Key::new("n", name)
@@ -176,6 +177,7 @@ struct FakeServer {
     deployments: Value,
     let_deployments: Arc<Semaphore>,
     writes: Arc<Mutex<Vec<(Method, String)>>>,
+    writes_hang: bool,
 }
 
 impl FakeServer {
@@ -207,6 +209,9 @@ impl FakeServer {
             }
             (method, _) => {
                 self.writes.lock().push((method.clone(), path.to_owned()));
+                if self.writes_hang {
+                    std::future::pending::<()>().await;
+                }
                 return respond(500, &json!({}));
             }
         };
@@ -235,29 +240,38 @@ fn server() -> FakeServer {
         deployments: json!([]),
         let_deployments: Arc::new(Semaphore::new(0)),
         writes: Arc::default(),
+        writes_hang: false,
     }
+}
+
+fn controller(server: &FakeServer, health: &mut Health) -> Controller {
+    Controller::new(
+        &server.client(),
+        &Config::default(),
+        "test".into(),
+        &Metrics::default(),
+        health,
+    )
 }
 
 /// Row Q5: a Deployment that is merely not known yet must not look as if it were missing.
 #[tokio::test(start_paused = true)]
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
-    let mut controller = Controller::new(
-        &server.client(),
-        &Config::default(),
-        "test".into(),
-        &Metrics::default(),
-    );
-    let ready = controller.ready();
+    let mut health = Health::new();
+    let mut controller = controller(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
     advance(Duration::from_mins(1)).await;
     sleep(Duration::from_mins(1)).await;
-    assert!(!ready());
+    assert_eq!(
+        health.failing(Question::Ready),
+        ["informer-sync: not in sync yet: deployments"]
+    );
     assert_eq!(*server.writes.lock(), []);
     server.let_deployments.add_permits(1);
     sleep(Duration::from_millis(1)).await;
-    assert!(ready());
+    assert_eq!(health.failing(Question::Ready), [""; 0]);
     let create = (
         Method::POST,
         "/apis/apps/v1/namespaces/n/deployments".to_owned(),
@@ -271,13 +285,8 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
 async fn no_work_without_a_term() {
     let server = server();
     server.let_deployments.add_permits(1);
-    let mut controller = Controller::new(
-        &server.client(),
-        &Config::default(),
-        "test".into(),
-        &Metrics::default(),
-    );
-    let ready = controller.ready();
+    let mut health = Health::new();
+    let mut controller = controller(&server, &mut health);
     let (publish, term) = channel::channel(None);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async {
@@ -285,7 +294,11 @@ async fn no_work_without_a_term() {
     };
     let running = tokio::spawn(async move { controller.run(term, stopped).await });
     sleep(Duration::from_mins(1)).await;
-    assert!(ready(), "a standby is warm");
+    assert_eq!(
+        health.failing(Question::Ready),
+        [""; 0],
+        "a standby is warm"
+    );
     assert_eq!(*server.writes.lock(), []);
 
     publish.send_replace(Some(Term::unlimited()));
@@ -303,4 +316,74 @@ async fn no_work_without_a_term() {
 
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
+}
+
+/// What fails liveness after `wait`, without the time of day.
+async fn dead_after(wait: Duration, health: &Health) -> Vec<String> {
+    assert!(timeout(wait, health.watch()).await.is_err());
+    let failing = health.failing(Question::Live).into_iter();
+    failing
+        .map(|line| line.split(" since ").next().unwrap().to_owned())
+        .collect()
+}
+
+/// No call of this client has an end. (The real one's all have.) So what hangs in one is stuck, and is named.
+#[tokio::test(start_paused = true)]
+async fn liveness_names_what_is_stuck() {
+    let server = FakeServer {
+        writes_hang: true,
+        ..server()
+    };
+    server.let_deployments.add_permits(1);
+    let mut health = Health::new();
+    let mut controller = controller(&server, &mut health);
+    let (_publish, term) = channel::channel(Some(Term::unlimited()));
+    let _running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
+    assert_eq!(dead_after(RECONCILE, &health).await, [""; 0]);
+    let workers = "workers: a reconcile has been running";
+    assert_eq!(dead_after(Duration::from_mins(1), &health).await, [workers]);
+    assert_eq!(
+        dead_after(READ_TIMEOUT, &health).await,
+        ["watch-foos: reading", "watch-deployments: reading", workers]
+    );
+}
+
+/// An API server that answers nonsense, or not at all until the client ends the call, does not stop a pulse.
+#[tokio::test(start_paused = true)]
+async fn liveness_does_not_depend_on_the_api_server() {
+    for answer in [500, 0] {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            if answer == 0 || request.uri().path().contains("deployments") {
+                // The client's own end of it.
+                tokio::time::sleep(READ_TIMEOUT).await;
+                return Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
+            }
+            Ok(respond(answer, &json!({ "code": answer })))
+        });
+        let client = Client::new(service, "default");
+        let mut health = Health::new();
+        let mut controller = Controller::new(
+            &client,
+            &Config::default(),
+            "test".into(),
+            &Metrics::default(),
+            &mut health,
+        );
+        let (_publish, term) = channel::channel(Some(Term::unlimited()));
+        let running =
+            tokio::spawn(async move { controller.run(term, std::future::pending()).await });
+        assert_eq!(dead_after(Duration::from_hours(1), &health).await, [""; 0]);
+        assert_eq!(health.failing(Question::Ready).len(), 1);
+        running.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn liveness_names_a_dead_watch() {
+    let server = server();
+    let mut health = Health::new();
+    let mut controller = controller(&server, &mut health);
+    controller.tasks.shutdown().await;
+    let dead = dead_after(Duration::from_mins(1), &health).await;
+    assert_eq!(dead, ["watch-foos: dead", "watch-deployments: dead"]);
 }

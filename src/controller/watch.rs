@@ -24,10 +24,13 @@ use super::{
     error::root_cause,
     view::{Object, View},
 };
-use crate::api;
+use crate::{api, client::READ_TIMEOUT, telemetry::health::Pulse};
 
 /// The longest pause between two tries: also how soon a CRD that is installed at last is noticed.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// How far a pause may lie from what it should be, as a ratio.
+const SPREAD: f64 = 0.2;
 
 /// An error after this long without one is a new outage: it is said again, and the pauses start small.
 /// (A watch that works has nothing to tell where nothing changes.)
@@ -45,7 +48,10 @@ const CAUSES: usize = 8;
 /// Objects in one page, where the API server cannot stream a list.
 const PAGE: u32 = 500;
 
-/// Watches the objects of one namespace (`None`: all) into `cache`, for ever.
+/// Far longer than it takes to see to one event, or to the objects of one page.
+const HANDLING: Duration = Duration::from_secs(10);
+
+/// Watches the objects of one namespace (`None`: all) into `cache`, for ever, and has `pulse` tell that it does.
 ///
 /// `scope` is the namespace's place in what the cache was made with; `restarts` counts how often the watch is
 /// opened again because something is wrong. `changed` is told of every change, on
@@ -56,6 +62,7 @@ pub async fn watch<V: View>(
     cache: Arc<Cache<V>>,
     scope: usize,
     restarts: BoundCounter<u64>,
+    pulse: Pulse,
     changed: impl Fn(Change<V>) + Send,
 ) {
     let api = match &namespace {
@@ -68,6 +75,7 @@ pub async fn watch<V: View>(
         api,
         cache,
         scope,
+        pulse,
         changed,
         version: None,
         pages: false,
@@ -86,7 +94,7 @@ pub async fn watch<V: View>(
             Ok(()) if opened.elapsed() >= SHORT => {}
             Ok(()) => {
                 restarts.add(1);
-                outage.pause().await;
+                outage.pause(&watch.pulse).await;
             }
             Err(error) => {
                 if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
@@ -96,7 +104,7 @@ pub async fn watch<V: View>(
                 }
                 outage.say(&error);
                 restarts.add(1);
-                outage.pause().await;
+                outage.pause(&watch.pulse).await;
             }
         }
     }
@@ -117,6 +125,7 @@ struct Watch<V, F> {
     api: Api<Object<V>>,
     cache: Arc<Cache<V>>,
     scope: usize,
+    pulse: Pulse,
     changed: F,
     /// Where the watch goes on; `None`: everything has to be listed first.
     version: Option<String>,
@@ -142,8 +151,14 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
         let opening = self
             .api
             .watch(&params, self.version.as_deref().unwrap_or_default());
-        let mut events = pin!(in_time(opening).await?);
-        while let Some(event) = events.try_next().await? {
+        let mut events = pin!(in_time(opening, &self.pulse).await?);
+        loop {
+            // One that is silent for longer is ended by the client.
+            self.pulse.beat("reading", READ_TIMEOUT);
+            let Some(event) = events.try_next().await? else {
+                return Ok(());
+            };
+            self.pulse.beat("handling an event", HANDLING);
             outage.is_over();
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -174,14 +189,14 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
                 WatchEvent::Error(status) => return Err(Error::Api(status)),
             }
         }
-        Ok(())
     }
 
     /// A list in pages.
     async fn list(&mut self) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
         loop {
-            let page = in_time(self.api.list(&params)).await?;
+            let page = in_time(self.api.list(&params), &self.pulse).await?;
+            self.pulse.beat("handling a page", HANDLING);
             for object in page.items {
                 self.cache
                     .apply(self.scope, object)
@@ -214,7 +229,11 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
     }
 }
 
-async fn in_time<T>(answer: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+async fn in_time<T>(
+    answer: impl Future<Output = kube::Result<T>>,
+    pulse: &Pulse,
+) -> kube::Result<T> {
+    pulse.beat("waiting for an answer", ANSWER);
     match timeout(ANSWER, answer).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::Service(format!("no answer in {ANSWER:?}").into())),
@@ -260,8 +279,9 @@ impl Outage {
         }
     }
 
-    async fn pause(&mut self) {
+    async fn pause(&mut self, pulse: &Pulse) {
         self.begin_anew_after_quiet();
+        pulse.beat("pausing", MAX_PAUSE.mul_f64(1.0 + SPREAD));
         sleep(self.pauses.next_backoff().unwrap_or(MAX_PAUSE)).await;
         self.last = Instant::now();
     }
@@ -291,7 +311,7 @@ fn pauses() -> ExponentialBackoff {
         .with_initial_interval(Duration::from_millis(100))
         .with_multiplier(2.0)
         // Replicas that lost the same API server do not come back at the same instant.
-        .with_randomization_factor(0.2)
+        .with_randomization_factor(SPREAD)
         .with_max_interval(MAX_PAUSE)
         .with_max_elapsed_time(None)
         .build()

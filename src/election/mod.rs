@@ -21,6 +21,7 @@ use crate::{
     config::LeaderElection,
     telemetry::{
         Metrics,
+        health::Pulse,
         metrics::{Timer, table},
         request::RequestLayer,
         trace,
@@ -84,7 +85,8 @@ pub struct Election {
     pub metrics: Metrics,
 }
 
-/// Stands in the election until `stop`, and publishes each term in `term`, `None` between them.
+/// Stands in the election until `stop`, publishes each term in `term`, `None` between them, and has `pulse` tell that the
+/// loop turns.
 ///
 /// A lost term is not the end: this replica goes on standing. `stop` is to resolve once the work is drained: then the
 /// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
@@ -100,6 +102,7 @@ pub async fn run(
         metrics,
     }: Election,
     term: watch::Sender<Option<Term>>,
+    pulse: Pulse,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
     let counts = Counts::new(&metrics, &settings.lease_name);
@@ -131,7 +134,7 @@ pub async fn run(
         term,
         counts,
     )
-    .run(stop)
+    .run(&pulse, stop)
     .await;
     Ok(())
 }
@@ -230,12 +233,14 @@ impl Standing {
         }
     }
 
-    async fn run(mut self, stop: impl Future<Output = ()>) {
+    async fn run(mut self, pulse: &Pulse, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut stopping = false;
         let mut watch: Option<Watch> = None;
         let mut event = Event::Tick;
         loop {
+            // One call, or less.
+            pulse.beat("taking its turn", self.call.max(LOOK));
             let watched = self.elector.watching();
             let action = self
                 .elector

@@ -11,6 +11,7 @@ use super::{
     fake::{FakeApi, Mood},
     *,
 };
+use crate::telemetry::health::{Health, Question};
 use http::Method;
 use kube::client::ClientBuilder;
 use serde_json::json;
@@ -28,41 +29,45 @@ const CALL: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_millis(20);
 
 struct Replica {
+    health: Health,
     term: watch::Receiver<Option<Term>>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
+fn standing(api: &FakeApi, name: &str, sender: watch::Sender<Option<Term>>) -> Standing {
+    let start = Instant::now();
+    let clock = Clock::from_fn(move || start.elapsed());
+    let settings = LeaderElection {
+        enabled: true,
+        lease_name: "l".into(),
+        lease_namespace: Some("n".into()),
+        lease_duration: LEASE,
+        renew_deadline: DEADLINE,
+        retry_period: RETRY,
+    };
+    let guard = LeaseGuardLayer::new(clock.clone(), CALL, LEASE);
+    let client = ClientBuilder::new(api.service(), "n")
+        .with_layer(&guard)
+        .build();
+    let identity = Identity::new(name, "1").unwrap();
+    let counts = Counts::new(&Metrics::default(), "l");
+    Standing::new(clock, &settings, identity, client, guard, sender, counts)
+}
+
 impl Replica {
     fn stand(api: &FakeApi, name: &str) -> Self {
-        let start = Instant::now();
-        let clock = Clock::from_fn(move || start.elapsed());
-        let settings = LeaderElection {
-            enabled: true,
-            lease_name: "l".into(),
-            lease_namespace: Some("n".into()),
-            lease_duration: LEASE,
-            renew_deadline: DEADLINE,
-            retry_period: RETRY,
-        };
-        let guard = LeaseGuardLayer::new(clock.clone(), CALL, LEASE);
-        let client = ClientBuilder::new(api.service(), "n")
-            .with_layer(&guard)
-            .build();
         let (sender, term) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();
-        let identity = Identity::new(name, "1").unwrap();
-        let standing = Standing::new(
-            clock,
-            &settings,
-            identity,
-            client,
-            guard,
-            sender,
-            Counts::new(&Metrics::default(), "l"),
-        );
-        let task = tokio::spawn(standing.run(async { drop(stopped.await) }));
+        let standing = standing(api, name, sender);
+        let mut health = Health::new();
+        let pulse = health.pulse("leader-election");
+        let task = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            standing.run(&pulse, stopped).await;
+        });
         Self {
+            health,
             term,
             stop: Some(stop),
             task,
@@ -78,6 +83,12 @@ impl Replica {
             .unwrap_or_else(|_| panic!("leads == {leads}: not within {within:?}"))
             .unwrap();
         start.elapsed()
+    }
+
+    /// What fails liveness, looked at for an hour.
+    async fn failing(&self) -> Vec<String> {
+        let _ = timeout(Duration::from_hours(1), self.health.watch()).await;
+        self.health.failing(Question::Live)
     }
 
     fn id(&self) -> Option<u64> {
@@ -103,6 +114,45 @@ async fn a_lease_that_nobody_holds_is_taken_at_once() {
         let left = a.term.borrow().as_ref().and_then(Term::remaining).unwrap();
         assert!(left <= DEADLINE, "{left:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_turns_whatever_the_api_server_does() {
+    let api = FakeApi::new();
+    let mut leader = Replica::stand(&api, "a");
+    leader.leads(true, SOON).await;
+    let standby = Replica::stand(&api, "b");
+    for mood in [Mood::Serves, Mood::Hangs, Mood::Fails(500)] {
+        api.mood(mood);
+        assert_eq!(leader.failing().await, [""; 0]);
+        assert_eq!(standby.failing().await, [""; 0]);
+    }
+    standby.task.abort();
+    let failing = standby.failing().await.concat();
+    assert!(
+        failing.starts_with("leader-election: dead since "),
+        "{failing}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_is_stuck_fails_liveness() {
+    let api = FakeApi::new();
+    let mut health = Health::new();
+    let pulse = health.pulse("leader-election");
+    let standing = standing(&api, "a", watch::channel(None).0);
+    let mut running = std::pin::pin!(standing.run(&pulse, std::future::pending()));
+    assert!(timeout(SOON, &mut running).await.is_err());
+    // Nobody polls it any more.
+    let _ = timeout(Duration::from_mins(1), health.watch()).await;
+    let failing = health.failing(Question::Live).concat();
+    assert!(
+        failing.starts_with("leader-election: taking its turn since "),
+        "{failing}"
+    );
+    assert!(timeout(LEASE, &mut running).await.is_err());
+    let _ = timeout(SOON, health.watch()).await;
+    assert_eq!(health.failing(Question::Live), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,9 @@
 //! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
 //! not fit is dropped and counted.
 
+mod auth;
 mod env;
+pub mod health;
 pub mod http;
 mod log;
 pub mod metrics;
@@ -13,6 +15,7 @@ mod otlp;
 mod outage;
 pub(crate) mod request;
 mod resource;
+mod tls;
 pub(crate) mod trace;
 
 use std::time::Duration;

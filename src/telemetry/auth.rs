@@ -1,0 +1,274 @@
+//! Who may read metrics: who the API server takes the bearer of a token for (`TokenReview`), and whether that user may `get`
+//! the path `/metrics` (`SubjectAccessReview`), as controller-runtime's `filters.WithAuthenticationAndAuthorization` asks.
+//!
+//! Answers are kept for a while, so that a scrape costs the API server nothing as a rule. Of a token only a digest is kept.
+
+use std::{collections::HashMap, time::Duration};
+
+use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec},
+    authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+};
+use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+use tracing::warn;
+
+/// How long a yes is kept: as long as a token that was taken back is still good for.
+const YES: Duration = Duration::from_mins(1);
+/// How long a no is kept: as long as somebody waits who has just been given the right.
+const NO: Duration = Duration::from_secs(10);
+/// How many answers are kept.
+const KEPT: usize = 1024;
+/// How many tokens are reviewed at once; more wait.
+const AT_ONCE: usize = 4;
+/// How long both reviews may take, the wait for one's turn included.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why somebody does not get to see the metrics.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody knows who it is.
+    #[error("unauthorized: send `Authorization: Bearer TOKEN`")]
+    NoToken,
+    /// The API server does not take the token.
+    #[error("unauthorized: the API server does not take this token")]
+    InvalidToken,
+    /// That user has no right to.
+    #[error(
+        "forbidden: {0:?} may not get /metrics; bind the ClusterRole foo-controller-metrics-reader to it"
+    )]
+    NotAllowed(String),
+    /// This controller may not ask.
+    #[error(
+        "this controller may not create tokenreviews and subjectaccessreviews: apply deploy/components/metrics-auth"
+    )]
+    MayNotAsk,
+    /// The API server cannot be asked.
+    #[error("the API server cannot be asked who may read metrics")]
+    NoAnswer,
+}
+
+impl Refusal {
+    /// The status code of the answer.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NoToken | Self::InvalidToken => StatusCode::UNAUTHORIZED,
+            Self::NotAllowed(_) => StatusCode::FORBIDDEN,
+            Self::MayNotAsk => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NoAnswer => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The header `WWW-Authenticate`, where there is to be one (RFC 6750).
+    pub fn challenge(&self) -> Option<&'static str> {
+        match self {
+            Self::NoToken => Some("Bearer"),
+            Self::InvalidToken => Some(r#"Bearer error="invalid_token""#),
+            _ => None,
+        }
+    }
+}
+
+/// Asks the API server, and remembers what it said.
+pub struct Auth {
+    client: Client,
+    answers: Mutex<Answers>,
+    turns: Semaphore,
+    /// What went wrong last, as said in the log.
+    trouble: Mutex<String>,
+}
+
+impl Auth {
+    /// Asks through `client`.
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            answers: Mutex::default(),
+            turns: Semaphore::new(AT_ONCE),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// Whether who sent these headers may read metrics.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let token = bearer(headers).ok_or(Refusal::NoToken)?;
+        let mut id = [0; 32];
+        id.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        if let Some(answer) = self.answers.lock().get(&id) {
+            return answer;
+        }
+        let reviewed = timeout(PATIENCE, async {
+            // Never closed.
+            let _turn = self.turns.acquire().await;
+            self.review(token).await
+        });
+        let cause = match reviewed.await {
+            Ok(Ok(answer)) => {
+                self.trouble.lock().clear();
+                self.answers.lock().keep(id, answer.clone());
+                return answer;
+            }
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+                self.say(&status.message);
+                return Err(Refusal::MayNotAsk);
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer in {PATIENCE:?}"),
+        };
+        self.say(&cause);
+        Err(Refusal::NoAnswer)
+    }
+
+    async fn review(&self, token: &str) -> kube::Result<Result<(), Refusal>> {
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                token: token.to_owned(),
+                ..TokenReviewSpec::default()
+            },
+            ..TokenReview::default()
+        };
+        let reviews = Api::<TokenReview>::all(self.client.clone());
+        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        let status = reviewed.status.unwrap_or_default();
+        let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
+            return Ok(Err(Refusal::InvalidToken));
+        };
+        let name = user.username.clone().unwrap_or_default();
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: user.username,
+                uid: user.uid,
+                groups: user.groups,
+                extra: user.extra,
+                non_resource_attributes: Some(NonResourceAttributes {
+                    path: Some("/metrics".to_owned()),
+                    verb: Some("get".to_owned()),
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let reviews = Api::<SubjectAccessReview>::all(self.client.clone());
+        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        Ok(match reviewed.status {
+            Some(status) if status.allowed => Ok(()),
+            _ => Err(Refusal::NotAllowed(name)),
+        })
+    }
+
+    /// The same trouble is told once, not at every scrape.
+    fn say(&self, cause: &str) {
+        let mut trouble = self.trouble.lock();
+        if *trouble != cause {
+            warn!("cannot ask the API server who may read metrics: {cause}");
+            cause.clone_into(&mut trouble);
+        }
+    }
+}
+
+/// The token, where there is one.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+type Id = [u8; 32];
+
+/// Answers, and until when they hold.
+#[derive(Default)]
+struct Answers(HashMap<Id, (Instant, Result<(), Refusal>)>);
+
+impl Answers {
+    fn get(&self, id: &Id) -> Option<Result<(), Refusal>> {
+        let (until, answer) = self.0.get(id)?;
+        (Instant::now() < *until).then(|| answer.clone())
+    }
+
+    /// Where there is no room left, a no makes way for a yes: whoever sends made-up tokens does not make those of others be
+    /// reviewed again.
+    fn keep(&mut self, id: Id, answer: Result<(), Refusal>) {
+        let now = Instant::now();
+        if self.0.len() >= KEPT {
+            self.0.retain(|_, (until, _)| now < *until);
+        }
+        if self.0.len() >= KEPT {
+            self.0.retain(|_, (_, answer)| answer.is_ok());
+        }
+        if self.0.len() < KEPT {
+            let until = now + if answer.is_ok() { YES } else { NO };
+            self.0.insert(id, (until, answer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: usize) -> Id {
+        let mut id = [0; 32];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        id
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_kept_for_a_while() {
+        let mut answers = Answers::default();
+        answers.keep(id(0), Ok(()));
+        answers.keep(id(1), Err(Refusal::InvalidToken));
+        for (wait, yes, no) in [
+            (
+                Duration::ZERO,
+                Some(Ok(())),
+                Some(Err(Refusal::InvalidToken)),
+            ),
+            (NO, Some(Ok(())), None),
+            (YES, None, None),
+        ] {
+            tokio::time::advance(wait).await;
+            assert_eq!((answers.get(&id(0)), answers.get(&id(1))), (yes, no));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn made_up_tokens_take_neither_memory_nor_the_place_of_good_ones() {
+        let mut answers = Answers::default();
+        answers.keep(id(0), Ok(()));
+        for number in 1..5 * KEPT {
+            answers.keep(id(number), Err(Refusal::InvalidToken));
+            assert!(answers.0.len() <= KEPT);
+        }
+        assert_eq!(answers.get(&id(0)), Some(Ok(())));
+        for number in 1..5 * KEPT {
+            answers.keep(id(number), Ok(()));
+            assert!(answers.0.len() <= KEPT);
+        }
+    }
+
+    #[test]
+    fn a_token_is_what_follows_bearer() {
+        for (header, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Bearer ", None),
+            ("Bearer", None),
+            ("Basic abc", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, http::HeaderValue::from_static(header));
+            assert_eq!(bearer(&headers), token, "{header:?}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+}
