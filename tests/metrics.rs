@@ -3,7 +3,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test fails by panicking"
+    clippy::float_cmp,
+    reason = "a test fails by panicking, and counts are exact"
 )]
 
 mod cluster;
@@ -195,6 +196,7 @@ fn family<'a>(series: &'a str, names: &BTreeMap<String, String>) -> &'a str {
         .unwrap_or(name)
 }
 
+/// The keys of a series' labels, less a bucket's bound.
 fn labels(series: &str) -> BTreeSet<&str> {
     let labels = series.split_once('{').map_or("", |(_, labels)| labels);
     let keys = labels
@@ -236,16 +238,14 @@ async fn every_metric_is_there_from_the_start() {
         scrape.get(r#"leader_election_master_status{name="foo-controller"}"#),
         1.
     );
-    assert_eq!(
-        scrape.get(
-            r#"rest_client_requests_total{code="201",host="HOST",method="POST"}"#
-                .replace("HOST", host(&scrape))
-                .as_str()
-        ),
-        0.
+    let creates = format!(
+        "rest_client_requests_total{{code=\"201\",host=\"{}\",method=\"POST\"}}",
+        host(&scrape)
     );
+    assert_eq!(scrape.get(&creates), 0.);
 }
 
+/// The API server, as it is named in labels.
 fn host(scrape: &Scrape) -> &str {
     let series = scrape
         .series
@@ -411,17 +411,19 @@ async fn otlp_tells_what_is_scraped() {
         })
         .await;
     let scrape = scene.at_rest().await;
-    for name in [
-        "otel_sdk_processor_span_processed_total",
-        "otel_sdk_log_created_total",
-    ] {
-        let kind = scrape.types.get(name).map(String::as_str);
-        assert_eq!(
-            kind,
-            Some("counter"),
-            "the SDK's own metrics, under a name that Prometheus takes"
-        );
-    }
+    let (_, listed) = SECTIONS
+        .iter()
+        .find(|(title, _)| *title == OF_THE_SDK)
+        .unwrap();
+    let listed: BTreeSet<_> = listed.iter().map(|metric| metric.name).collect();
+    scene
+        .scrape_until("the SDK's own metrics", |scrape| {
+            let names = scrape.types.keys().map(String::as_str);
+            names
+                .filter(|name| name.starts_with("otel_"))
+                .eq(listed.iter().copied())
+        })
+        .await;
     eventually(DEADLINE, "the collector has what is scraped", async || {
         let received = exported(&collector.received());
         let mut differ = scrape.about_work();
@@ -488,7 +490,12 @@ fn exported(received: &Received) -> BTreeMap<String, f64> {
 #[tokio::test]
 #[ignore = "takes Debian's prometheus"]
 async fn promtool_has_no_complaint() {
-    let scene = Scene::new("promtool", &[]).await;
+    // With the SDK's own metrics among them.
+    let export = [(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "http://127.0.0.1:1".to_owned(),
+    )];
+    let scene = Scene::new("promtool", &export).await;
     scene.apply("a", json!({"deploymentName": "a"})).await;
     scene.at_rest().await;
     let said = promtool(&["check", "metrics"], &scene.text().await).await;
@@ -554,6 +561,62 @@ async fn prometheus_scrapes_and_judges() {
         assert_ne!(rule["state"], "firing", "{rule}");
     }
     drop(scene.controller);
+}
+
+/// Part 8: the component finds the pods, and Grafana the dashboard.
+#[tokio::test]
+async fn the_component_fits_the_base() {
+    // kustomize takes no absolute paths.
+    let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
+    let deploy = format!(
+        "{}{}/deploy",
+        "../".repeat(depth),
+        env!("CARGO_MANIFEST_DIR").trim_start_matches('/')
+    );
+    let kustomization = json!({
+        "resources": [format!("{deploy}/base")],
+        "components": [format!("{deploy}/components/prometheus")],
+    });
+    fs::write(
+        overlay.path().join("kustomization.yaml"),
+        kustomization.to_string(),
+    )
+    .unwrap();
+    let rendered = cluster()
+        .await
+        .kubectl(&["kustomize", overlay.path().to_str().unwrap()])
+        .await;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&rendered.success()).unwrap();
+    let find = |kind: &str, name: &str| {
+        let mut objects = objects.iter();
+        let found =
+            objects.find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        found.unwrap_or_else(|| panic!("no {kind} {name}"))
+    };
+    let pod = &find("Deployment", "foo-controller")["spec"]["template"];
+    let monitor = &find("PodMonitor", "foo-controller")["spec"];
+    let labels = pod["metadata"]["labels"].as_object().unwrap();
+    for (label, value) in monitor["selector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(labels.get(label), Some(value));
+    }
+    assert_eq!(
+        labels[monitor["jobLabel"].as_str().unwrap()],
+        "foo-controller"
+    );
+    let port = &monitor["podMetricsEndpoints"][0]["port"];
+    let ports = pod
+        .pointer("/spec/containers/0/ports")
+        .unwrap()
+        .as_array()
+        .unwrap();
+    assert!(ports.iter().any(|it| it["name"] == *port), "{ports:?}");
+
+    let dashboard = find("ConfigMap", "foo-controller-dashboard");
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    assert_eq!(dashboard["data"]["dashboard.json"], dashboard::dashboard());
+    let rules_there = find("PrometheusRule", "foo-controller");
+    assert_eq!(rules_there["spec"], rules()["spec"]);
 }
 
 /// Part 8: each alert fires when it should and not when it should not.
@@ -632,6 +695,7 @@ fn what_is_named_exists() {
     }
 }
 
+/// Every `expr` in there.
 fn collect(value: &Value, expressions: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
