@@ -62,7 +62,9 @@ async fn invalid_foos_from_before_the_schema() {
     let mut controllers = Vec::new();
     for namespace in [&alone, &mixed] {
         let begun = Instant::now();
-        controllers.push(Controller::start(&cluster, &["--namespace", namespace]));
+        // Where each is a line, however many there are.
+        let args = ["--namespace", namespace, "--log-level=debug"];
+        controllers.push(Controller::start(&cluster, &args));
         converged(&client, namespace, &good).await;
         let first = begun.elapsed();
         create(&client, namespace, &later).await;

@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
 };
 use serde_json::{Value, json};
-use tracing::{Span, info, warn};
+use tracing::{Span, debug, info, warn};
 
 use super::{
     cache::{Cache, Snapshot},
@@ -154,8 +154,8 @@ impl Reconciler {
         match result {
             Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
             Err(error) if news => {
-                if error.is_final() && self.repeats.is_news(error) {
-                    warn!(foo = %key, reason = error.reason(), "{error}; waiting for the Foo to change");
+                if error.is_final() {
+                    self.say(key, error, "waiting for the Foo to change");
                 }
                 self.events.send(key, &foo.view.uid, Event::failed(error));
             }
@@ -172,9 +172,7 @@ impl Reconciler {
             // A Foo from before the schema may be so far from it that no status can be written. What is
             // wrong with the Foo decides about trying again.
             Err(refused @ Error::StatusRejected(_)) if result.is_err() => {
-                if self.repeats.is_news(&refused) {
-                    warn!(foo = %key, "{refused}");
-                }
+                self.say(key, &refused, "nothing can be told on the Foo");
                 Ok(())
             }
             told => told,
@@ -240,6 +238,15 @@ impl Reconciler {
             })?;
         self.foos.observe(answer, mark);
         Ok(())
+    }
+
+    /// One line about what is not tried again, unless many like it were told of late.
+    fn say(&self, foo: &Key, error: &Error, then: &str) {
+        if self.repeats.is_news(error) {
+            warn!(%foo, reason = error.reason(), "{error}; {then}");
+        } else {
+            debug!(%foo, reason = error.reason(), "{error}; {then}");
+        }
     }
 
     fn api<V: View>(&self, key: &Key) -> Api<Object<V>> {
