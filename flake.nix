@@ -101,7 +101,8 @@
       checks = forSystems (pkgs:
         let
           packages = self.packages.${pkgs.stdenv.hostPlatform.system};
-          cargo = tools: files: command: crate pkgs.rustPlatform {
+          cargo = pname: tools: files: command: crate pkgs.rustPlatform {
+            inherit pname;
             src = only (sources ++ files);
             nativeBuildInputs = tools;
             buildPhase = "cargo ${command}";
@@ -113,10 +114,10 @@
         {
           inherit (packages) default;
           # The test that reads the README is left to `make test`.
-          tests = cargo [ ] [ ] "test --frozen --lib -- --skip readme";
-          clippy = cargo [ pkgs.clippy ] code "clippy --all-targets --frozen -- -D warnings";
-          fmt = cargo [ pkgs.rustfmt ] code "fmt --check";
-          deny = cargo [ pkgs.cargo-deny ] [ ./deny.toml ] "deny --frozen check bans licenses sources";
+          tests = cargo "tests" [ ] [ ] "test --frozen --lib -- --skip readme";
+          clippy = cargo "clippy" [ pkgs.clippy ] code "clippy --all-targets --frozen -- -D warnings";
+          fmt = cargo "fmt" [ pkgs.rustfmt ] code "fmt --check";
+          deny = cargo "deny" [ pkgs.cargo-deny ] [ ./deny.toml ] "deny --frozen check bans licenses sources";
           crd = pkgs.runCommand "crd" { } "diff ${./deploy/crd.yaml} ${packages.crds} && touch $out";
           image = pkgs.runCommand "image" { nativeBuildInputs = [ pkgs.jq ]; } ''
             program=${lib.getExe packages.default}

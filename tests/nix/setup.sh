@@ -65,8 +65,8 @@ else
   flock 9
   [ -e "$state/root/complete" ] || unpack
   furnish
-  cat > "$state/nix.conf" <<EOF
-experimental-features = nix-command flakes auto-allocate-uids
+  export NIX_CONF_DIR=$state NIX_STATE_DIR=$state/var NIX_REMOTE="local?root=$state/store" NIX_USER_CONF_FILES=
+  NIX_CONFIG="experimental-features = nix-command flakes auto-allocate-uids
 auto-allocate-uids = true
 build-users-group =
 build-hook =
@@ -74,9 +74,7 @@ substituters =
 flake-registry =
 sandbox = true
 sandbox-fallback = false
-sandbox-paths = /usr /bin /lib /lib64 /etc/alternatives /rust=$(cd "$root" && rustc --print sysroot)
-EOF
-  export NIX_CONF_DIR=$state NIX_STATE_DIR=$state/var NIX_REMOTE="local?root=$state/store"
+sandbox-paths = /usr /bin /lib /lib64 /etc/alternatives /rust=$(cd "$root" && rustc --print sysroot)"
   # shellcheck disable=SC2034 # Used where this is sourced.
   flake_options=(--no-write-lock-file --override-input nixpkgs "path:$state/stand-in")
   nix() {

@@ -19,6 +19,9 @@ let
             export PATH=${lib.makeBinPath nativeBuildInputs}:/rust/bin:/usr/bin:/bin HOME=/build SOURCE_DATE_EPOCH=1 LC_ALL=C.UTF-8
             umask 022
             ${script}
+            # Not exec of the script's last command: a program of coreutils closes its output before it exits, which nix takes
+            # for the end and kills it (NixOS/nix#2176).
+            exit
           ''
         ];
       } // env) // passthru // { inherit meta; };
