@@ -7,6 +7,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller
 state=$cache/nix
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 say() { echo "nix: $*" >&2; }
 
@@ -18,12 +20,12 @@ tool() {
 # Debian's nix with all that it needs, libc too, unpacked side by side; nothing of it is configured or run but nix.
 unpack() {
   say "unpacking Debian's nix into $state"
-  local apt=$state/apt
-  rm -rf "$apt" "$state/root"
+  local apt=$work/apt unpacked=$state/unpacking
+  rm -rf "$unpacked"
   mkdir -p "$apt"/{etc/apt/{sources.list.d,preferences.d,apt.conf.d},lists/partial,cache/archives/partial,debs}
-  mkdir -p "$state"/root/usr/{bin,lib,lib64,sbin}
+  mkdir -p "$unpacked"/usr/{bin,lib,lib64,sbin}
   local folder
-  for folder in bin lib lib64 sbin; do ln -s "usr/$folder" "$state/root/$folder"; done
+  for folder in bin lib lib64 sbin; do ln -s "usr/$folder" "$unpacked/$folder"; done
   : > "$apt/status"
   # The host's mirror, asked for the release that has a current nix.
   sed -n '0,/^$/p' /etc/apt/sources.list.d/debian.sources | sed 's/^Suites:.*/Suites: sid/' > "$apt/etc/apt/sources.list.d/sid.sources"
@@ -34,36 +36,34 @@ unpack() {
   mapfile -t packages < <(apt-get "${options[@]}" --simulate install nix-bin | awk '/^Inst/ { print $2 }')
   (cd "$apt/debs" && apt-get -qq "${options[@]}" download "${packages[@]}")
   local package
-  for package in "$apt"/debs/*.deb; do dpkg-deb --extract "$package" "$state/root"; done
-  rm -r "$apt"
-  touch "$state/root/complete"
+  for package in "$apt"/debs/*.deb; do dpkg-deb --extract "$package" "$unpacked"; done
+  mv "$unpacked" "$state/root"
 }
 
 # What stand-in/ needs besides itself.
 furnish() {
   tool cargo-deny 0.20.2
   (cd "$root" && cargo fetch --quiet --locked)
-  rm -rf "$state/stand-in"
-  cp -r "$here/stand-in" "$state/stand-in"
-  cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$state/stand-in"
-  (cd "$root" && rustc -vV && cc --version) > "$state/stand-in/compilers"
-  mkdir "$state/stand-in/crates"
+  cp -r "$here/stand-in" "$work"
+  cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$work/stand-in"
+  (cd "$root" && rustc -vV && cc --version) > "$work/stand-in/compilers"
+  mkdir "$work/stand-in/crates"
   awk -F'"' '/^name/ { name = $2 } /^version/ { version = $2 } /^source/ { print name "-" version ".crate" }' "$root/Cargo.lock" |
-    (cd "${CARGO_HOME:-$HOME/.cargo}"/registry/cache/*/ && xargs cp --target-directory "$state/stand-in/crates")
+    (cd "${CARGO_HOME:-$HOME/.cargo}"/registry/cache/*/ && xargs cp --target-directory "$work/stand-in/crates")
 }
 
 export NIX_CONFIG='experimental-features = nix-command flakes'
 if nix eval --raw "$root#default.drvPath" >/dev/null 2>&1; then
   say "$(nix --version), with the real nixpkgs"
-  real_nixpkgs=yes
+  export real_nixpkgs=yes
   flake_options=()
 else
-  real_nixpkgs=no
+  export real_nixpkgs=no
   mkdir -p "$state"
-  # One at a time.
-  exec 9> "$state/lock"
-  flock 9
-  [ -e "$state/root/complete" ] || unpack
+  (
+    flock 9
+    [ -e "$state/root" ] || unpack
+  ) 9> "$state/lock"
   furnish
   export NIX_CONF_DIR=$state NIX_STATE_DIR=$state/var NIX_REMOTE="local?root=$state/store" NIX_USER_CONF_FILES=
   NIX_CONFIG="experimental-features = nix-command flakes auto-allocate-uids
@@ -76,7 +76,7 @@ sandbox = true
 sandbox-fallback = false
 sandbox-paths = /usr /bin /lib /lib64 /etc/alternatives /rust=$(cd "$root" && rustc --print sysroot)"
   # shellcheck disable=SC2034 # Used where this is sourced.
-  flake_options=(--no-write-lock-file --override-input nixpkgs "path:$state/stand-in")
+  flake_options=(--no-write-lock-file --override-input nixpkgs "path:$work/stand-in")
   nix() {
     local libraries=$state/root/usr/lib/x86_64-linux-gnu
     XDG_CACHE_HOME=$state/cache XDG_STATE_HOME=$state/cache \

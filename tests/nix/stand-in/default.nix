@@ -82,16 +82,17 @@ let
   };
 
   # One layer: what the configuration refers to.
-  archive = args: run {
-    name = "${args.name}.tar";
+  archive = name: compress: image: run {
+    inherit name;
     env = {
       __structuredAttrs = true;
-      exportReferencesGraph.closure = [ (runCommand "config.json" { config = builtins.toJSON args.config; } "echo $config > $out") ];
-      image = args;
+      exportReferencesGraph.closure = [ (runCommand "config.json" { config = builtins.toJSON image.config; } "echo $config > $out") ];
+      inherit image;
     };
     script = ''
       . .attrs.sh
-      /usr/bin/python3 ${./image.py} .attrs.json "''${outputs[out]}"
+      /usr/bin/python3 ${./image.py} .attrs.json image.tar
+      ${compress} < image.tar > "''${outputs[out]}"
     '';
   };
 
@@ -109,9 +110,9 @@ let
     # Can be evaluated, not built.
     pkgsCross.aarch64-multiplatform = import ./. { inherit system; host = "aarch64-linux"; };
     dockerTools = {
-      buildLayeredImage = args: runCommand "${args.name}.tar.gz" { } "gzip -n < ${archive args} > $out";
-      streamLayeredImage = args: runCommand "stream-${args.name}" { meta.mainProgram = "stream"; } ''
-        printf '#!/bin/sh\nexec cat %s\n' ${archive args} > $out
+      buildLayeredImage = image: archive "${image.name}.tar.gz" "gzip -n" image;
+      streamLayeredImage = image: runCommand "stream-${image.name}" { meta.mainProgram = "stream"; } ''
+        printf '#!/bin/sh\nexec cat %s\n' ${archive "${image.name}.tar" "cat" image} > $out
         chmod +x $out
       '';
     };
