@@ -127,16 +127,17 @@
             tar xf ${packages.image}
             jq -e '.[0].RepoTags == ["${name}:${version}"]' manifest.json
             jq -e --arg program "$program" '
-              .architecture == "${pkgs.stdenv.hostPlatform.go.GOARCH}" and .os == "linux" and .created == "1970-01-01T00:00:00Z"
+              .architecture == "${pkgs.stdenv.hostPlatform.go.GOARCH}" and .os == "linux" and (.created | startswith("1970-01-01T00:00:00"))
               and .config.Entrypoint == [$program] and .config.User == "65532:65532"
               and .config.Labels["org.opencontainers.image.version"] == "${version}"
               and .config.Labels["org.opencontainers.image.revision"] == "${commit}"
             ' "$(jq -r '.[0].Config' manifest.json)"
 
             # The program is the only file, and names no store path.
-            jq -r '.[0].Layers[]' manifest.json | while read -r layer; do tar tf "$layer"; done | sed 's,^\.*/,,' | grep -v '/$' > files
+            jq -r '.[0].Layers[]' manifest.json | while read -r layer; do tar tf "$layer"; done | sed 's,^\.*/,,' | grep '[^/]$' > files
             echo "''${program#/}" | diff - files
-            ! grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program | grep -v /e*-
+            # (nuke-refs leaves e's, which no store path has.)
+            if grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program; then exit 1; fi
             touch $out
           '';
         });

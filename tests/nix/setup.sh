@@ -59,6 +59,10 @@ if nix eval --raw "$root#default.drvPath" >/dev/null 2>&1; then
   flake_options=()
 else
   export real_nixpkgs=no
+  if [ "$(id -u)" != 0 ] || [ "$(uname -m)" != x86_64 ] || [ ! -e /etc/apt/sources.list.d/debian.sources ]; then
+    say "there is no nix that reaches nixpkgs; without it this takes root on a Debian on x86_64"
+    exit 1
+  fi
   mkdir -p "$state"
   (
     flock 9
@@ -72,15 +76,17 @@ build-users-group =
 build-hook =
 substituters =
 flake-registry =
+warn-dirty = false
 sandbox = true
 sandbox-fallback = false
 sandbox-paths = /usr /bin /lib /lib64 /etc/alternatives /rust=$(cd "$root" && rustc --print sysroot)"
-  # shellcheck disable=SC2034 # Used where this is sourced.
-  flake_options=(--no-write-lock-file --override-input nixpkgs "path:$work/stand-in")
   nix() {
     local libraries=$state/root/usr/lib/x86_64-linux-gnu
     XDG_CACHE_HOME=$state/cache XDG_STATE_HOME=$state/cache \
       "$libraries/ld-linux-x86-64.so.2" --argv0 nix --library-path "$libraries" "$state/root/usr/bin/nix" "$@"
   }
+  nix flake lock --override-input nixpkgs "path:$work/stand-in" --output-lock-file "$work/flake.lock" "$root"
+  # shellcheck disable=SC2034 # Used where this is sourced.
+  flake_options=(--reference-lock-file "$work/flake.lock")
   say "$(nix --version), with a stand-in for nixpkgs"
 fi
