@@ -6,12 +6,12 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=/dev/null
 . tests/nix/setup.sh
 
-archive=$cache/image.tar.gz
+archive=$cache/image.tar
 built=$(nix build --no-link --print-out-paths "${flake_options[@]}" ".#image")
 nix store cat "$built" > "$archive.$$"
 mv "$archive.$$" "$archive"
 
-config=$(tar xzOf "$archive" manifest.json | jq -r '.[0].Config')
-echo "$archive: $(stat -c %s "$archive") bytes"
+config=$(tar xOf "$archive" manifest.json | jq -r '.[0].Config')
+echo "$archive: $(gzip < "$archive" | wc -c) bytes compressed"
 echo "image id  sha256:${config%.json}"
-tar xzOf "$archive" "$config" | jq -r '.rootfs.diff_ids[] | "layer     " + .'
+tar xOf "$archive" "$config" | jq -r '.rootfs.diff_ids[] | "layer     " + .'

@@ -82,8 +82,8 @@ let
   };
 
   # One layer: what the configuration refers to.
-  archive = name: compress: image: run {
-    inherit name;
+  archive = image: run {
+    name = "${image.name}.tar";
     env = {
       __structuredAttrs = true;
       exportReferencesGraph.closure = [ (runCommand "config.json" { config = builtins.toJSON image.config; } "echo $config > $out") ];
@@ -91,8 +91,7 @@ let
     };
     script = ''
       . .attrs.sh
-      /usr/bin/python3 ${./image.py} .attrs.json image.tar
-      ${compress} < image.tar > "''${outputs[out]}"
+      /usr/bin/python3 ${./image.py} .attrs.json "''${outputs[out]}"
     '';
   };
 
@@ -110,9 +109,9 @@ let
     # Can be evaluated, not built.
     pkgsCross.aarch64-multiplatform = import ./. { inherit system; host = "aarch64-linux"; };
     dockerTools = {
-      buildLayeredImage = image: archive "${image.name}.tar.gz" "gzip -n" image;
+      buildLayeredImage = { compressor, ... }@image: assert compressor == "none"; archive image;
       streamLayeredImage = image: runCommand "stream-${image.name}" { meta.mainProgram = "stream"; } ''
-        printf '#!/bin/sh\nexec cat %s\n' ${archive "${image.name}.tar" "cat" image} > $out
+        printf '#!/bin/sh\nexec cat %s\n' ${archive image} > $out
         chmod +x $out
       '';
     };
