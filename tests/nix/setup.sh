@@ -48,8 +48,11 @@ furnish() {
   cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$work/stand-in"
   (cd "$root" && rustc -vV && cc --version) > "$work/stand-in/compilers"
   mkdir "$work/stand-in/crates"
-  awk -F'"' '/^name/ { name = $2 } /^version/ { version = $2 } /^source/ { print name "-" version ".crate" }' "$root/Cargo.lock" |
-    (cd "${CARGO_HOME:-$HOME/.cargo}"/registry/cache/*/ && xargs cp --target-directory "$work/stand-in/crates")
+  local crate found
+  while read -r crate; do
+    found=("${CARGO_HOME:-$HOME/.cargo}"/registry/cache/*/"$crate")
+    cp "${found[0]}" "$work/stand-in/crates"
+  done < <(awk -F'"' '/^name/ { name = $2 } /^version/ { version = $2 } /^source/ { print name "-" version ".crate" }' "$root/Cargo.lock")
 }
 
 export NIX_CONFIG='experimental-features = nix-command flakes'
