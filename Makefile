@@ -1,10 +1,10 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 
-.PHONY: help demo test lint audit fmt generate run
+.PHONY: help demo test lint audit fmt generate run image nix-check
 
 help: ## this list
-	@grep -E '^[a-z]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
@@ -35,6 +35,12 @@ generate: ## write the CRD, the dashboard and the list of metrics
 
 run: ## the controller, against the current kubectl context
 	cargo run --locked -- run --leader-election=false
+
+image: ## the image, by nix, into the cache folder, for tests
+	tests/nix/image.sh
+
+nix-check: ## what flake.nix builds, built for real
+	tests/nix/check.sh
 
 $(DENY)/bin/cargo-deny:
 	cargo install --locked cargo-deny --version 0.20.2 --root $(DENY)
