@@ -235,7 +235,7 @@ inside() {
   start etcd --data-dir etcd --unsafe-no-fsync --log-level error
   start kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 --advertise-address $address \
     --secure-port $port --cert-dir pki --token-auth-file tokens.csv --authorization-mode Node,RBAC \
-    --enable-admission-plugins NodeRestriction --service-cluster-ip-range $services --allow-privileged \
+    --enable-admission-plugins NodeRestriction,PodNodeSelector --service-cluster-ip-range $services --allow-privileged \
     --service-account-issuer https://kubernetes.default.svc --service-account-signing-key-file service-accounts.key \
     --service-account-key-file service-accounts.key --kubelet-preferred-address-types InternalIP \
     --audit-policy-file "$AUDIT_POLICY" --audit-log-path audit.log --audit-log-maxsize 100000
@@ -245,7 +245,7 @@ inside() {
   eventually "the API server is ready" serves
   start kube-controller-manager --kubeconfig controllers.kubeconfig --leader-elect=false \
     --use-service-account-credentials --service-account-private-key-file service-accounts.key \
-    --root-ca-file pki/apiserver.crt
+    --root-ca-file pki/apiserver.crt --flex-volume-plugin-dir "$NODE/volume-plugins"
   start kube-scheduler --kubeconfig scheduler.kubeconfig --leader-elect=false
   kubectl create clusterrolebinding proxy --clusterrole system:node-proxier --user system:kube-proxy >/dev/null
   start kube-proxy --config kube-proxy.yaml
