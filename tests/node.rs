@@ -32,7 +32,8 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ListParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
+    config::AuthInfo,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -106,9 +107,11 @@ fn audit() -> Vec<AuditEvent> {
     let complete = log.rfind('\n').map_or("", |end| &log[..end]);
     let by_pod = |line: &str| {
         let mut event: Value = serde_json::from_str(line).unwrap();
+        let pod = "/user/extra/authentication.kubernetes.io~1pod-name/0";
         let agent = event["userAgent"].as_str().unwrap_or_default();
-        if agent.starts_with("foo-controller/") {
-            let pod = event["user"]["extra"]["authentication.kubernetes.io/pod-name"][0].take();
+        if agent.starts_with("foo-controller/")
+            && let Some(pod) = event.pointer(pod).cloned()
+        {
             event["user"]["username"] = pod;
         }
         format!("{event}\n")
@@ -127,7 +130,11 @@ fn assert_invariants() {
         lease: NAME.to_owned(),
         renew_deadline: Config::default().leader_election.renew_deadline,
     };
-    let report = invariants::check(&log, &election, &[]);
+    let mut report = invariants::check(&log, &election, &[]);
+    // What a cut network held back arrives late, whenever it was sent: `replicas.rs` judges I2.
+    report
+        .violations
+        .retain(|violation| !violation.starts_with("I2"));
     println!("  so far {} pods: {report}", election.users.len());
     assert!(report.violations.is_empty(), "{report}");
 }
@@ -381,6 +388,21 @@ impl Load {
             let mut wrong = invariants::unsettled(&foos, &deployments);
             wrong.truncate(5);
             if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+        })
+        .await;
+        // What comes next finds an empty cluster.
+        let namespace = self.namespace;
+        run(&format!("kubectl delete foos --all -n {namespace}")).await;
+        eventually(DEADLINE, "the load is gone", async || {
+            let left = run(&format!(
+                "kubectl get deployments,pods -n {namespace} -o name"
+            ))
+            .await;
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(left.lines().count())
+            }
         })
         .await;
         let longest = longest(&delays(&audit()), (self.began, Timestamp::now()));
@@ -738,37 +760,31 @@ async fn production_refuses_a_deposed_pods_write() {
         let process = pod.process().as_raw_nonzero();
         let token = "root/var/run/secrets/kubernetes.io/serviceaccount/token";
         let token = fs::read_to_string(format!("/proc/{process}/{token}")).unwrap();
-        let server = run("kubectl config view -o=jsonpath={.clusters[0].cluster.server}").await;
-        let authority = node().join("pki/apiserver.crt");
-        let patch = r#"{"metadata":{"annotations":{"written":"by-hand"}}}"#;
-        // No kubeconfig: an administrator's would go over the token.
-        let kubectl = format!(
-            "kubectl --kubeconfig=/dev/null --server={server} --certificate-authority={} --token={token}",
-            authority.display()
-        );
-        try_run(&format!(
-            "{kubectl} patch deployment foo-sample --type=merge --patch={patch}"
-        ))
-        .await
+        let mut config = kube::Config::infer().await.unwrap();
+        config.auth_info = AuthInfo {
+            token: Some(token.into()),
+            ..AuthInfo::default()
+        };
+        let deployments: Api<Deployment> = Api::default_namespaced(config.try_into().unwrap());
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"written": "by-hand"}}}));
+        let patched = deployments
+            .patch("foo-sample", &PatchParams::default(), &patch)
+            .await;
+        patched.map(drop).map_err(|error| error.to_string())
     };
     let old = installation.leader(None).await;
-    let (said, written) = write(&old).await;
-    assert!(written, "the leader's write: {said}");
+    write(&old).await.unwrap();
     kill_process(old.process(), Signal::STOP).unwrap();
     let new = installation.leader(Some(&old)).await;
-    let (said, written) = write(&old).await;
+    let refused = write(&old).await.unwrap_err();
     kill_process(old.process(), Signal::CONT).unwrap();
-    println!("  {}", said.trim());
+    tell("a deposed pod's write", &refused);
+    let holds = format!("\"{}_{}\" does", new.name, new.uid);
     assert!(
-        !written && said.contains("foo-controller-fencing"),
-        "{said}"
+        refused.contains("foo-controller-fencing") && refused.contains(&holds),
+        "{refused}"
     );
-    assert!(
-        said.contains(&format!("\"{}_{}\" does", new.name, new.uid)),
-        "{said}"
-    );
-    let (said, written) = write(&new).await;
-    assert!(written, "the new leader's write: {said}");
+    write(&new).await.unwrap();
 
     run("kubectl delete foo/foo-sample").await;
     assert_invariants();
@@ -784,7 +800,11 @@ async fn uninstalling_leaves_the_foos_unless_the_crd_goes() {
     run("kubectl wait --for=condition=Ready foo/foo-sample --timeout=60s").await;
     let pods = "kubectl get pods -l controller=foo-sample -o=jsonpath={.items[*].metadata.uid}";
     let before = run(pods).await;
-    run("kubectl delete -k deploy/base --timeout=60s").await;
+    let base = Overlay {
+        base: "deploy/base",
+        ..PLAIN
+    };
+    base.delete().await;
     run("kubectl get foo/foo-sample").await;
     run("kubectl wait --for=condition=Available deployment/foo-sample --timeout=60s").await;
 
@@ -793,7 +813,7 @@ async fn uninstalling_leaves_the_foos_unless_the_crd_goes() {
     run("kubectl scale foo/foo-sample --replicas=2").await;
     installation.available("foo-sample", 2).await;
 
-    run("kubectl delete -k deploy --timeout=60s").await;
+    PLAIN.delete().await;
     let begin = Instant::now();
     run("kubectl wait --for=delete deployment/foo-sample --timeout=60s").await;
     run("kubectl wait --for=delete pod -l controller=foo-sample --timeout=60s").await;

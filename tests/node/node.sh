@@ -243,10 +243,12 @@ inside() {
   local image
   for image in "${images[@]}"; do ctr -n k8s.io images import "$image" >>log/import.log 2>&1; done
   eventually "the API server is ready" serves
-  start kube-controller-manager --kubeconfig controllers.kubeconfig --leader-elect=false \
+  # The node should be what limits a hundred Foos, not these two.
+  local client=(--leader-elect=false --kube-api-qps 1000 --kube-api-burst 1000)
+  start kube-controller-manager --kubeconfig controllers.kubeconfig "${client[@]}" \
     --use-service-account-credentials --service-account-private-key-file service-accounts.key \
     --root-ca-file pki/apiserver.crt --flex-volume-plugin-dir "$NODE/volume-plugins"
-  start kube-scheduler --kubeconfig scheduler.kubeconfig --leader-elect=false
+  start kube-scheduler --kubeconfig scheduler.kubeconfig "${client[@]}"
   kubectl create clusterrolebinding proxy --clusterrole system:node-proxier --user system:kube-proxy >/dev/null
   start kube-proxy --config kube-proxy.yaml
   kubelet_for_ever &
