@@ -432,6 +432,9 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
     assert!(pods.iter().all(|pod| pod.ready), "{pods:?}");
     let leader = installation.leader(None).await;
     leader.logs("working").await;
+    let service = format!("/api/v1/namespaces/{NAMESPACE}/services/foo-controller-metrics:http");
+    let metrics = run(&format!("kubectl get --raw {service}/proxy/metrics")).await;
+    assert!(metrics.contains("\n# TYPE "), "{metrics}");
     // Idle for a while, renewals and probes aside.
     sleep(Duration::from_secs(5)).await;
     for pod in pods {

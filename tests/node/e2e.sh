@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# e2e.sh [IMAGE.tar [PREVIOUS.tar]]: the tests of tests/node.rs, on a real node (node.sh). IMAGE is the image under test, a
-# docker or OCI archive; without one, the static release binary alone is packed, as Nix would. PREVIOUS is what is upgraded
-# from; without one, the image under test by another name. Takes root and the packages that .ci/run names.
+# e2e.sh [IMAGE]: the tests of tests/node.rs, on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive;
+# without one, the static release binary is packed, alone, as Nix does. Takes root and the packages that .ci/run names.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -25,14 +24,13 @@ pack() { # program, image, user
 
 version=$(sed -nE 's/^version = "(.*)"/\1/p;T;q' Cargo.toml)
 if [ -n "${1:-}" ]; then
-  cp "$1" "$NODE/images/under-test.tar"
+  gzip --decompress --force --stdout "$1" >"$NODE/images/under-test.tar" # or a copy of what is not compressed
 else
   target=$(rustc -vV | sed -n 's/^host: //p')
   RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --bin foo-controller --target "$target"
   binary=${CARGO_TARGET_DIR:-target}/$target/release/foo-controller
   pack "$binary" "foo-controller:$version" 65532:65532 >"$NODE/images/under-test.tar"
 fi
-[ -z "${2:-}" ] || cp "$2" "$NODE/images/previous.tar"
 gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
 pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 
