@@ -773,7 +773,10 @@ async fn production_refuses_a_deposed_pods_write() {
         let patched = deployments
             .patch("foo-sample", &PatchParams::default(), &patch)
             .await;
-        patched.map(drop).map_err(|error| error.to_string())
+        patched.map(drop).map_err(|error| match error {
+            kube::Error::Api(status) => status.message,
+            other => other.to_string(),
+        })
     };
     let old = installation.leader(None).await;
     write(&old).await.unwrap();
