@@ -10,7 +10,7 @@
 # What this node is not: it enforces no NetworkPolicy, has no DNS, and pulls no image.
 set -euo pipefail
 
-name=node-1
+name="node-1"
 address=10.231.0.1 port=6443 # the API server's usual one, which components/networkpolicy lets out
 pods=10.244.0.0/24 services=10.96.0.0/16
 server=https://$address:$port
@@ -39,6 +39,7 @@ host() {
   done
 
   mapfile -t ours < <(cgroups)
+  box=''
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
@@ -55,14 +56,20 @@ host() {
     exec setpriv --pdeathsig KILL -- unshare --net --mount --pid --uts --ipc --cgroup --fork --kill-child \
       --propagation private -- "$0" --inside "$@"
   ) &
-  wait $!
+  box=$!
+  local status=0
+  wait $box || status=$?
+  box=
+  exit $status
 }
 
 clean_up() {
   local status=$? left
   trap '' INT TERM HUP
-  kill -KILL %1 2>/dev/null || true # unshare, and by --kill-child the node's first process
-  wait
+  if [ -n "$box" ]; then
+    kill -KILL "$box" # which is unshare, and by --kill-child it takes the node's first process along
+    wait "$box" || true
+  fi
   for _ in $(seq 100); do
     left=0
     for group in "${ours[@]}"; do
