@@ -218,18 +218,7 @@ async fn a_foos_life_is_traced() {
 
     assert_eq!(controller.stop().await, 0);
     let received = collector.received();
-    for trace in received.reconciles("life") {
-        assert_eq!(trace.roots().count(), 1, "{trace}");
-        assert_eq!(trace.orphans().count(), 0, "{trace}");
-        assert!(
-            !decisions(&trace).is_empty() || trace.roots().all(|root| root.error().is_some()),
-            "{trace}"
-        );
-        for request in requests(&trace) {
-            assert!(!request.name.contains("life"), "no object's name: {trace}");
-            assert_eq!(trace.logs_in(request).count(), 0, "{trace}");
-        }
-    }
+    received.reconciles("life").iter().for_each(is_whole);
     let said = |received: &Received| {
         let mut logs = received.logs.iter();
         logs.find(|log| log.body == "stopped").map(drop)
@@ -277,6 +266,18 @@ fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
         ("k8s.node.name", "node-1"),
     ] {
         assert_eq!(root.origin.resource[attribute], expected, "{attribute}");
+    }
+}
+
+/// One root, a parent for every span, and nobody's name in a request's.
+fn is_whole(trace: &Trace<'_>) {
+    assert_eq!(trace.roots().count(), 1, "{trace}");
+    assert_eq!(trace.orphans().count(), 0, "{trace}");
+    let failed = trace.roots().all(|root| root.error().is_some());
+    assert!(failed || !decisions(trace).is_empty(), "{trace}");
+    for request in requests(trace) {
+        assert!(!request.name.contains("life"), "{trace}");
+        assert_eq!(trace.logs_in(request).count(), 0, "{trace}");
     }
 }
 
@@ -557,6 +558,30 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
     collector.wait_for("a trace", traced("after")).await;
     let told = controller.logged("cannot export");
     assert!(told <= 3, "{}", controller.log());
+}
+
+/// What the queue has no room for is dropped, counted and told; the work does not wait for room.
+#[tokio::test]
+async fn what_is_dropped_is_counted() {
+    let (cluster, collector) = tokio::join!(shared(), Collector::start());
+    let namespace = cluster.namespace("drops").await;
+    let silent = Mock::start(Behaviour::Silent).await;
+    let controller = controller(cluster, &namespace, &silent.endpoint(), |command| {
+        command
+            .env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", collector.endpoint())
+            .env("OTEL_LOGS_EXPORTER", "none")
+            .env("OTEL_BSP_MAX_QUEUE_SIZE", "1");
+    });
+    let names = foos::names("drop", 20);
+    foos::create(&cluster.client().await, &namespace, &names).await;
+    foos::converged(&cluster.client().await, &namespace, &names).await;
+    let dropped = |received: &Received| {
+        let processed = received.metric("otel.sdk.processor.span.processed")?;
+        let point = processed.point(&[("error.type", "queue_full")])?;
+        (point.value > 20.0).then_some(())
+    };
+    collector.wait_for("spans that were dropped", dropped).await;
+    assert_eq!(controller.logged("the collector is too slow"), 1);
 }
 
 /// SIGHUP takes over a changed `log.level`, and a configuration that is wrong changes nothing.

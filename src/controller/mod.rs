@@ -236,6 +236,7 @@ impl Controller {
             foos = foos.len(),
             deployments = deployments.len(),
             workers = self.config.workers,
+            resync = ?self.config.resync,
             "working"
         );
         let first_looks = FirstLooks::default();

@@ -32,7 +32,7 @@ use opentelemetry_sdk::{
     trace::SdkTracerProvider,
 };
 use tokio::{task::spawn_blocking, time::timeout};
-use tracing::{Level, Metadata, warn};
+use tracing::{Level, Metadata, info, warn};
 use tracing_subscriber::{Layer as _, filter::filter_fn};
 
 use self::{env::Env, otlp::Exporters};
@@ -129,6 +129,9 @@ impl Telemetry {
         }
         let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
         let level = log::start(&config.log, before, bridge);
+        if exports {
+            info!("exporting {}", exporters.told.join(", "));
+        }
         Ok(Self {
             metrics,
             level,

@@ -29,6 +29,8 @@ pub(super) struct Exporters {
     pub traces: Option<SpanExporter>,
     pub logs: Option<LogExporter>,
     pub metrics: Option<MetricExporter>,
+    /// Where they go, for the log: `traces to http://...`.
+    pub told: Vec<String>,
 }
 
 impl Exporters {
@@ -51,6 +53,7 @@ impl Exporters {
         let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
         env.check_all(&signals)?;
         for (signal, endpoint) in wanted {
+            exporters.told.push(format!("{signal} to {endpoint}"));
             let channel = channel(env, signal, endpoint)?;
             match signal {
                 Signal::Traces => {
