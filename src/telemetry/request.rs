@@ -234,7 +234,11 @@ fn shape(path: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::panic,
+        reason = "a test fails by panicking"
+    )]
 
     use opentelemetry::trace::{SpanKind, Status, TracerProvider as _};
     use opentelemetry_sdk::{
