@@ -1,7 +1,8 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test e2e lint audit fmt generate run image nix-check
+.PHONY: help demo test e2e bench lint audit fmt generate run image nix-check
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -45,6 +46,13 @@ image: ## the image, by nix, into the cache folder, for tests
 
 nix-check: ## what flake.nix builds, built for real
 	tests/nix/check.sh
+
+bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
+	tests/cluster/build.sh
+	cargo build --locked --release
+	cargo build --locked --profile bench --example cluster --example bench
+	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
+	$(TARGET)/release/examples/bench $(ARGS)
 
 $(DENY)/bin/cargo-deny:
 	cargo install --locked cargo-deny --version 0.20.2 --root $(DENY)
