@@ -1,10 +1,11 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test lint audit fmt generate run
+.PHONY: help demo test e2e bench lint audit fmt generate run image nix-check
 
 help: ## this list
-	@grep -E '^[a-z]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
@@ -14,7 +15,11 @@ test: ## every check and every test
 	$(MAKE) lint
 	tests/cluster/build.sh
 	tests/collector/build.sh
+	tests/tools/build.sh manifests
 	cargo test --locked
+
+e2e: ## what deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
+	tests/node/e2e.sh $(IMAGE)
 
 lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
@@ -35,6 +40,19 @@ generate: ## write the CRD, the dashboard and the list of metrics
 
 run: ## the controller, against the current kubectl context
 	cargo run --locked -- run --leader-election=false
+
+image: ## the image, by nix, into the cache folder, for tests
+	tests/nix/image.sh
+
+nix-check: ## what flake.nix builds, built for real
+	tests/nix/check.sh
+
+bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
+	tests/cluster/build.sh
+	cargo build --locked --release
+	cargo build --locked --profile bench --example cluster --example bench
+	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
+	$(TARGET)/release/examples/bench $(ARGS)
 
 $(DENY)/bin/cargo-deny:
 	cargo install --locked cargo-deny --version 0.20.2 --root $(DENY)

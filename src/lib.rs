@@ -84,7 +84,7 @@ pub async fn run(
         kube,
         settings: config.leader_election,
         identity,
-        metrics: metrics.clone(),
+        metrics,
     };
     let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {

@@ -11,8 +11,9 @@ mod controller;
 use std::{
     collections::BTreeSet,
     fs,
+    io::Write as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -103,28 +104,32 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The base with the component `namespaced`, by an overlay as anybody would write it.
-fn namespaced() -> TempDir {
+/// A folder of `deploy/` with one of its components, by an overlay as anybody would write it.
+fn overlay(base: &str, component: &str) -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
     // Kustomize takes no absolute path.
     let deploy = format!("{}..{}/deploy", "../".repeat(depth - 1), root().display());
     let kustomization = json!({
-        "resources": [format!("{deploy}/base")],
-        "components": [format!("{deploy}/components/namespaced")],
+        "resources": [format!("{deploy}/{base}")],
+        "components": [format!("{deploy}/components/{component}")],
     });
     let file = overlay.path().join("kustomization.yaml");
     fs::write(file, kustomization.to_string()).unwrap();
     overlay
 }
 
-/// The shared server with the CRD and [`namespaced`], whose two namespaces are there.
+fn namespaced() -> TempDir {
+    overlay("base", "namespaced")
+}
+
+/// The shared server with the CRD and [`namespaced`]; the namespaces that components name are there.
 async fn installed() -> &'static Cluster {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let install = async || {
         shared().install_crd().await;
-        for team in ["team-a", "team-b"] {
-            let create = ["create", "namespace", team];
+        for name in ["team-a", "team-b", "observability"] {
+            let create = ["create", "namespace", name, "--save-config"];
             shared().kubectl(&create).await.success();
         }
         let overlay = namespaced();
@@ -193,6 +198,7 @@ impl Objects {
                 Some("metadata.name") => "foo-controller-x",
                 Some("metadata.uid") => "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80",
                 Some("metadata.namespace") => NAMESPACE,
+                Some("spec.nodeName") => "node-1",
                 Some(other) => panic!("{other}"),
             };
             command.env(variable["name"].as_str().unwrap(), value);
@@ -222,7 +228,10 @@ async fn every_kustomization_is_taken() {
         ("deploy", r#"level = "info"  # "#),
         ("deploy/base", r#"level = "info"  # "#),
         ("deploy/overlays/dev", r#"level = "debug"  # "#),
-        ("deploy/overlays/production", r#"level = "info"  # "#),
+        (
+            "deploy/overlays/production",
+            r#"endpoint = "http://otel-collector.observability:4317"  # "#,
+        ),
         (mine, r#"namespaces = ["team-a", "team-b"]  # "#),
     ] {
         let objects = objects(kustomization).await;
@@ -242,6 +251,199 @@ async fn every_kustomization_is_taken() {
         let config = objects.config();
         assert!(config.contains(said), "{kustomization}: {config}");
     }
+    let tried = overlay("overlays/production", "collector");
+    objects(tried.path().to_str().unwrap()).await;
+}
+
+/// kubeconform and kube-score, which Go builds the first time.
+fn tools() -> PathBuf {
+    let build = root().join("tests/tools/build.sh");
+    let output = Command::new(build).arg("manifests").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).unwrap().trim_end().into()
+}
+
+/// Runs a program with `input` to read; its output, and whether it succeeded.
+fn pipe(command: &mut Command, input: &str) -> (String, bool) {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    (text, output.status.success())
+}
+
+/// What `deploy/` can be made into, as YAML: as it is, its overlays, and the base with each component.
+async fn renderings() -> Vec<(String, String)> {
+    let mut renderings = Vec::new();
+    let mut render = async |name: String, path: &Path| {
+        let kustomize = ["kustomize", path.to_str().unwrap()];
+        let yaml = shared().kubectl(&kustomize).await.success();
+        renderings.push((name, yaml));
+    };
+    let deploy = root().join("deploy");
+    render("deploy".into(), &deploy).await;
+    for name in folders(&deploy.join("overlays")) {
+        render(name.clone(), &deploy.join("overlays").join(name)).await;
+    }
+    for name in folders(&deploy.join("components")) {
+        let overlay = overlay("base", &name);
+        render(name, overlay.path()).await;
+    }
+    renderings
+}
+
+/// The names of the folders in this one.
+fn folders(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    names.collect()
+}
+
+/// Makes what the server says of its objects, Foos among them, into a JSON schema for each of these kinds (apiVersion and kind),
+/// in which no unknown field is allowed.
+async fn schemas(kinds: &BTreeSet<(String, String)>, folder: &Path) {
+    let get = async |path: &str| -> Value {
+        let got = installed().await.kubectl(&["get", "--raw", path]).await;
+        serde_json::from_str(&got.success()).unwrap()
+    };
+    let index = get("/openapi/v3").await;
+    for (version, kind) in kinds {
+        let (group, number) = version.split_once('/').unwrap_or(("", version));
+        let api = if group.is_empty() { "api" } else { "apis" };
+        let path = &index["paths"][format!("{api}/{version}")]["serverRelativeURL"];
+        let mut document = get(path.as_str().unwrap()).await;
+        let schemas = document["components"]["schemas"].as_object_mut().unwrap();
+        let of_kind = json!({"group": group, "version": number, "kind": kind});
+        let is_kind = |schema: &Value| {
+            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+            kinds.is_some_and(|kinds| kinds.contains(&of_kind))
+        };
+        let name = schemas.iter().find(|(_, schema)| is_kind(schema));
+        let name = name.unwrap().0.clone();
+        schemas.values_mut().for_each(close);
+        document["$ref"] = format!("#/components/schemas/{name}").into();
+        let file = format!("{kind}-{}.json", version.replace('/', "-")).to_lowercase();
+        fs::write(folder.join(file), document.to_string()).unwrap();
+    }
+}
+
+/// Refuses unknown fields, in this schema and those within.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(close);
+            let open = [
+                "additionalProperties",
+                "x-kubernetes-preserve-unknown-fields",
+            ];
+            let closed = fields.get("properties").is_some_and(Value::is_object)
+                && fields.get("type").is_some_and(|of| of == "object")
+                && !open.iter().any(|key| fields.contains_key(*key));
+            if closed {
+                fields.insert("additionalProperties".into(), false.into());
+            }
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(close),
+        _ => {}
+    }
+}
+
+/// Kinds of the Prometheus Operator, which this server does not know.
+const ELSEWHERE: &str = "PodMonitor,PrometheusRule";
+
+/// kubeconform finds nothing wrong, and does find a field that is misspelt.
+#[tokio::test]
+async fn every_rendering_conforms_to_the_servers_schemas() {
+    let foo = fs::read_to_string(root().join("config/samples/foo.yaml")).unwrap();
+    let mut renderings = renderings().await;
+    renderings.push(("config/samples/foo.yaml".into(), foo));
+    let mut kinds = BTreeSet::new();
+    for (_, yaml) in &renderings {
+        let objects = yaml.split("\n---\n").map(|object| {
+            let field = |key| {
+                let mut values = object.lines().filter_map(|line| line.strip_prefix(key));
+                values.next().unwrap().to_owned()
+            };
+            (field("apiVersion: "), field("kind: "))
+        });
+        kinds.extend(objects);
+    }
+    kinds.retain(|(_, kind)| !ELSEWHERE.split(',').any(|other| other == kind));
+    let folder = tempfile::tempdir().unwrap();
+    schemas(&kinds, folder.path()).await;
+    let tool = tools().join("kubeconform");
+    let conforms = |yaml: &str| {
+        let mut command = Command::new(&tool);
+        let core = "{{.ResourceKind}}-{{.ResourceAPIVersion}}.json";
+        let others = "{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json";
+        for name in [others, core] {
+            let location = format!("{}/{name}", folder.path().display());
+            command.args(["-schema-location", &location]);
+        }
+        pipe(
+            command.args(["-strict", "-summary", "-skip", ELSEWHERE]),
+            yaml,
+        )
+    };
+    for (name, yaml) in &renderings {
+        let (said, fine) = conforms(yaml);
+        assert!(fine, "{name}: {said}");
+        let misspelt = yaml.replacen("\n  replicas: ", "\n  replica: ", 1);
+        let (said, fine) = conforms(&misspelt);
+        assert!(!fine && said.contains("replica"), "{name}: {said}");
+    }
+}
+
+/// What kube-score says against it, and why it stays so.
+const EXPLAINED: [(&str, &str); 6] = [
+    (
+        "CPU limit is not set",
+        "throttled, a leader may miss the renewal of its Lease",
+    ),
+    (
+        "Ephemeral Storage limit is not set",
+        "the root is read-only; only the log grows, which the kubelet rotates",
+    ),
+    ("Ephemeral Storage request is not set", "as above"),
+    (
+        "ImagePullPolicy is not set to Always",
+        "a release's tag never moves, and a pod can start while the registry is away",
+    ),
+    (
+        "The pod does not have a matching NetworkPolicy",
+        "components/networkpolicy, where a plugin enforces it; the collector is for trying",
+    ),
+    (
+        "Deployment few replicas",
+        "overlays/dev and the collector are for trying",
+    ),
+];
+
+/// kube-score says nothing that is not explained, and every explanation is of use.
+#[tokio::test]
+async fn every_rendering_scores() {
+    let tool = tools().join("kube-score");
+    let mut found = BTreeSet::new();
+    for (_, yaml) in renderings().await {
+        let mut command = Command::new(&tool);
+        let (said, _) = pipe(command.args(["score", "--output-format=json", "-"]), &yaml);
+        let objects: Vec<Value> = serde_json::from_str(&said).unwrap();
+        let checks = objects
+            .iter()
+            .flat_map(|object| object["checks"].as_array().unwrap());
+        let findings = checks.filter(|check| check["skipped"] == false && check["grade"] != 10);
+        let comments = findings.flat_map(|check| check["comments"].as_array().unwrap().clone());
+        found.extend(comments.map(|comment| comment["summary"].as_str().unwrap().to_owned()));
+    }
+    let explained: BTreeSet<_> = EXPLAINED.map(|(finding, _)| finding.to_owned()).into();
+    assert_eq!(found, explained);
 }
 
 /// What kustomize does not carry over from one place to another, or carries over wrongly.
@@ -322,6 +524,9 @@ async fn names_and_numbers_agree() {
     for selector in selectors {
         assert_eq!(selector["matchLabels"], *labels);
     }
+    let metrics = &objects.one("Service")["spec"];
+    assert_eq!(metrics["selector"], *labels);
+    assert_eq!(metrics["ports"][0]["targetPort"], "http");
 
     // Numbers.
     let container = objects.container();

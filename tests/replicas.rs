@@ -14,15 +14,12 @@ mod foos;
 mod gateway;
 mod invariants;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
-use foos::{audited_alone, foo};
+use foos::{audited_alone, delays, foo, longest};
 use gateway::{Gateway, Mode};
 use invariants::{Election, Report, version};
 use k8s_openapi::{
@@ -406,32 +403,6 @@ impl Load {
         self.stop.send(()).unwrap();
         self.task.await.unwrap()
     }
-}
-
-/// From the answer to each Foo's creation to the creation of its Deployment, with the time of the former.
-fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
-    let created = |resource: &'static str| {
-        log.iter().filter(move |event| {
-            event.resource == resource && event.verb == "create" && event.code == 201
-        })
-    };
-    let deployments: HashMap<&str, Timestamp> = created("deployments")
-        .map(|event| (foos::subject(event), event.reached.0))
-        .collect();
-    let delay = |event: &AuditEvent| {
-        // It may have been created by a leader that died before the answer came.
-        let deployed = deployments.get(foos::subject(event))?;
-        let answered = event.reached.0;
-        let delay = deployed.duration_since(answered).try_into();
-        Some((answered, delay.unwrap_or_default()))
-    };
-    created("foos").filter_map(delay).collect()
-}
-
-/// The longest delay of a Foo that came in this time.
-fn longest(delays: &[(Timestamp, Duration)], (from, to): (Timestamp, Timestamp)) -> Duration {
-    let within = delays.iter().filter(|(at, _)| (from..to).contains(at));
-    within.map(|(_, delay)| *delay).max().unwrap()
 }
 
 /// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.

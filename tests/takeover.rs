@@ -73,7 +73,7 @@ impl Replica {
         };
         let task = tokio::spawn(async move {
             run(election, sender, Pulse::default(), async {
-                drop(stopped.await)
+                drop(stopped.await);
             })
             .await
             .unwrap();

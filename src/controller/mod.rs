@@ -12,6 +12,7 @@ mod events;
 mod fixtures;
 mod instruments;
 mod key;
+mod looks;
 pub mod queue;
 mod reconcile;
 mod repeats;
@@ -21,16 +22,10 @@ mod tests;
 pub mod view;
 mod watch;
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 use kube::Client;
-use parking_lot::Mutex;
 use tokio::{
     sync::watch as channel,
     task::JoinSet,
@@ -42,6 +37,7 @@ use self::{
     cache::{Cache, Change},
     events::Events,
     instruments::Instruments,
+    looks::FirstLooks,
     queue::{Lane, Queue, Taken},
     reconcile::Reconciler,
     repeats::Repeats,
@@ -68,9 +64,6 @@ const RECONCILE: Duration = Duration::from_mins(2);
 
 /// How long the events of the last work may take on the way out.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
-
-/// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
-const RESYNC_STEPS: u32 = 32;
 
 /// The controller, before it runs.
 pub struct Controller {
@@ -236,18 +229,13 @@ impl Controller {
             foos = foos.len(),
             deployments = deployments.len(),
             workers = self.config.workers,
+            resync = ?self.config.resync,
             "working"
         );
         let first_looks = FirstLooks::default();
-        for (key, lane) in at_first(foos) {
-            if lane == Lane::Background {
-                first_looks.lock().insert(key.clone());
-            }
-            queue.add(key, lane);
-        }
         let worker = Worker {
             queue: queue.clone(),
-            first_looks,
+            first_looks: Arc::clone(&first_looks),
             instruments: self.instruments.clone(),
             repeats: Arc::clone(&self.reconciler.repeats),
         };
@@ -259,7 +247,16 @@ impl Controller {
                 async move { reconciler.reconcile(&key).await }
             }));
         }
-        work.spawn(resync(queue.clone(), Arc::clone(foos), self.config.resync));
+        work.spawn({
+            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.reconciler));
+            let period = self.config.resync;
+            async move {
+                let is_settled = |key: &Key| reconciler.is_settled(key);
+                looks::first(&queue, &reconciler.foos, is_settled, &first_looks).await;
+                looks::resync(&queue, &reconciler.foos, is_settled, period).await;
+            }
+        });
+        work.spawn(Arc::clone(&self.reconciler.repeats).sum_up());
         let ended = tokio::select! {
             () = stop => Ended::Stopped,
             () = lost(term, id) => Ended::Lost,
@@ -296,22 +293,6 @@ fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     } else {
         unique.into_iter().collect()
     }
-}
-
-/// What a new leader looks at: everything, and at once what came while nobody led, the oldest first.
-fn at_first(foos: &Cache<Foo>) -> Vec<(Key, Lane)> {
-    let look = |key: Key| {
-        let foo = foos.get(&key)?;
-        let seen = foo.view.status.observed_generation == Some(foo.view.generation);
-        let lane = if seen { Lane::Background } else { Lane::Change };
-        Some((foo.version, key, lane))
-    };
-    let mut looks: Vec<_> = foos.keys().into_iter().filter_map(look).collect();
-    looks.sort_unstable_by_key(|(version, ..)| *version);
-    looks
-        .into_iter()
-        .map(|(_, key, lane)| (key, lane))
-        .collect()
 }
 
 /// Which Foos a change wakes.
@@ -360,9 +341,6 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
     counts_alone && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
 }
 
-/// Keys that a new leader has not looked at yet: what tells its first look from a resync.
-type FirstLooks = Arc<Mutex<HashSet<Key>>>;
-
 /// What a worker works with.
 #[derive(Clone)]
 struct Worker {
@@ -388,7 +366,6 @@ impl Worker {
                     .ended(&result, taken.waited(), begun.elapsed());
                 settle(taken, result, &self.repeats);
             });
-            self.repeats.sum_up();
         }
     }
 }
@@ -434,22 +411,6 @@ fn settle(taken: Taken<Key>, result: Result<(), Error>, repeats: &Repeats) {
                 warn!(%foo, reason = error.reason(), attempt, ?delay, "{error}; trying again");
             } else {
                 debug!(%foo, attempt, ?delay, "{error}; trying again");
-            }
-        }
-    }
-}
-
-/// Row Q4: every Foo once in each period, a few at a time.
-async fn resync(queue: Queue<Key>, foos: Arc<Cache<Foo>>, period: Duration) {
-    let step = period / RESYNC_STEPS;
-    loop {
-        let begun = Instant::now();
-        let mut keys = foos.keys().into_iter();
-        let portion = keys.len().div_ceil(RESYNC_STEPS as usize);
-        for number in 1..=RESYNC_STEPS {
-            tokio::time::sleep_until(begun + step * number).await;
-            for key in keys.by_ref().take(portion) {
-                queue.add(key, Lane::Background);
             }
         }
     }

@@ -48,6 +48,14 @@ pub struct Reconciler {
     pub repeats: Arc<Repeats>,
 }
 
+/// What a Foo's Deployment needs.
+enum Need<'a> {
+    Nothing(Deployed),
+    Create(Desired<'a>),
+    /// The strategic merge patch that puts this Deployment right.
+    Patch(Key, Value),
+}
+
 impl Reconciler {
     /// Brings the Foo's Deployment, and then its status, to what they should be. Without anything to
     /// change, no request is sent (invariant I6).
@@ -76,67 +84,117 @@ impl Reconciler {
         }
     }
 
+    /// Whether [`reconcile`](Self::reconcile) would find nothing to do: the same questions, for the caches alone.
+    #[must_use]
+    pub fn is_settled(&self, key: &Key) -> bool {
+        let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
+            return true;
+        };
+        let result = match self.compare(key, &foo.view) {
+            Ok(Need::Nothing(deployed))
+                if self.predecessors(key, &foo.view, &deployed).is_empty() =>
+            {
+                Ok(deployed)
+            }
+            Ok(_) => return false,
+            Err(error) => Err(error),
+        };
+        let status = status::of(&foo.view, result.as_ref(), Timestamp::now());
+        status.is_none_or(|status| status == foo.view.status)
+    }
+
     /// The Deployment, and none of the Foo's beside it.
     async fn deploy(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
-        let mut deployed = self.apply(key, foo).await?;
-        if status::is_complete(&deployed.view) {
-            deployed.changed |= self.retire_predecessors(key, foo, &deployed.key).await?;
+        let mut deployed = match self.compare(key, foo)? {
+            Need::Nothing(deployed) => deployed,
+            Need::Create(desired) => {
+                trace::decided("create");
+                let view = self.create(key, &desired).await?;
+                Deployed {
+                    key: desired.key,
+                    view,
+                    changed: true,
+                }
+            }
+            Need::Patch(deployment, patch) => {
+                trace::decided("patch");
+                let view = self.patch(key, &deployment, &patch).await?;
+                Deployed {
+                    key: deployment,
+                    view,
+                    changed: true,
+                }
+            }
+        };
+        for old in self.predecessors(key, foo, &deployed) {
+            trace::decided("retire");
+            self.retire(key, old).await?;
+            deployed.changed = true;
         }
         Ok(deployed)
     }
 
-    /// Creates the Deployment, puts it right, or leaves it as it is (rows R1, R3, R4 and R6).
-    async fn apply(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
+    /// What the Deployment needs: to be created, to be put right, or nothing (rows R1, R3, R4 and R6).
+    fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Need<'a>, Error> {
         let desired = Desired::of(key, foo, &self.image)?;
-        let (view, changed) = match self.deployments.get(&desired.key) {
-            None => {
-                trace::decided("create");
-                (self.create(key, &desired).await?, true)
-            }
-            Some(actual) => match desired.difference(&actual)? {
-                None => (actual.view, false),
-                Some(patch) => {
-                    trace::decided("patch");
-                    (self.patch(key, &desired.key, &patch).await?, true)
-                }
-            },
+        let Some(actual) = self.deployments.get(&desired.key) else {
+            return Ok(Need::Create(desired));
         };
-        Ok(Deployed {
-            key: desired.key,
-            view,
-            changed,
+        Ok(match desired.difference(&actual)? {
+            Some(patch) => Need::Patch(desired.key, patch),
+            None => Need::Nothing(Deployed {
+                key: desired.key,
+                view: actual.view,
+                changed: false,
+            }),
         })
     }
 
-    /// Deletes what the Foo had under an earlier name, once the new one is available (row R11); true if
-    /// there was anything.
-    async fn retire_predecessors(&self, key: &Key, foo: &Foo, new: &Key) -> Result<bool, Error> {
-        let mut retired = false;
-        for old in self.deployments.referring(key) {
-            let Some(actual) = self.deployments.get(&old) else {
-                continue;
-            };
-            let owner = actual.view.owner.as_ref();
-            let ours = owner.is_some_and(|owner| owner.uid == foo.uid);
-            if old == *new || actual.view.deleting || !ours {
-                continue;
-            }
-            trace::decided("retire");
-            let preconditions = Preconditions {
-                uid: Some(actual.view.uid.to_string()),
-                resource_version: Some(actual.version.to_string()),
-            };
-            let params = DeleteParams {
-                preconditions: Some(preconditions),
-                ..DeleteParams::background()
-            };
-            self.api::<Deployment>(&old)
-                .delete(old.name(), &params)
-                .await?;
-            info!(foo = %key, deployment = %old, "deleted the Deployment of the Foo's earlier spec.deploymentName");
-            retired = true;
+    /// What the Foo had under an earlier name, once the new one is available (row R11).
+    fn predecessors(
+        &self,
+        key: &Key,
+        foo: &Foo,
+        new: &Deployed,
+    ) -> Vec<(Key, Snapshot<Deployment>)> {
+        if !status::is_complete(&new.view) {
+            return Vec::new();
         }
-        Ok(retired)
+        let others = self
+            .deployments
+            .referring(key)
+            .into_iter()
+            .filter(|old| *old != new.key);
+        let there = others.filter_map(|old| self.deployments.get(&old).map(|actual| (old, actual)));
+        let ours = |actual: &Deployment| {
+            actual
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.uid == foo.uid)
+        };
+        there
+            .filter(|(_, actual)| !actual.view.deleting && ours(&actual.view))
+            .collect()
+    }
+
+    async fn retire(
+        &self,
+        foo: &Key,
+        (key, actual): (Key, Snapshot<Deployment>),
+    ) -> Result<(), Error> {
+        let preconditions = Preconditions {
+            uid: Some(actual.view.uid.to_string()),
+            resource_version: Some(actual.version.to_string()),
+        };
+        let params = DeleteParams {
+            preconditions: Some(preconditions),
+            ..DeleteParams::background()
+        };
+        self.api::<Deployment>(&key)
+            .delete(key.name(), &params)
+            .await?;
+        info!(%foo, deployment = %key, "deleted the Deployment of the Foo's earlier spec.deploymentName");
+        Ok(())
     }
 
     /// Writes the status where it says something new, and an event where something was done or went
@@ -258,5 +316,67 @@ fn by_us() -> PostParams {
     PostParams {
         field_manager: Some(MANAGER.to_owned()),
         ..PostParams::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::controller::fixtures::{deployment, foo, object};
+
+    /// Row Q4: what a resync leaves alone is what reconcile would leave alone.
+    #[tokio::test]
+    async fn settled_is_what_needs_nothing() {
+        let told = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
+            let (mut foo, mut deployment) = (foo(), deployment());
+            let deployed = Deployed {
+                key: deployment.key.clone(),
+                view: deployment.view.clone().into(),
+                changed: false,
+            };
+            foo.view.status = status::of(&foo.view, Ok(&deployed), Timestamp::now()).unwrap();
+            change(&mut foo, &mut deployment);
+            reconciler(foo, deployment)
+        };
+        let key = &foo().key;
+        assert!(told(&|_, _| {}).is_settled(key));
+        assert!(told(&|foo, _| foo.view.deleting = true).is_settled(key));
+        assert!(!told(&|foo, _| foo.view.status = FooStatus::default()).is_settled(key));
+        assert!(!told(&|_, deployment| deployment.view.replicas = 5).is_settled(key));
+        assert!(!told(&|_, deployment| deployment.view.progress.available = 1).is_settled(key));
+        assert!(!told(&|_, deployment| deployment.view.owner = None).is_settled(key));
+        assert!(!told(&|_, deployment| deployment.key = key.sibling("other")).is_settled(key));
+
+        let two = told(&|_, _| {});
+        let mut old = deployment();
+        old.key = key.sibling("old");
+        two.deployments.apply(0, old);
+        assert!(!two.is_settled(key), "there is a predecessor");
+
+        let gone: Object<Foo> =
+            object("metadata: {name: gone, namespace: default, uid: u, resourceVersion: '1'}");
+        assert!(two.is_settled(&gone.key));
+    }
+
+    fn reconciler(foo: Object<Foo>, deployment: Object<Deployment>) -> Reconciler {
+        let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let client = Client::new(nobody, "default");
+        let reconciler = Reconciler {
+            client: client.clone(),
+            foos: Arc::new(Cache::new(&[None])),
+            deployments: Arc::new(Cache::new(&[None])),
+            image: "nginx:latest".into(),
+            events: Events::new(client, "test".into()).0,
+            repeats: Arc::default(),
+        };
+        reconciler.foos.apply(0, foo);
+        reconciler.deployments.apply(0, deployment);
+        reconciler
     }
 }

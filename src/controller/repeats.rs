@@ -3,10 +3,10 @@
 //! Of each cause, [`TOLD`] lines go out in one [`PERIOD`]; the rest is counted, and the count is told when the
 //! period is over. A cause is an error's text without what differs from object to object.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::error::Error;
@@ -44,8 +44,15 @@ impl Repeats {
         of_late.times <= TOLD
     }
 
-    /// Tells what was counted in periods that are over. To be called now and then.
-    pub fn sum_up(&self) {
+    /// Tells what is counted when its period is over; for ever.
+    pub async fn sum_up(self: Arc<Self>) {
+        loop {
+            sleep(PERIOD).await;
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
         let now = Instant::now();
         let mut over = Vec::new();
         self.0.lock().retain(|text, cause| {
@@ -91,7 +98,7 @@ mod tests {
                 .filter(|number| repeats.is_news(&quota(*number)))
                 .count();
             advance(Duration::from_secs(1)).await;
-            repeats.sum_up();
+            repeats.tell();
         }
         assert_eq!(told, 10);
         assert!(repeats.is_news(&quota(0)), "the next period has its own");

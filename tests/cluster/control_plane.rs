@@ -28,7 +28,15 @@ use crate::{
 };
 
 const APISERVER: &str = "kube-apiserver";
-const USERS: [&str; 4] = ["admin", "replica-1", "replica-2", "replica-3"];
+const USERS: [&str; 7] = [
+    "admin",
+    "replica-1",
+    "replica-2",
+    "replica-3",
+    "bench-1",
+    "bench-2",
+    "bench-load",
+];
 const START_DEADLINE: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(20);
 

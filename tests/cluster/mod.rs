@@ -8,7 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
-mod audit;
+pub mod audit;
 mod ready;
 
 use std::{

@@ -7,13 +7,16 @@
 )]
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
 use foo_controller::api::{Foo, FooSpec};
 use futures::StreamExt as _;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Event};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Event},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams, PostParams},
@@ -202,4 +205,30 @@ pub fn tries_allowed(requests: &[&AuditEvent]) -> usize {
         .unwrap()
         .ilog2();
     usize::try_from(doubled).unwrap() + 2
+}
+
+/// From the answer to each Foo's creation to the creation of its Deployment, with the time of the former.
+pub fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
+    let created = |resource: &'static str| {
+        log.iter().filter(move |event| {
+            event.resource == resource && event.verb == "create" && event.code == 201
+        })
+    };
+    let deployments: HashMap<&str, Timestamp> = created("deployments")
+        .map(|event| (subject(event), event.reached.0))
+        .collect();
+    let delay = |event: &AuditEvent| {
+        // It may have been created by a leader that died before the answer came.
+        let deployed = deployments.get(subject(event))?;
+        let answered = event.reached.0;
+        let delay = deployed.duration_since(answered).try_into();
+        Some((answered, delay.unwrap_or_default()))
+    };
+    created("foos").filter_map(delay).collect()
+}
+
+/// The longest delay of a Foo that came in this time.
+pub fn longest(delays: &[(Timestamp, Duration)], (from, to): (Timestamp, Timestamp)) -> Duration {
+    let within = delays.iter().filter(|(at, _)| (from..to).contains(at));
+    within.map(|(_, delay)| *delay).max().unwrap()
 }

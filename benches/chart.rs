@@ -1,0 +1,159 @@
+//! The plots: rows of dots over an axis, as SVG. In colours that can be read on white and on black.
+
+use std::fmt::Write as _;
+
+use crate::report::{Goal, Sample, Side, number, quantile, rows};
+
+const WIDTH: f64 = 760.0;
+const LEFT: f64 = 150.0;
+const RIGHT: f64 = 110.0;
+const TOP: f64 = 46.0;
+const ROW: f64 = 24.0;
+
+const GREY: &str = "#888888";
+const OURS: &str = "#d9730d";
+const PEER: &str = "#2f81f7";
+
+/// This controller's figures as shares of the other one's, of all measures that have a goal of that kind: the dots are
+/// the pairs, the bar is the goal.
+pub fn ratios(samples: &[Sample]) -> String {
+    let mut plot = Plot::new(
+        "This controller ÷ controller-runtime: less is better; each bar is a goal",
+        |value| value,
+        1.25,
+        &[0.0, 0.25, 0.5, 0.75, 1.0, 1.25],
+    );
+    for row in rows(samples) {
+        let ratios = row.ratios();
+        if let (Some(Goal::Ratio(goal)), Some(median)) = (row.goal(), quantile(&ratios, 0.5)) {
+            let name = row.measure.split(',').next().unwrap();
+            plot.row(
+                &format!("{} {name}", row.workload),
+                &format!("{median:.2}×"),
+            );
+            plot.tick(goal);
+            for ratio in ratios {
+                plot.dot(ratio, OURS);
+            }
+        }
+    }
+    plot.finish(&[("this controller, each pair", OURS)])
+}
+
+/// The latencies of W4: medians over all pairs.
+pub fn latencies(samples: &[Sample]) -> String {
+    let scale = |value: f64| value.max(1.0).log10();
+    let mut plot = Plot::new(
+        "From a Foo's creation to its Deployment's, ms: medians of the pairs",
+        scale,
+        10_000.0,
+        &[1.0, 10.0, 100.0, 1_000.0, 10_000.0],
+    );
+    for row in rows(samples) {
+        if row.workload.starts_with("W4") && row.measure.ends_with(", ms") {
+            let [ours, peer] =
+                [Side::Ours, Side::Peer].map(|side| quantile(&row.values(side), 0.5));
+            let (Some(ours), Some(peer)) = (ours, peer) else {
+                continue;
+            };
+            let name = row.measure.split(',').next().unwrap();
+            let rate = row.workload.trim_start_matches("W4 ");
+            plot.row(
+                &format!("{rate} {name}"),
+                &format!("{} / {}", number(ours), number(peer)),
+            );
+            plot.dot(peer, PEER);
+            plot.dot(ours, OURS);
+        }
+    }
+    plot.finish(&[("this controller", OURS), ("controller-runtime", PEER)])
+}
+
+struct Plot {
+    svg: String,
+    scale: fn(f64) -> f64,
+    most: f64,
+    marks: Vec<f64>,
+    rows: f64,
+}
+
+impl Plot {
+    fn new(title: &str, scale: fn(f64) -> f64, most: f64, marks: &[f64]) -> Self {
+        let mut plot = Self {
+            svg: String::new(),
+            scale,
+            most,
+            marks: marks.to_vec(),
+            rows: 0.0,
+        };
+        plot.text(LEFT, 18.0, "start", title);
+        plot
+    }
+
+    /// Where a value stands.
+    fn x(&self, value: f64) -> f64 {
+        let share = (self.scale)(value.min(self.most)) / (self.scale)(self.most);
+        LEFT + share * (WIDTH - LEFT - RIGHT)
+    }
+
+    /// The middle of the current row.
+    fn y(&self) -> f64 {
+        TOP + (self.rows - 0.5) * ROW
+    }
+
+    fn row(&mut self, name: &str, value: &str) {
+        self.rows += 1.0;
+        self.text(LEFT - 10.0, self.y() + 4.0, "end", name);
+        self.text(WIDTH, self.y() + 4.0, "end", value);
+    }
+
+    fn dot(&mut self, value: f64, colour: &str) {
+        let (x, y) = (self.x(value), self.y());
+        let _ = writeln!(
+            self.svg,
+            r#"<circle cx="{x:.1}" cy="{y:.1}" r="5" fill="{colour}" fill-opacity="0.7"/>"#
+        );
+    }
+
+    fn tick(&mut self, value: f64) {
+        self.line(self.x(value), self.y() - 9.0, self.y() + 9.0, 2.0);
+    }
+
+    fn line(&mut self, x: f64, from: f64, to: f64, width: f64) {
+        let _ = writeln!(
+            self.svg,
+            r#"<line x1="{x:.1}" x2="{x:.1}" y1="{from:.1}" y2="{to:.1}" stroke="{GREY}" stroke-width="{width}"/>"#
+        );
+    }
+
+    fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
+        let _ = writeln!(
+            self.svg,
+            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{GREY}">{text}</text>"#
+        );
+    }
+
+    fn finish(mut self, legend: &[(&str, &str)]) -> String {
+        let bottom = TOP + self.rows * ROW;
+        for mark in self.marks.clone() {
+            self.line(self.x(mark), TOP, bottom, 0.5);
+            self.text(self.x(mark), TOP - 8.0, "middle", &number(mark));
+        }
+        let mut x = LEFT;
+        for (name, colour) in legend {
+            let _ = writeln!(
+                self.svg,
+                r#"<circle cx="{x:.1}" cy="{:.1}" r="5" fill="{colour}"/>"#,
+                bottom + 20.0
+            );
+            self.text(x + 10.0, bottom + 24.0, "start", name);
+            x += 200.0;
+        }
+        let height = bottom + 34.0;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n{}</svg>\n",
+            self.svg
+        )
+    }
+}

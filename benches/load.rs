@@ -1,0 +1,293 @@
+//! The load, and what a watch sees of its consequences. Sixteen connections, bodies made beforehand as far as they can be,
+//! answers not decoded: the loader should not be what limits.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, future::join_all};
+use http::Method;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::WatchEvent,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Mutex, mpsc},
+    time::{interval, timeout},
+};
+
+use crate::cluster::Cluster;
+
+pub const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/namespaces/default/foos";
+pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+pub const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/foo-controller";
+
+/// How many requests are under way at once, each on a connection of its own.
+pub const CONNECTIONS: usize = 16;
+
+/// How long nothing that is waited for may happen.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Connections of the user `bench-load`.
+pub struct Load(Vec<Client>);
+
+impl Load {
+    pub async fn new(cluster: &Cluster) -> Self {
+        let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of("bench-load")).unwrap();
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .unwrap();
+        config.default_retry = false;
+        let client = |_| Client::try_from(config.clone()).unwrap();
+        Self((0..CONNECTIONS).map(client).collect())
+    }
+
+    /// For what is asked once.
+    pub fn client(&self) -> &Client {
+        &self.0[0]
+    }
+
+    /// Does this for each name, as fast as the connections allow; returns when each was done.
+    pub async fn each(
+        &self,
+        names: &[String],
+        act: impl AsyncFn(&Client, &str),
+    ) -> HashMap<String, Instant> {
+        let left = Mutex::new(names.iter());
+        self.drain(async || left.lock().await.next(), act).await
+    }
+
+    /// The same, begun at a steady rate.
+    pub async fn at_rate(
+        &self,
+        a_second: u32,
+        names: &[String],
+        act: impl AsyncFn(&Client, &str),
+    ) -> HashMap<String, Instant> {
+        let left = Mutex::new((interval(Duration::from_secs(1) / a_second), names.iter()));
+        let next = async || {
+            let (tick, names) = &mut *left.lock().await;
+            tick.tick().await;
+            names.next()
+        };
+        self.drain(next, act).await
+    }
+
+    async fn drain<'a>(
+        &self,
+        next: impl AsyncFn() -> Option<&'a String>,
+        act: impl AsyncFn(&Client, &str),
+    ) -> HashMap<String, Instant> {
+        let connection = async |client| {
+            let mut done = Vec::new();
+            while let Some(name) = next().await {
+                act(client, name).await;
+                done.push((name.clone(), Instant::now()));
+            }
+            done
+        };
+        let done = join_all(self.0.iter().map(connection)).await;
+        done.into_iter().flatten().collect()
+    }
+}
+
+/// `PREFIX-000000`, `PREFIX-000001`, …
+pub fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{prefix}-{n:06}")).collect()
+}
+
+pub async fn create_foo(client: &Client, name: &str) -> Value {
+    let foo = json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "metadata": {"name": name},
+        "spec": {"deploymentName": name, "replicas": 1},
+    });
+    write(client, Method::POST, FOOS, &foo).await
+}
+
+pub async fn scale(client: &Client, resource: &str, name: &str, replicas: i32) -> Value {
+    let patch = json!({"spec": {"replicas": replicas}});
+    write(client, Method::PATCH, &format!("{resource}/{name}"), &patch).await
+}
+
+/// What a controller writes for a new Foo: its Deployment, its status, an event.
+pub async fn serve_foo(client: &Client, foo: &Value) {
+    let name = foo["metadata"]["name"].as_str().unwrap();
+    let labels = json!({"app": "nginx", "controller": name});
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [{
+            "apiVersion": foo["apiVersion"],
+            "kind": "Foo",
+            "name": name,
+            "uid": foo["metadata"]["uid"],
+            "controller": true,
+            "blockOwnerDeletion": true,
+        }]},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [{"name": "nginx", "image": "nginx:latest"}]},
+        }},
+    });
+    write(client, Method::POST, DEPLOYMENTS, &deployment).await;
+    tell_foo(client, foo).await;
+}
+
+/// What a controller writes about a Foo whose Deployment it has changed: its status, an event.
+pub async fn tell_foo(client: &Client, foo: &Value) {
+    let metadata = &foo["metadata"];
+    let name = metadata["name"].as_str().unwrap();
+    let now = k8s_openapi::jiff::Timestamp::now();
+    let condition = |type_: &str, status: &str| {
+        json!({
+            "type": type_,
+            "status": status,
+            "reason": "DeploymentProgressing",
+            "message": format!("Deployment {name:?} has 0 of {} replicas available", foo["spec"]["replicas"]),
+            "observedGeneration": metadata["generation"],
+            "lastTransitionTime": format!("{now:.0}"),
+        })
+    };
+    let status = json!({
+        "apiVersion": foo["apiVersion"],
+        "kind": "Foo",
+        "metadata": {"name": name, "resourceVersion": metadata["resourceVersion"]},
+        "status": {
+            "availableReplicas": 0,
+            "observedGeneration": metadata["generation"],
+            "replicas": 0,
+            "selector": format!("app=nginx,controller={name}"),
+            "deploymentName": name,
+            "conditions": [condition("Ready", "False"), condition("Progressing", "True")],
+        },
+    });
+    write(
+        client,
+        Method::PUT,
+        &format!("{FOOS}/{name}/status"),
+        &status,
+    )
+    .await;
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": format!("{name}-")},
+        "eventTime": format!("{now:.6}"),
+        "type": "Normal",
+        "reason": "Synced",
+        "action": "Reconcile",
+        "note": "Foo synced successfully",
+        "reportingController": "sample-controller",
+        "reportingInstance": "bench",
+        "regarding": {
+            "apiVersion": foo["apiVersion"],
+            "kind": "Foo",
+            "namespace": "default",
+            "name": name,
+            "uid": metadata["uid"],
+        },
+    });
+    write(client, Method::POST, EVENTS, &event).await;
+}
+
+/// One request; returns what it was answered.
+pub async fn write(client: &Client, method: Method, path: &str, body: &Value) -> Value {
+    let content = match method {
+        Method::PATCH => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", content)
+        .body(serde_json::to_vec(body).unwrap())
+        .unwrap();
+    let answer = client.request_text(request).await;
+    let answer = answer.unwrap_or_else(|error| panic!("{path}: {error}"));
+    serde_json::from_str(&answer).unwrap()
+}
+
+/// What is looked at in a Foo or a Deployment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Object {
+    pub metadata: Metadata,
+    #[serde(default)]
+    pub spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Metadata {
+    pub name: String,
+    #[serde(default)]
+    pub generation: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Spec {
+    pub replicas: Option<i32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    observed_generation: i64,
+}
+
+impl Object {
+    /// Whether the status is about this generation.
+    pub fn is_told(&self, generation: i64) -> bool {
+        self.metadata.generation == generation && self.status.observed_generation == generation
+    }
+}
+
+/// A watch on what there is of a resource, and what comes.
+pub struct Watch(mpsc::UnboundedReceiver<(Instant, Object)>);
+
+impl Watch {
+    pub async fn new(client: &Client, resource: &str) -> Self {
+        let uri = format!("{resource}?watch=true&resourceVersion=0");
+        let request = http::Request::get(uri).body(Vec::new()).unwrap();
+        let events = client.request_events::<Object>(request).await.unwrap();
+        let (seen, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut events = std::pin::pin!(events);
+            // Until the control plane is gone, or whoever looks.
+            while let Some(Ok(event)) = events.next().await {
+                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event
+                    && seen.send((Instant::now(), object)).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self(receiver)
+    }
+
+    /// Waits until so many objects have been as asked for, and returns when each was so first.
+    pub async fn until(
+        &mut self,
+        count: usize,
+        is_so: impl Fn(&Object) -> bool,
+    ) -> HashMap<String, Instant> {
+        let mut done = HashMap::new();
+        while done.len() < count {
+            let seen = timeout(PATIENCE, self.0.recv()).await;
+            let seen = seen.unwrap_or_else(|_| panic!("{} of {count}, and no more", done.len()));
+            let (at, object) = seen.expect("a watch that goes on");
+            if is_so(&object) {
+                done.entry(object.metadata.name).or_insert(at);
+            }
+        }
+        done
+    }
+}

@@ -1,0 +1,165 @@
+// The operator that foo-controller is measured against: the same Foos, on controller-runtime, as its users write one.
+// Typed objects, cached reads, writes only where something changed, the client's rate limit lifted, everything else as the
+// library has it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+const image = "nginx:latest"
+
+type reconciler struct {
+	client.Client
+	events events.EventRecorder
+}
+
+func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	var foo Foo
+	if err := r.Get(ctx, request.NamespacedName, &foo); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !foo.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+
+	deployment := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: foo.Namespace, Name: foo.Spec.DeploymentName}}
+	done, err := controllerutil.CreateOrUpdate(ctx, r.Client, &deployment, func() error { return r.shape(&foo, &deployment) })
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+
+	status := foo.Status.DeepCopy()
+	tell(&foo, &deployment)
+	if !equality.Semantic.DeepEqual(status, &foo.Status) {
+		if err := r.Status().Update(ctx, &foo); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if done != controllerutil.OperationResultNone {
+		log.FromContext(ctx).Info("synced the Deployment", "deployment", deployment.Name, "result", done)
+		r.events.Eventf(&foo, nil, corev1.EventTypeNormal, "Synced", "Reconcile", "Foo synced successfully")
+	}
+	return ctrl.Result{}, nil
+}
+
+// What the Foo says of its Deployment; the rest of the Deployment is left as it is.
+func (r *reconciler) shape(foo *Foo, deployment *appsv1.Deployment) error {
+	labels := map[string]string{"app": "nginx", "controller": foo.Name}
+	if deployment.CreationTimestamp.IsZero() {
+		deployment.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	}
+	deployment.Labels = merged(deployment.Labels, labels)
+	template := &deployment.Spec.Template
+	template.Labels = merged(template.Labels, labels)
+	if len(template.Spec.Containers) == 0 {
+		template.Spec.Containers = []corev1.Container{{Name: "nginx"}}
+	}
+	template.Spec.Containers[0].Image = image
+	if foo.Spec.Replicas != nil {
+		deployment.Spec.Replicas = foo.Spec.Replicas
+	}
+	return controllerutil.SetControllerReference(foo, deployment, r.Scheme())
+}
+
+func merged(into, labels map[string]string) map[string]string {
+	if into == nil {
+		into = map[string]string{}
+	}
+	for key, value := range labels {
+		into[key] = value
+	}
+	return into
+}
+
+func tell(foo *Foo, deployment *appsv1.Deployment) {
+	replicas := int32(1)
+	if deployment.Spec.Replicas != nil {
+		replicas = *deployment.Spec.Replicas
+	}
+	now := deployment.Status
+	foo.Status.ObservedGeneration = foo.Generation
+	foo.Status.AvailableReplicas = now.AvailableReplicas
+	foo.Status.Replicas = now.Replicas
+	foo.Status.DeploymentName = deployment.Name
+	foo.Status.Selector = metav1.FormatLabelSelector(deployment.Spec.Selector)
+
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "DeploymentProgressing", ObservedGeneration: foo.Generation,
+		Message: fmt.Sprintf("Deployment %q has %d of %d replicas available", deployment.Name, now.AvailableReplicas, replicas)}
+	progressing := ready
+	progressing.Type, progressing.Status = "Progressing", metav1.ConditionTrue
+	if now.ObservedGeneration >= deployment.Generation && now.UpdatedReplicas >= replicas && now.Replicas <= now.UpdatedReplicas && now.AvailableReplicas >= replicas {
+		ready.Status, ready.Reason = metav1.ConditionTrue, "DeploymentAvailable"
+		progressing.Status, progressing.Reason = metav1.ConditionFalse, "DeploymentComplete"
+	}
+	meta.SetStatusCondition(&foo.Status.Conditions, ready)
+	meta.SetStatusCondition(&foo.Status.Conditions, progressing)
+}
+
+func run() error {
+	workers := flag.Int("workers", 1, "how many Foos are reconciled at once")
+	resync := flag.Duration("resync", 10*time.Hour, "how often every Foo is looked at again")
+	flag.Parse()
+	ctrl.SetLogger(zap.New())
+
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return err
+	}
+	addToScheme(scheme)
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // no limit
+	manager, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{SyncPeriod: resync},
+		Metrics:                       server.Options{BindAddress: "0"},
+		LeaderElection:                true,
+		LeaderElectionID:              "foo-controller",
+		LeaderElectionNamespace:       "default",
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return err
+	}
+	reconciler := &reconciler{manager.GetClient(), manager.GetEventRecorder("sample-controller")}
+	err = ctrl.NewControllerManagedBy(manager).
+		For(&Foo{}).
+		Owns(&appsv1.Deployment{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: *workers}).
+		Complete(reconciler)
+	if err != nil {
+		return err
+	}
+	return manager.Start(ctrl.SetupSignalHandler())
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

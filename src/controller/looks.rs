@@ -1,0 +1,82 @@
+//! Looks at every Foo without cause: a new leader's first, and those of each resync.
+//!
+//! A look asks the caches alone whether there is anything to do; only a Foo for which there is goes into the
+//! queue. At rest that costs neither a worker's time nor a trace, however many Foos there are.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    cache::Cache,
+    key::Key,
+    queue::{Lane, Queue},
+    view::Foo,
+};
+
+/// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
+const RESYNC_STEPS: u32 = 32;
+
+/// So many Foos are looked at before others have their turn on this thread: well under a millisecond.
+const AT_A_TIME: usize = 100;
+
+/// Keys that a new leader's first look has queued: what tells it from a resync.
+pub type FirstLooks = Arc<Mutex<HashSet<Key>>>;
+
+/// A new leader's look at everything: first what came while nobody led, the oldest first.
+pub async fn first(
+    queue: &Queue<Key>,
+    foos: &Cache<Foo>,
+    is_settled: impl Fn(&Key) -> bool,
+    first_looks: &FirstLooks,
+) {
+    let mut unseen = Vec::new();
+    let mut seen = Vec::new();
+    for key in foos.keys() {
+        match foos.get(&key) {
+            Some(foo) if foo.view.status.observed_generation != Some(foo.view.generation) => {
+                unseen.push((foo.version, key));
+            }
+            _ => seen.push(key),
+        }
+    }
+    unseen.sort_unstable_by_key(|(version, _)| *version);
+    for (_, key) in unseen {
+        queue.add(key, Lane::Change);
+    }
+    for some in seen.chunks(AT_A_TIME) {
+        for key in some.iter().filter(|key| !is_settled(key)) {
+            first_looks.lock().insert(key.clone());
+            queue.add(key.clone(), Lane::Background);
+        }
+        yield_now().await;
+    }
+}
+
+/// Row Q4: a look at every Foo once in each period, a few at a time; for ever.
+pub async fn resync(
+    queue: &Queue<Key>,
+    foos: &Cache<Foo>,
+    is_settled: impl Fn(&Key) -> bool,
+    period: Duration,
+) {
+    let step = period / RESYNC_STEPS;
+    loop {
+        let begun = Instant::now();
+        let keys = foos.keys();
+        let mut portions = keys.chunks(keys.len().div_ceil(RESYNC_STEPS as usize).max(1));
+        for number in 1..=RESYNC_STEPS {
+            sleep_until(begun + step * number).await;
+            for some in portions.next().unwrap_or_default().chunks(AT_A_TIME) {
+                for key in some.iter().filter(|key| !is_settled(key)) {
+                    queue.add(key.clone(), Lane::Background);
+                }
+                yield_now().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,833 @@
+//! What `deploy/` installs, as real pods on a real node: `make e2e` runs these tests, one after the other, in the namespaces of
+//! `tests/node/node.sh`. The audit log of the whole run is judged by the invariants after each of them.
+//!
+//! Times are told, and bounded where a bound is a promise of the README's; the lease bounds what a silent leader costs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod cluster;
+mod foos;
+mod invariants;
+
+use std::{
+    env,
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use cluster::{AuditEvent, eventually};
+use foo_controller::{Config, api::Foo};
+use foos::{DEADLINE, delays, foo, longest};
+use invariants::Election;
+use k8s_openapi::{
+    api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::Pod as PodObject},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams, PostParams},
+    config::AuthInfo,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    process::Command,
+    sync::oneshot::{self, error::TryRecvError},
+    task::JoinHandle,
+    time::{interval, sleep},
+};
+
+const NAMESPACE: &str = "foo-system";
+const NAME: &str = "foo-controller";
+const IMAGE: &str = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
+/// What runs in Foos' pods; `tests/node/e2e.sh` makes it.
+const STAND_IN: &str = "stand-in:e2e";
+/// A promise: from `kubectl apply` to both replicas Ready.
+const INSTALLED: Duration = Duration::from_secs(5);
+/// A promise: the longest that a Foo waits for its Deployment while pods are replaced in an orderly way.
+const ORDERLY: Duration = Duration::from_secs(1);
+/// A promise: what an idle replica has resident, in bytes.
+const IDLE: u64 = 12 << 20;
+/// What a busy machine may add where nothing is promised.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// The folder of the node: images, logs, results.
+fn node() -> PathBuf {
+    env::var_os("NODE").expect("`make e2e` runs this").into()
+}
+
+/// Tells a figure, and keeps it for the summary.
+fn tell(what: &str, figure: &str) {
+    let line = format!("{what}: {figure}");
+    println!("  {line}");
+    let results = File::options()
+        .create(true)
+        .append(true)
+        .open(node().join("results"));
+    writeln!(results.unwrap(), "{line}").unwrap();
+}
+
+/// Runs a program of the node's; panics with what it says when it fails.
+async fn run(line: &str) -> String {
+    let (output, succeeded) = try_run(line).await;
+    assert!(succeeded, "{line}: {output}");
+    output
+}
+
+/// Runs a program of the node's: what it says, and whether it succeeded.
+async fn try_run(line: &str) -> (String, bool) {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap())
+        .args(words)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let succeeded = output.status.success();
+    let said = if succeeded {
+        output.stdout
+    } else {
+        output.stderr
+    };
+    (String::from_utf8(said).unwrap(), succeeded)
+}
+
+/// The audit log of the run so far. The controller's requests stand under their pod's name.
+fn audit() -> Vec<AuditEvent> {
+    let log = fs::read_to_string(node().join("audit.log")).unwrap();
+    let complete = log.rfind('\n').map_or("", |end| &log[..end]);
+    let by_pod = |line: &str| {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        let pod = "/user/extra/authentication.kubernetes.io~1pod-name/0";
+        let agent = event["userAgent"].as_str().unwrap_or_default();
+        if agent.starts_with("foo-controller/")
+            && let Some(pod) = event.pointer(pod).cloned()
+        {
+            event["user"]["username"] = pod;
+        }
+        format!("{event}\n")
+    };
+    cluster::audit::parse(&complete.lines().map(by_pod).collect::<String>())
+}
+
+/// The invariants hold in the whole run so far; I1 above all: who wrote held the Lease.
+fn assert_invariants() {
+    let log = audit();
+    let ours = log
+        .iter()
+        .filter(|event| event.user_agent.starts_with("foo-controller/"));
+    let election = Election {
+        users: ours.map(|event| event.user.clone()).collect(),
+        lease: NAME.to_owned(),
+        renew_deadline: Config::default().leader_election.renew_deadline,
+    };
+    let mut report = invariants::check(&log, &election, &[]);
+    // What a cut network held back arrives late, whenever it was sent: `replicas.rs` judges I2.
+    report
+        .violations
+        .retain(|violation| !violation.starts_with("I2"));
+    println!("  so far {} pods: {report}", election.users.len());
+    assert!(report.violations.is_empty(), "{report}");
+}
+
+/// What is installed: an overlay as anybody would write it.
+struct Overlay {
+    /// A folder of the project.
+    base: &'static str,
+    /// Lines in place of those of `config/foo-controller.toml` that set the same key.
+    config: &'static [&'static str],
+    /// The image's tag.
+    tag: &'static str,
+}
+
+const PLAIN: Overlay = Overlay {
+    base: "deploy",
+    config: &[],
+    tag: env!("CARGO_PKG_VERSION"),
+};
+
+impl Overlay {
+    fn write(&self) -> TempDir {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut config = fs::read_to_string(root.join("config/foo-controller.toml")).unwrap();
+        let image = format!("image = \"{STAND_IN}\"");
+        for line in self.config.iter().copied().chain([&*image]) {
+            let key = line.split('=').next().unwrap();
+            let old = config.lines().find(|old| old.starts_with(key)).unwrap();
+            config = config.replace(old, line);
+        }
+        fs::write(path.join("foo-controller.toml"), config).unwrap();
+        // Kustomize takes no absolute path.
+        let up = "../".repeat(path.components().count() - 1);
+        let base = format!(
+            "{up}{}/{}",
+            root.strip_prefix("/").unwrap().display(),
+            self.base
+        );
+        let kustomization = json!({
+            "resources": [base],
+            "images": [{"name": NAME, "newTag": self.tag}],
+            "configMapGenerator": [{
+                "name": "foo-controller-config",
+                "namespace": NAMESPACE,
+                "behavior": "replace",
+                "files": ["foo-controller.toml"],
+            }],
+        });
+        fs::write(path.join("kustomization.yaml"), kustomization.to_string()).unwrap();
+        folder
+    }
+
+    /// `kubectl apply -k`.
+    async fn apply(&self) {
+        let folder = self.write();
+        run(&format!("kubectl apply -k {}", folder.path().display())).await;
+    }
+
+    /// `kubectl delete -k`.
+    async fn delete(&self) {
+        let folder = self.write();
+        let path = folder.path().display();
+        run(&format!(
+            "kubectl delete -k {path} --ignore-not-found --timeout=60s"
+        ))
+        .await;
+    }
+
+    /// Applies it, and waits until its pods are Ready and the only ones.
+    async fn install(&self) -> Installation {
+        self.apply().await;
+        rolled_out().await;
+        let client = Client::try_default().await.unwrap();
+        let installation = Installation { client };
+        installation.leader(None).await;
+        installation
+    }
+}
+
+async fn rolled_out() {
+    run(&format!(
+        "kubectl rollout status deployment/{NAME} -n {NAMESPACE} --timeout=60s"
+    ))
+    .await;
+}
+
+/// The controller at work on the node.
+struct Installation {
+    client: Client,
+}
+
+/// One of its pods.
+#[derive(Clone, Debug)]
+struct Pod {
+    name: String,
+    uid: String,
+    ip: String,
+    ready: bool,
+    restarts: i32,
+}
+
+impl Installation {
+    /// Its pods, but for those that are about to go.
+    async fn pods(&self) -> Vec<Pod> {
+        let pods: Api<PodObject> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let pods = pods.list(&ListParams::default()).await.unwrap();
+        let there = pods
+            .into_iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let pod = |pod: PodObject| {
+            let status = pod.status.clone().unwrap_or_default();
+            let container = status.container_statuses.unwrap_or_default().pop();
+            Pod {
+                name: pod.name_any(),
+                uid: pod.uid().unwrap(),
+                ip: status.pod_ip.unwrap_or_default(),
+                ready: container.as_ref().is_some_and(|container| container.ready),
+                restarts: container.map_or(0, |container| container.restart_count),
+            }
+        };
+        there.map(pod).collect()
+    }
+
+    /// The pod that holds the Lease, once it is another than `old`.
+    async fn leader(&self, old: Option<&Pod>) -> Pod {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        eventually(DEADLINE, "a pod holds the Lease", async || {
+            let lease = leases
+                .get_opt(NAME)
+                .await
+                .map_err(|error| error.to_string())?;
+            let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+            let pods = self.pods().await.into_iter();
+            let mut others = pods.filter(|pod| old.is_none_or(|old| old.uid != pod.uid));
+            let leads = |pod: &Pod| holder == Some(format!("{}_{}", pod.name, pod.uid));
+            others.find(leads).ok_or(format!("{holder:?}"))
+        })
+        .await
+    }
+
+    /// Waits until a Foo has as many available replicas, by its status.
+    async fn available(&self, name: &str, replicas: i32) {
+        let foos: Api<Foo> = Api::default_namespaced(self.client.clone());
+        eventually(DEADLINE, "the status follows", async || {
+            let status = foos.get(name).await.unwrap().status;
+            let available = status.and_then(|status| status.available_replicas);
+            if available == Some(replicas) {
+                Ok(())
+            } else {
+                Err(available)
+            }
+        })
+        .await;
+    }
+}
+
+impl Pod {
+    /// The process id of the controller in it.
+    fn process(&self) -> Pid {
+        let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+        let mut found = processes.filter_map(|entry| {
+            let read = |file| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+            let ours = read("comm").trim() == NAME && read("cgroup").contains(&self.uid);
+            ours.then(|| entry.file_name().to_str().unwrap().parse().unwrap())
+        });
+        Pid::from_raw(found.next().expect("the pod's process")).unwrap()
+    }
+
+    /// What its process has resident, in bytes.
+    fn resident(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.process().as_raw_nonzero());
+        let status = fs::read_to_string(status).unwrap();
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kib * 1024
+    }
+
+    async fn log(&self) -> String {
+        run(&format!("kubectl logs -n {NAMESPACE} {}", self.name)).await
+    }
+
+    /// The first line of its log that contains `text`, waited for.
+    async fn logs(&self, text: &str) -> String {
+        eventually(DEADLINE, &format!("the log says {text:?}"), async || {
+            let log = self.log().await;
+            let mut lines = log.lines().filter(|line| line.contains(text));
+            lines.next().map(str::to_owned).ok_or(log.clone())
+        })
+        .await
+    }
+}
+
+/// Foos that arrive, ten a second. Their pods are for no node: the load is the controller's.
+struct Load {
+    client: Client,
+    namespace: String,
+    began: Timestamp,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<usize>,
+}
+
+impl Load {
+    async fn start(installation: &Installation) -> Self {
+        let client = installation.client.clone();
+        let namespace = format!("load-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+        run(&format!("kubectl create namespace {namespace}")).await;
+        let selector = "scheduler.alpha.kubernetes.io/node-selector=runs=nowhere";
+        run(&format!(
+            "kubectl annotate namespace {namespace} {selector}"
+        ))
+        .await;
+        let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+        let (stop, mut stopped) = oneshot::channel();
+        let prefix = namespace.clone();
+        let task = tokio::spawn(async move {
+            let mut arrivals = interval(Duration::from_millis(100));
+            let mut count = 0;
+            while stopped.try_recv() == Err(TryRecvError::Empty) {
+                arrivals.tick().await;
+                let new = foo(&format!("{prefix}-{count}"));
+                foos.create(&PostParams::default(), &new).await.unwrap();
+                count += 1;
+            }
+            count
+        });
+        let load = Self {
+            client,
+            namespace,
+            began: Timestamp::now(),
+            stop,
+            task,
+        };
+        // What follows hits a controller at work.
+        sleep(Duration::from_secs(1)).await;
+        load
+    }
+
+    /// Stops it, and tells the longest that a Foo waited for its Deployment, which all of them have then (I3).
+    async fn stop(self, what: &str) -> Duration {
+        self.stop.send(()).unwrap();
+        let count = self.task.await.unwrap();
+        let foos: Api<Foo> = Api::namespaced(self.client.clone(), &self.namespace);
+        let deployments: Api<Deployment> = Api::namespaced(self.client, &self.namespace);
+        eventually(DEADLINE, "I3: every Foo is right", async || {
+            let all = ListParams::default();
+            let foos = foos.list(&all).await.unwrap().items;
+            let deployments = deployments.list(&all).await.unwrap().items;
+            let mut wrong = invariants::unsettled(&foos, &deployments);
+            wrong.truncate(5);
+            if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+        })
+        .await;
+        // What comes next finds an empty cluster.
+        let namespace = self.namespace;
+        run(&format!("kubectl delete foos --all -n {namespace}")).await;
+        eventually(DEADLINE, "the load is gone", async || {
+            let left = run(&format!(
+                "kubectl get deployments,pods -n {namespace} -o name"
+            ))
+            .await;
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(left.lines().count())
+            }
+        })
+        .await;
+        let longest = longest(&delays(&audit()), (self.began, Timestamp::now()));
+        let millis = longest.as_millis();
+        tell(what, &format!("longest wait of {count} Foos {millis} ms"));
+        longest
+    }
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
+    PLAIN.delete().await;
+    let begin = Instant::now();
+    PLAIN.apply().await;
+    rolled_out().await;
+    let took = begin.elapsed();
+    tell(
+        "apply to both replicas Ready",
+        &format!("{} ms", took.as_millis()),
+    );
+    assert!(took <= INSTALLED, "{took:?}");
+
+    let installation = PLAIN.install().await;
+    let pods = installation.pods().await;
+    assert_eq!(pods.len(), 2);
+    assert!(pods.iter().all(|pod| pod.ready), "{pods:?}");
+    let leader = installation.leader(None).await;
+    leader.logs("working").await;
+    let service = format!("/api/v1/namespaces/{NAMESPACE}/services/foo-controller-metrics:http");
+    let metrics = run(&format!("kubectl get --raw {service}/proxy/metrics")).await;
+    assert!(metrics.contains("\n# TYPE "), "{metrics}");
+    // Idle for a while, renewals and probes aside.
+    sleep(Duration::from_secs(5)).await;
+    for pod in pods {
+        let role = if pod.uid == leader.uid {
+            "leader"
+        } else {
+            "standby"
+        };
+        let resident = pod.resident();
+        tell(
+            &format!("idle {role}"),
+            &format!("{} KiB resident", resident / 1024),
+        );
+        assert!(resident <= IDLE, "{role}: {resident}");
+    }
+    assert_invariants();
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_foo_gets_pods_and_takes_them_along() {
+    let installation = PLAIN.install().await;
+    let begin = Instant::now();
+    run("kubectl apply -f config/samples/foo.yaml").await;
+    run("kubectl wait --for=condition=Ready foo/foo-sample --timeout=60s").await;
+    tell(
+        "a Foo applied to Ready",
+        &format!("{} ms", begin.elapsed().as_millis()),
+    );
+    installation.available("foo-sample", 1).await;
+    let begin = Instant::now();
+    run("kubectl scale foo/foo-sample --replicas=3").await;
+    installation.available("foo-sample", 3).await;
+    tell(
+        "scaled to 3, all available",
+        &format!("{} ms", begin.elapsed().as_millis()),
+    );
+    let running =
+        "kubectl get pods -l controller=foo-sample --field-selector=status.phase=Running -o name";
+    assert_eq!(run(running).await.lines().count(), 3);
+    let begin = Instant::now();
+    run("kubectl delete foo/foo-sample").await;
+    run("kubectl wait --for=delete deployment/foo-sample --timeout=60s").await;
+    run("kubectl wait --for=delete pod -l controller=foo-sample --timeout=60s").await;
+    tell(
+        "deleted, and its pods gone",
+        &format!("{} ms", begin.elapsed().as_millis()),
+    );
+    assert_invariants();
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_leaders_pod_is_deleted() {
+    let installation = PLAIN.install().await;
+    let load = Load::start(&installation).await;
+    let old = installation.leader(None).await;
+    run(&format!("kubectl delete pod {} -n {NAMESPACE}", old.name)).await;
+    installation.leader(Some(&old)).await;
+    rolled_out().await;
+    assert!(load.stop("leader's pod deleted").await <= ORDERLY);
+    assert_invariants();
+}
+
+/// The same pod comes back, and goes on in the term that is its own.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_leaders_container_is_killed() {
+    let installation = PLAIN.install().await;
+    let load = Load::start(&installation).await;
+    let leader = installation.leader(None).await;
+    kill_process(leader.process(), Signal::KILL).unwrap();
+    eventually(DEADLINE, "it is Ready again", async || {
+        let pods = installation.pods().await;
+        let back = |pod: &Pod| pod.uid == leader.uid && pod.ready && pod.restarts > leader.restarts;
+        if pods.iter().any(back) {
+            Ok(())
+        } else {
+            Err(pods)
+        }
+    })
+    .await;
+    sleep(Duration::from_secs(1)).await;
+    let longest = load.stop("leader's container killed").await;
+    let lease = Config::default().leader_election.lease_duration;
+    assert!(longest < lease + SLACK, "{longest:?}");
+    assert_invariants();
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_kubelet_is_restarted() {
+    let installation = PLAIN.install().await;
+    let load = Load::start(&installation).await;
+    let (leader, before) = (installation.leader(None).await, installation.pods().await);
+    let file = node().join("kubelet.pid");
+    let kubelet = || fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    let old: i32 = kubelet();
+    let killed = Timestamp::now();
+    kill_process(Pid::from_raw(old).unwrap(), Signal::TERM).unwrap();
+    let leases: Api<Lease> = Api::namespaced(installation.client.clone(), "kube-node-lease");
+    eventually(DEADLINE, "a new kubelet reports", async || {
+        let lease = leases.get("node-1").await.unwrap();
+        let renewed = lease.spec.and_then(|spec| spec.renew_time);
+        let new = kubelet() != old && renewed.as_ref().is_some_and(|at| at.0 > killed);
+        if new { Ok(()) } else { Err(renewed) }
+    })
+    .await;
+    run("kubectl wait --for=condition=Ready node/node-1 --timeout=60s").await;
+    let longest = load.stop("kubelet restarted").await;
+    assert!(longest <= ORDERLY, "{longest:?}");
+    assert_eq!(installation.leader(None).await.uid, leader.uid);
+    for pod in installation.pods().await {
+        let same = |old: &Pod| (&old.uid, old.restarts) == (&pod.uid, pod.restarts);
+        assert!(before.iter().any(same), "{pod:?}");
+    }
+    assert_invariants();
+}
+
+/// Nothing that a pod sends reaches the API server; dropped, it does again.
+struct Cut(String);
+
+impl Cut {
+    async fn off(pod: &Pod) -> Self {
+        let rule = format!("INPUT -s {} -p tcp --dport 6443 -j DROP", pod.ip);
+        run(&format!("iptables -I {rule}")).await;
+        Self(rule)
+    }
+
+    async fn heal(self) {
+        run(&format!("iptables -D {}", self.0)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_leaders_network_is_cut() {
+    let installation = PLAIN.install().await;
+    let load = Load::start(&installation).await;
+    let old = installation.leader(None).await;
+    let begin = Instant::now();
+    let cut = Cut::off(&old).await;
+    installation.leader(Some(&old)).await;
+    let took = begin.elapsed();
+    tell(
+        "leader cut off",
+        &format!("another leads after {} ms", took.as_millis()),
+    );
+    // It tries to write all the while.
+    sleep(Duration::from_secs(3)).await;
+    cut.heal().await;
+    let longest = load.stop("leader cut off").await;
+    let Config {
+        leader_election, ..
+    } = Config::default();
+    assert!(
+        longest < leader_election.lease_duration + SLACK,
+        "{longest:?}"
+    );
+    let lost = old.logs("lost the lease").await;
+    println!("  {lost}");
+    eventually(DEADLINE, "it stands by again", async || {
+        let log = old.log().await;
+        let (_, since) = log.split_once("lost the lease").unwrap();
+        if since.contains("standing by") {
+            Ok(())
+        } else {
+            Err(since.to_owned())
+        }
+    })
+    .await;
+    assert_invariants();
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_rollout_restart_delays_nobody() {
+    let installation = PLAIN.install().await;
+    let load = Load::start(&installation).await;
+    let before = installation.pods().await;
+    let begin = Instant::now();
+    run(&format!(
+        "kubectl rollout restart deployment/{NAME} -n {NAMESPACE}"
+    ))
+    .await;
+    rolled_out().await;
+    tell(
+        "rollout restart",
+        &format!("{} ms", begin.elapsed().as_millis()),
+    );
+    replaced(&installation, &before).await;
+    assert!(load.stop("rollout restart").await <= ORDERLY);
+    assert_invariants();
+}
+
+/// Waits until none of these pods is there, and another one leads.
+async fn replaced(installation: &Installation, before: &[Pod]) {
+    eventually(DEADLINE, "all pods are new", async || {
+        let old = installation.pods().await.into_iter();
+        let old: Vec<_> = old
+            .filter(|pod| before.iter().any(|old| old.uid == pod.uid))
+            .collect();
+        if old.is_empty() { Ok(()) } else { Err(old) }
+    })
+    .await;
+    installation.leader(None).await;
+}
+
+/// Not yet a release: the previous image is the same code under another tag.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn an_upgrade_and_back_delay_nobody() {
+    let (image, previous) = (IMAGE, format!("{NAME}:previous"));
+    let tag = format!(
+        "ctr -n k8s.io images tag --force docker.io/library/{image} docker.io/library/{previous}"
+    );
+    run(&tag).await;
+    let old = Overlay {
+        tag: "previous",
+        ..PLAIN
+    };
+    let installation = old.install().await;
+    let runs = async |image: &str| {
+        let images = "-o=jsonpath={.items[*].spec.containers[0].image}";
+        let images = run(&format!("kubectl get pods -n {NAMESPACE} {images}")).await;
+        assert!(images.split(' ').all(|all| all == image), "{images}");
+    };
+    let load = Load::start(&installation).await;
+    let before = installation.pods().await;
+    PLAIN.apply().await;
+    rolled_out().await;
+    replaced(&installation, &before).await;
+    assert!(load.stop("upgraded by apply -k").await <= ORDERLY);
+    runs(image).await;
+
+    let load = Load::start(&installation).await;
+    let before = installation.pods().await;
+    run(&format!(
+        "kubectl rollout undo deployment/{NAME} -n {NAMESPACE}"
+    ))
+    .await;
+    rolled_out().await;
+    replaced(&installation, &before).await;
+    assert!(load.stop("rolled back by rollout undo").await <= ORDERLY);
+    runs(&previous).await;
+    assert_invariants();
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_changed_configuration_rolls_out_and_back() {
+    let installation = PLAIN.install().await;
+    let said = async || installation.leader(None).await.logs("\"working\"").await;
+    assert!(said().await.contains(r#""workers":2,"resync":"30s""#));
+
+    let before = installation.pods().await;
+    let changed = Overlay {
+        config: &["workers = 5", "resync = \"45s\""],
+        ..PLAIN
+    };
+    changed.apply().await;
+    rolled_out().await;
+    replaced(&installation, &before).await;
+    assert!(said().await.contains(r#""workers":5,"resync":"45s""#));
+
+    let before = installation.pods().await;
+    run(&format!(
+        "kubectl rollout undo deployment/{NAME} -n {NAMESPACE}"
+    ))
+    .await;
+    rolled_out().await;
+    replaced(&installation, &before).await;
+    assert!(said().await.contains(r#""workers":2,"resync":"30s""#));
+    assert_invariants();
+}
+
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_broken_configuration_stops_nobody() {
+    let installation = PLAIN.install().await;
+    let load = Load::start(&installation).await;
+    let before = installation.pods().await;
+    let broken = Overlay {
+        config: &["workers = 0"],
+        ..PLAIN
+    };
+    broken.apply().await;
+    let new = eventually(DEADLINE, "a new pod fails", async || {
+        let pods = installation.pods().await;
+        let failed = |pod: &&Pod| pod.restarts > 0 && !before.iter().any(|old| old.uid == pod.uid);
+        pods.iter().find(failed).cloned().ok_or(pods)
+    })
+    .await;
+    let log = new.log().await;
+    tell("a broken configuration", log.trim());
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(
+        log.starts_with("error: ") && log.contains("workers"),
+        "{log}"
+    );
+    let pods = installation.pods().await;
+    for old in &before {
+        let ready = |pod: &Pod| pod.uid == old.uid && pod.ready && pod.restarts == old.restarts;
+        assert!(pods.iter().any(ready), "{pods:?}");
+    }
+    assert!(load.stop("a broken configuration").await <= ORDERLY);
+    PLAIN.install().await;
+    assert_invariants();
+}
+
+/// A deposed pod has its token still.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn production_refuses_a_deposed_pods_write() {
+    let production = Overlay {
+        base: "deploy/overlays/production",
+        ..PLAIN
+    };
+    run("kubectl apply -f deploy/crd.yaml").await;
+    let installation = production.install().await;
+    assert_eq!(installation.pods().await.len(), 3);
+    run("kubectl apply -f config/samples/foo.yaml").await;
+    run("kubectl wait --for=condition=Ready foo/foo-sample --timeout=60s").await;
+
+    let write = async |pod: &Pod| {
+        let process = pod.process().as_raw_nonzero();
+        let token = "root/var/run/secrets/kubernetes.io/serviceaccount/token";
+        let token = fs::read_to_string(format!("/proc/{process}/{token}")).unwrap();
+        let mut config = kube::Config::infer().await.unwrap();
+        config.auth_info = AuthInfo {
+            token: Some(token.into()),
+            ..AuthInfo::default()
+        };
+        let deployments: Api<Deployment> = Api::default_namespaced(config.try_into().unwrap());
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"written": "by-hand"}}}));
+        let patched = deployments
+            .patch("foo-sample", &PatchParams::default(), &patch)
+            .await;
+        patched.map(drop).map_err(|error| match error {
+            kube::Error::Api(status) => status.message,
+            other => other.to_string(),
+        })
+    };
+    let old = installation.leader(None).await;
+    write(&old).await.unwrap();
+    kill_process(old.process(), Signal::STOP).unwrap();
+    let new = installation.leader(Some(&old)).await;
+    let refused = write(&old).await.unwrap_err();
+    kill_process(old.process(), Signal::CONT).unwrap();
+    tell("a deposed pod's write", &refused);
+    let holds = format!("\"{}_{}\" does", new.name, new.uid);
+    assert!(
+        refused.contains("foo-controller-fencing") && refused.contains(&holds),
+        "{refused}"
+    );
+    write(&new).await.unwrap();
+
+    run("kubectl delete foo/foo-sample").await;
+    assert_invariants();
+    production.delete().await;
+}
+
+/// README, "Uninstall".
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn uninstalling_leaves_the_foos_unless_the_crd_goes() {
+    PLAIN.install().await;
+    run("kubectl apply -f config/samples/foo.yaml").await;
+    run("kubectl wait --for=condition=Ready foo/foo-sample --timeout=60s").await;
+    let pods = "kubectl get pods -l controller=foo-sample -o=jsonpath={.items[*].metadata.uid}";
+    let before = run(pods).await;
+    let base = Overlay {
+        base: "deploy/base",
+        ..PLAIN
+    };
+    base.delete().await;
+    run("kubectl get foo/foo-sample").await;
+    run("kubectl wait --for=condition=Available deployment/foo-sample --timeout=60s").await;
+
+    let installation = PLAIN.install().await;
+    assert_eq!(run(pods).await, before);
+    run("kubectl scale foo/foo-sample --replicas=2").await;
+    installation.available("foo-sample", 2).await;
+
+    PLAIN.delete().await;
+    let begin = Instant::now();
+    run("kubectl wait --for=delete deployment/foo-sample --timeout=60s").await;
+    run("kubectl wait --for=delete pod -l controller=foo-sample --timeout=60s").await;
+    tell(
+        "uninstalled with the CRD",
+        &format!("Foos' pods gone {} ms later", begin.elapsed().as_millis()),
+    );
+    let (said, there) = try_run("kubectl get foos").await;
+    assert!(!there, "{said}");
+    assert_invariants();
+}

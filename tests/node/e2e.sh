@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# e2e.sh [IMAGE]: the tests of tests/node.rs, on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive;
+# without one, the static release binary is packed, alone, as Nix does. Takes root and the packages that .ci/run names.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+control_plane=$(tests/cluster/build.sh)
+programs=$(tests/tools/build.sh node)
+NODE=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-node-XXXXXX")
+trap 'rm -rf --one-file-system "$NODE"' EXIT
+export NODE PATH=$programs:$control_plane:/usr/sbin:/sbin:$PATH AUDIT_POLICY=$PWD/tests/cluster/audit-policy.yaml
+mkdir "$NODE/images"
+
+# Writes a docker archive with one file in it, which is what runs.
+pack() { # program, image, user
+  local work name
+  work=$(mktemp -d "$NODE/pack-XXXXXX") name=$(basename "$1")
+  tar --create --file "$work/layer.tar" --directory "$(dirname "$1")" --owner 0 --group 0 --mtime @0 "$name"
+  printf '{"architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/%s"], "User": "%s"}, "rootfs": {"type": "layers", "diff_ids": ["sha256:%s"]}}' \
+    "$name" "$3" "$(sha256sum "$work/layer.tar" | cut -d' ' -f1)" >"$work/config.json"
+  printf '[{"Config": "config.json", "RepoTags": ["%s"], "Layers": ["layer.tar"]}]' "$2" >"$work/manifest.json"
+  tar --create --directory "$work" manifest.json config.json layer.tar
+}
+
+version=$(sed -nE 's/^version = "(.*)"/\1/p;T;q' Cargo.toml)
+if [ -n "${1:-}" ]; then
+  gzip --decompress --force --stdout "$1" >"$NODE/images/under-test.tar" # or a copy of what is not compressed
+else
+  target=$(rustc -vV | sed -n 's/^host: //p')
+  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --bin foo-controller --target "$target"
+  binary=${CARGO_TARGET_DIR:-target}/$target/release/foo-controller
+  pack "$binary" "foo-controller:$version" 65532:65532 >"$NODE/images/under-test.tar"
+fi
+gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
+pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
+
+cargo test --locked --test node --no-run
+status=0
+tests/node/node.sh cargo test --locked --offline --test node -- --ignored --nocapture --test-threads 1 || status=$?
+echo "on: $(kube-apiserver --version), $(containerd --version | cut -d' ' -f1,3), $(runc --version | head -n 1), Linux $(uname -r), $(nproc) CPUs"
+sort "$NODE/results" 2>/dev/null || true
+exit $status

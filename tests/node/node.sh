@@ -1,0 +1,274 @@
+#!/usr/bin/env bash
+# node.sh COMMAND…: runs COMMAND beside a real single-node Kubernetes cluster (etcd, kube-apiserver, kube-controller-manager,
+# kube-scheduler, kube-proxy, kubelet, containerd, runc) in network, mount, process and cgroup namespaces of their own. When
+# COMMAND ends, the kernel ends everything else in them; nothing reaches the network of the host, and nothing stays on it.
+#
+# COMMAND finds kubectl and ctr on PATH, the cluster by KUBECONFIG, and under $NODE the images to import (NODE/images/*.tar,
+# docker or OCI archives, are there from the start), logs, audit.log, and kubelet.pid. Takes root and cgroup v1, the Debian
+# packages that .ci/run installs, and $PROGRAMS, the folders of the control plane's and the node's programs, on PATH.
+#
+# What this node is not: it enforces no NetworkPolicy, has no DNS, and pulls no image.
+set -euo pipefail
+
+name="node-1"
+address=10.231.0.1 port=6443 # the API server's usual one, which components/networkpolicy lets out
+pods=10.244.0.0/24 services=10.96.0.0/16
+server=https://$address:$port
+
+die() { echo "node: $*" >&2; exit 1; }
+
+# ------------------------------------------------------------------------------------------------------------ on the host
+
+# Our cgroup in each hierarchy that we are in.
+cgroups() {
+  local controllers path
+  while IFS=: read -r _ controllers path; do
+    [ -n "$controllers" ] || continue # cgroup v2
+    path=/sys/fs/cgroup/${controllers#name=}${path%/}
+    [ ! -d "$path" ] || echo "$path/foo-controller-node-$$"
+  done </proc/self/cgroup
+}
+
+host() {
+  [ "$(id -u)" = 0 ] || die "takes root, for its namespaces"
+  [ -d /sys/fs/cgroup/memory ] || die "takes cgroup v1, which this machine does not have mounted in /sys/fs/cgroup"
+  local program
+  for program in etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy \
+    containerd ctr runc nft iptables conntrack ip unshare setpriv openssl curl; do
+    command -v "$program" >/dev/null || die "takes $program on PATH"
+  done
+
+  mapfile -t ours < <(cgroups)
+  box=''
+  trap clean_up EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  mkdir "${ours[@]}"
+  local group file
+  for group in "${ours[@]}"; do
+    case $group in /sys/fs/cgroup/cpuset/*)
+      for file in cpuset.cpus cpuset.mems; do cat "${group%/*}/$file" >"$group/$file"; done ;;
+    esac
+  done
+  # Whatever becomes of this script, the node's first process goes with it, and with that one all the others.
+  (
+    for group in "${ours[@]}"; do echo "$BASHPID" >"$group/cgroup.procs"; done
+    exec setpriv --pdeathsig KILL -- unshare --net --mount --pid --uts --ipc --cgroup --fork --kill-child \
+      --propagation private -- "$0" --inside "$@"
+  ) &
+  box=$!
+  local status=0
+  wait $box || status=$?
+  box=
+  exit $status
+}
+
+clean_up() {
+  local status=$? left
+  trap '' INT TERM HUP
+  if [ -n "$box" ]; then
+    kill -KILL "$box" # which is unshare, and by --kill-child it takes the node's first process along
+    wait "$box" || true
+  fi
+  for _ in $(seq 100); do
+    left=0
+    for group in "${ours[@]}"; do
+      [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || left=1
+    done
+    [ $left = 1 ] || break
+    sleep 0.1
+  done
+  [ $left = 0 ] || echo "node: cgroups are left: ${ours[*]}" >&2
+  exit $status
+}
+
+# ------------------------------------------------------------------------------------------------- in the namespaces, as PID 1
+
+# A kubeconfig of one of tokens.csv' users.
+kubeconfig() { # user
+  cat <<E
+apiVersion: v1
+kind: Config
+clusters: [{name: node, cluster: {server: "$server", certificate-authority: $NODE/pki/apiserver.crt}}]
+users: [{name: $1, user: {token: $1}}]
+contexts: [{name: node, context: {cluster: node, user: $1}}]
+current-context: node
+E
+}
+
+files() {
+  mkdir -p cni pki log manifests sysctl
+  # Nobody else can reach the API server: the tokens need not be secret.
+  cat >tokens.csv <<E
+admin,admin,admin,system:masters
+scheduler,system:kube-scheduler,scheduler
+controllers,system:kube-controller-manager,controllers
+proxy,system:kube-proxy,proxy,system:node-proxiers
+kubelet,system:node:$name,kubelet,system:nodes
+E
+  local user
+  for user in admin scheduler controllers proxy kubelet; do kubeconfig $user >$user.kubeconfig; done
+  openssl ecparam -name prime256v1 -genkey -noout -out service-accounts.key
+  cat >containerd.toml <<E
+version = 2
+root = "$NODE/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "stand-in:e2e"
+  disable_apparmor = true
+  # Lowering oom_score_adj takes a capability that a container of CI need not have.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "$NODE/cni"
+E
+  cat >cni/10-bridge.conflist <<E
+{"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
+  "hairpinMode": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+E
+  # Nobody else can reach the kubelet either.
+  cat >kubelet.yaml <<E
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: $address
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+failCgroupV1: false
+cgroupDriver: cgroupfs
+failSwapOn: false
+oomScoreAdj: 0
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+resolvConf: $NODE/resolv.conf
+clusterDomain: cluster.local
+clusterDNS: [10.96.0.10]
+volumePluginDir: $NODE/volume-plugins
+seccompDefault: true
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 100Mi}
+E
+  echo "nameserver 127.0.0.1" >resolv.conf
+  cat >kube-proxy.yaml <<E
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+bindAddress: $address
+hostnameOverride: $name
+mode: nftables
+oomScoreAdj: 0
+clusterCIDR: $pods
+clientConnection: {kubeconfig: $NODE/proxy.kubeconfig}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+nftables: {minSyncPeriod: 100ms}
+E
+}
+
+mounts() {
+  local ours controller setting
+  ours=$(cat /proc/self/cgroup) # before the new /proc, which knows us under another process id
+  mount --make-rshared /
+  mount -t proc proc /proc
+  mount -t sysfs sysfs /sys # the new network's
+  mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+  for controller in cpu cpuacct cpuset memory devices freezer blkio pids; do
+    grep -qE "^[0-9]+:([a-z_,]*,)?$controller(,[a-z_,]*)?:" <<<"$ours" || continue
+    mkdir "/sys/fs/cgroup/$controller"
+    mount -t cgroup -o "$controller" cgroup "/sys/fs/cgroup/$controller"
+  done
+  if grep -q ':name=systemd:' <<<"$ours"; then # the kubelet wants every hierarchy that it is in
+    mkdir /sys/fs/cgroup/systemd
+    mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+  fi
+  # Where the kubelet, containerd and the network plugins keep what they do not let us move.
+  local folder
+  for folder in /run /var/lib /var/log; do mount -t tmpfs -o mode=755 tmpfs $folder; done
+  # These settings are the whole machine's, and the kubelet would change them: it gets to see what it wants instead.
+  for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+    kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+    local file=${setting%%=*}
+    echo "${setting#*=}" >"sysctl/${file//\//.}"
+    mount --bind "sysctl/${file//\//.}" "/proc/sys/$file"
+  done
+}
+
+network() {
+  hostname $name
+  ip link set lo up
+  echo 1 >/proc/sys/net/ipv4/ip_forward
+  # The node's own address, on a bridge without ports. Everything that is not a pod's goes there, and no further.
+  ip link add uplink type bridge
+  ip addr add $address/24 dev uplink
+  ip link set uplink up
+  ip route add default dev uplink
+}
+
+start() { # program, arguments
+  "$@" >"log/$1.log" 2>&1 &
+}
+
+# As systemd would: started again when it ends.
+kubelet_for_ever() {
+  while :; do
+    kubelet --config kubelet.yaml --kubeconfig kubelet.kubeconfig --root-dir "$NODE/kubelet" --cert-dir "$NODE/kubelet-pki" \
+      --hostname-override $name --node-ip $address >>log/kubelet.log 2>&1 &
+    echo $! >kubelet.pid
+    wait $! || true
+  done
+}
+
+eventually() { # what, command
+  local what=$1
+  shift
+  for _ in $(seq 600); do
+    "$@" >/dev/null 2>&1 && return
+    sleep 0.1
+  done
+  tail -n 5 log/* >&2
+  die "$what: not within a minute"
+}
+
+# A failing answer contains "ok", too.
+serves() { [ "$(curl -s --cacert pki/apiserver.crt -H "Authorization: Bearer admin" $server/readyz)" = ok ]; }
+
+inside() {
+  cd "$NODE"
+  files
+  mounts
+  network
+  export KUBECONFIG=$NODE/admin.kubeconfig
+  local images
+  images=(images/*.tar)
+  start containerd --config containerd.toml
+  start etcd --data-dir etcd --unsafe-no-fsync --log-level error
+  start kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 --advertise-address $address \
+    --secure-port $port --cert-dir pki --token-auth-file tokens.csv --authorization-mode Node,RBAC \
+    --enable-admission-plugins NodeRestriction,PodNodeSelector --service-cluster-ip-range $services --allow-privileged \
+    --service-account-issuer https://kubernetes.default.svc --service-account-signing-key-file service-accounts.key \
+    --service-account-key-file service-accounts.key --kubelet-preferred-address-types InternalIP \
+    --audit-policy-file "$AUDIT_POLICY" --audit-log-path audit.log --audit-log-maxsize 100000
+  eventually "containerd answers" ctr version
+  local image
+  for image in "${images[@]}"; do ctr -n k8s.io images import "$image" >>log/import.log 2>&1; done
+  eventually "the API server is ready" serves
+  # The node should be what limits a hundred Foos, not these two.
+  local client=(--leader-elect=false --kube-api-qps 1000 --kube-api-burst 1000)
+  start kube-controller-manager --kubeconfig controllers.kubeconfig "${client[@]}" \
+    --use-service-account-credentials --service-account-private-key-file service-accounts.key \
+    --root-ca-file pki/apiserver.crt --flex-volume-plugin-dir "$NODE/volume-plugins"
+  start kube-scheduler --kubeconfig scheduler.kubeconfig "${client[@]}"
+  kubectl create clusterrolebinding proxy --clusterrole system:node-proxier --user system:kube-proxy >/dev/null
+  start kube-proxy --config kube-proxy.yaml
+  kubelet_for_ever &
+  eventually "the node is there" kubectl get node $name
+  kubectl wait --for=condition=Ready node/$name --timeout=60s >/dev/null
+  eventually "pods have an account" kubectl get -n default serviceaccount/default configmap/kube-root-ca.crt
+  cd "$OLDPWD"
+  "$@"
+}
+
+if [ "${1:-}" = --inside ]; then
+  shift
+  inside "$@"
+else
+  host "$@"
+fi

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# build.sh MODULE: builds the programs that MODULE/go.mod names as its tools into a folder of the user's cache, and prints the
+# folder's path. Minutes the first time, nothing afterwards. Callers at the same time wait for one another.
+#   manifests  kubeconform and kube-score
+#   node       kubelet and kube-proxy
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"
+
+kubernetes=$(sed -nE 's|^require k8s.io/kubernetes (\S+).*|\1|p' go.mod) # what its programs say of themselves
+key=$(cat go.mod go.sum ../build.sh | sha256sum | cut -c1-16)
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/tools/$key
+mkdir -p "${folder%/*}"
+exec 9>"$folder.lock"
+flock 9
+if [ ! -d "$folder" ]; then
+  command -v go >/dev/null || { echo "$1 is to be built, but Go is not on PATH" >&2; exit 1; }
+  echo "building $1 (the first time on a machine takes minutes) ..." >&2
+  rm -rf "$folder.new" && mkdir "$folder.new"
+  GOWORK=off GOFLAGS=-buildvcs=false go build -trimpath \
+    -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes" -o "$folder.new/" tool
+  mv "$folder.new" "$folder"
+fi
+echo "$folder"
