@@ -217,10 +217,16 @@ impl Overlay {
 }
 
 async fn rolled_out() {
-    run(&format!(
-        "kubectl rollout status deployment/{NAME} -n {NAMESPACE} --timeout=60s"
-    ))
-    .await;
+    let status = format!("kubectl rollout status deployment/{NAME} -n {NAMESPACE} --timeout=60s");
+    let (said, done) = try_run(&status).await;
+    if !done {
+        let logs = format!("kubectl logs -n {NAMESPACE} -l app.kubernetes.io/name={NAME} --prefix");
+        let (pods, logs) = (
+            format!("kubectl get pods -n {NAMESPACE}"),
+            try_run(&logs).await.0,
+        );
+        panic!("{said}{}{logs}", try_run(&pods).await.0);
+    }
 }
 
 /// The controller at work on the node.

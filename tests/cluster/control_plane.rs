@@ -208,6 +208,8 @@ impl ControlPlane {
             self.path("sa.key")
         ));
         flags.push(format!("--root-ca-file={}", self.path("pki/apiserver.crt")));
+        // kwok's node may go longer without a sign of life than a real one, and its pods never get Ready again.
+        flags.push("--node-monitor-grace-period=24h".into());
         self.spawn("kube-controller-manager", &flags)?;
         self.spawn(
             "kwok",

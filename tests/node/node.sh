@@ -44,8 +44,11 @@ host() {
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
   mkdir "${ours[@]}"
-  local group file
+  local group file left
   for group in "${ours[@]}"; do
+    for left in "${group%-*}"-*; do # by a script that was killed
+      [ -d "/proc/${left##*-}" ] || find "$left" -depth -type d -exec rmdir {} +
+    done
     case $group in /sys/fs/cgroup/cpuset/*)
       for file in cpuset.cpus cpuset.mems; do cat "${group%/*}/$file" >"$group/$file"; done ;;
     esac
