@@ -111,7 +111,8 @@
             doCheck = false;
             installPhase = "touch $out";
           };
-          code = [ (lib.fileset.fileFilter (file: file.hasExt "rs") ./tests) ./tests/cluster/audit-policy.yaml ];
+          # YAML, too: some tests include it.
+          code = map (lib.fileset.fileFilter (file: file.hasExt "rs" || file.hasExt "yaml")) [ ./benches ./tests ];
         in
         {
           inherit (packages) default;
