@@ -37,6 +37,7 @@ pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 cargo test --locked --test node --no-run
 status=0
 tests/node/node.sh cargo test --locked --offline --test node -- --ignored --nocapture --test-threads 1 || status=$?
+echo "image: ${1:-the release binary, packed}, sha256 $(sha256sum <"$NODE/images/under-test.tar" | cut -d' ' -f1)"
 echo "on: $(kube-apiserver --version), $(containerd --version | cut -d' ' -f1,3), $(runc --version | head -n 1), Linux $(uname -r), $(nproc) CPUs"
 sort "$NODE/results" 2>/dev/null || true
 exit $status
