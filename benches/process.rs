@@ -30,7 +30,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const REST: f64 = 0.02;
 
 /// How long a process may take to come to rest, or to end.
-const DEADLINE: Duration = Duration::from_mins(2);
+const DEADLINE: Duration = Duration::from_mins(10);
 
 /// A running controller; dropped, it is killed.
 pub struct Subject {
