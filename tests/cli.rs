@@ -318,7 +318,10 @@ fn printed_configuration_can_be_read_back() {
             "--http-metrics-addr=[::1]:8443",
             "metrics_addr = \"[::1]:8443\"",
         ),
-        ("--http-metrics-cert-dir=/tls", "metrics_cert_dir = \"/tls\""),
+        (
+            "--http-metrics-cert-dir=/tls",
+            "metrics_cert_dir = \"/tls\"",
+        ),
         ("--log-level=warn,kube=debug", "level = \"warn,kube=debug\""),
         ("--log-format=json", "format = \"json\""),
         (
