@@ -52,7 +52,7 @@ const BAD: &[Bad] = &[
     File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
-    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr"),
+    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr, metrics_auth, metrics_addr, metrics_cert_dir"),
     Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; it has level, format"),
     Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     // Wrong types.
@@ -104,11 +104,14 @@ const BAD: &[Bad] = &[
     Env("FOO_CONTROLLER__IMAGE", "nginx\nlatest", r#"image = "nginx\nlatest" (environment variable FOO_CONTROLLER__IMAGE): must be an image name without blanks, at most 1024 characters"#),
     Flag("--http-addr=localhost:8080", r#"http.addr = "localhost:8080" (flag --http-addr): must be an IP address and port such as 0.0.0.0:8080 or [::]:8080"#),
     Flag("--http-addr=0.0.0.0:80800", r#"http.addr = "0.0.0.0:80800" (flag --http-addr): must be an IP address and port such as 0.0.0.0:8080 or [::]:8080"#),
+    Flag("--http-metrics-addr=", r#"http.metrics_addr = "" (flag --http-metrics-addr): must be an IP address and port such as 0.0.0.0:8443 or [::]:8443"#),
     Flag("--master=localhost:8080", r#"master = "localhost:8080" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
     Flag("--master=https://host:port", r#"master = "https://host:port" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
     Flag("--master=ftp://host", r#"master = "ftp://host" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
     Flag("--master=https://admin:secret@host", "master = (hidden) (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
     Flag("--master=https://host/?token=secret", "master = (hidden) (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
+    Flag("--otlp-endpoint=collector:4317", r#"telemetry.endpoint = "collector:4317" (flag --otlp-endpoint): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
+    Flag("--otlp-endpoint=http://me:secret@host", "telemetry.endpoint = (hidden) (flag --otlp-endpoint): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
     Flag("--log-level=loud", r#"log.level = "loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
     Flag("--log-level=info,kube=loud", r#"log.level = "info,kube=loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
     Flag("--log-level=", r#"log.level = "" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
@@ -310,8 +313,21 @@ fn printed_configuration_can_be_read_back() {
         ("--lease-renew-deadline=40s", "renew_deadline = \"40s\""),
         ("--lease-retry-period=5s", "retry_period = \"5s\""),
         ("--http-addr=", "addr = \"\""),
+        ("--http-metrics-auth", "metrics_auth = true"),
+        (
+            "--http-metrics-addr=[::1]:8443",
+            "metrics_addr = \"[::1]:8443\"",
+        ),
+        (
+            "--http-metrics-cert-dir=/tls",
+            "metrics_cert_dir = \"/tls\"",
+        ),
         ("--log-level=warn,kube=debug", "level = \"warn,kube=debug\""),
         ("--log-format=json", "format = \"json\""),
+        (
+            "--otlp-endpoint=http://collector:4317",
+            "endpoint = \"http://collector:4317\"",
+        ),
     ];
     let first = config(program().args(flags.iter().map(|(flag, _)| flag)));
     for (flag, line) in flags {
