@@ -10,6 +10,7 @@ mod cluster;
 mod collector;
 mod controller;
 mod foos;
+mod gateway;
 
 use std::{
     process::{Command, Stdio},
@@ -21,6 +22,7 @@ use cluster::{Cluster, Options, eventually};
 use collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace};
 use controller::Controller;
 use foos::DEADLINE;
+use gateway::{Answer, Gateway, Mode};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -350,6 +352,32 @@ async fn exports_over_tls() {
     assert!(line.contains("UnknownIssuer"), "{line}");
 }
 
+/// A collector that wants to know its clients: who has a certificate gets in, who has none is told.
+#[tokio::test]
+async fn exports_with_a_certificate_of_its_own() {
+    let (cluster, collector) = tokio::join!(shared(), Collector::start_mutual_tls());
+    let namespace = cluster.namespace("mtls").await;
+    let nameless = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
+    });
+    nameless.wait_for_log("cannot export").await;
+    let received = collector.received();
+    assert_eq!((received.spans.len(), received.logs.len()), (0, 0));
+    drop(nameless);
+    let (certificate, key) = collector.client();
+    let _known = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        command
+            .env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca())
+            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", certificate)
+            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", key);
+    });
+    let all = |received: &Received| {
+        let arrived = !received.spans.is_empty() && !received.logs.is_empty();
+        (arrived && !received.metrics.is_empty()).then_some(())
+    };
+    collector.wait_for("traces, logs and metrics", all).await;
+}
+
 /// What is set for all signals and for one, as it arrives; and that the exporter's own doings are no part of it, at any level.
 #[tokio::test]
 async fn variables_have_their_effect() {
@@ -495,11 +523,10 @@ async fn a_bad_collector_holds_nobody_up() {
     ] {
         let mock = Mock::start(behaviour).await;
         let namespace = cluster.namespace("bad").await;
+        // Less than it takes to find out that a collector is silent.
         let timeout = Duration::from_secs(6);
         let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
-            command
-                .arg("--shutdown-timeout=6s")
-                .env("OTEL_EXPORTER_OTLP_TIMEOUT", "1000");
+            command.arg("--shutdown-timeout=6s");
         });
         let names = foos::names("bad", 20);
         foos::create(&cluster.client().await, &namespace, &names).await;
@@ -528,7 +555,7 @@ async fn a_bad_collector_holds_nobody_up() {
     }
 }
 
-/// A collector that is gone amid the work costs what it would have got; it is told once, and that it is back.
+/// A collector that is gone amid the work costs what it would have got; it is counted and told once, and that it is back.
 #[tokio::test]
 async fn a_collector_that_comes_back_gets_what_comes_then() {
     let (cluster, mut collector) = tokio::join!(shared(), Collector::start());
@@ -556,6 +583,14 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
         .await;
     foos::create(&client, &namespace, &["after".to_owned()]).await;
     collector.wait_for("a trace", traced("after")).await;
+    let counted = |received: &Received| {
+        let lost = received.metric("foo_controller_telemetry_lost_total")?;
+        let lost = |signal| lost.point(&[("signal", signal)]).map(|it| it.value);
+        (lost("traces")? >= 1. && lost("logs")? >= 1.).then_some(())
+    };
+    collector
+        .wait_for("a count of what was lost", counted)
+        .await;
     let told = controller.logged("cannot export");
     assert!(told <= 3, "{}", controller.log());
 }
@@ -621,6 +656,39 @@ async fn sighup_changes_the_log_level() {
         .await;
     apply(&namespace, &foo("a", "a", 1)).await;
     controller.wait_for_log("TRACE").await;
+}
+
+/// What an API server, or who stands in its place, says cannot forge a line, in either format.
+#[tokio::test]
+async fn an_api_server_cannot_forge_a_line() {
+    const FORGERY: Answer = Answer {
+        code: 500,
+        content: "application/json",
+        body: r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+            "message": "no\n2026-01-01T00:00:00Z ERROR forged\r\n{\"level\":\"ERROR\",\"message\":\"forged\"}\u001b[2J\u2028x"}"#,
+        breaks_off: false,
+    };
+    let gateway = Gateway::start(shared().await.client().await).await;
+    gateway.set(Mode::Everything(FORGERY));
+    for format in ["text", "json"] {
+        let controller = Controller::spawn(|command| {
+            command.args(["--master", gateway.url(), "--log-format", format]);
+        });
+        controller.wait_for_log("forged").await;
+        for line in controller.log().lines() {
+            assert!(!line.contains(['\r', '\u{1b}', '\u{2028}']), "{line:?}");
+            if format == "json" {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert_ne!(line["message"], "forged");
+                assert!(line["target"].is_string(), "{line}");
+            } else {
+                assert!(
+                    !line.starts_with("2026-01-01") && !line.starts_with('{'),
+                    "{line}"
+                );
+            }
+        }
+    }
 }
 
 /// A hundred Foos that fail for one reason, again and again, are a few lines.

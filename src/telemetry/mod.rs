@@ -125,7 +125,7 @@ impl Telemetry {
             before.push(layer.with_filter(ours).boxed());
         }
         if exports {
-            before.push(outage::listen().boxed());
+            before.push(outage::listen(metrics.clone()).boxed());
         }
         let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
         let level = log::start(&config.log, before, bridge);

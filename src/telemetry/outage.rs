@@ -1,10 +1,11 @@
-//! What goes wrong with the export, said once: when a collector fails, and when it is well again.
+//! What goes wrong with the export, counted and said once: when a collector fails, and when it is well again.
 //!
 //! The SDK tells of every failed export in events of its own, by name; they are the only way to know, and
 //! `tests/telemetry.rs` holds the names. A layer hands them to a task, since a layer must not log.
 
 use std::{fmt::Debug, time::Duration};
 
+use opentelemetry::{KeyValue, metrics::BoundCounter};
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{Event, Metadata, Subscriber, field::Visit, info, warn};
 use tracing_subscriber::{
@@ -13,7 +14,13 @@ use tracing_subscriber::{
     layer::Context,
 };
 
-use super::env::Signal;
+use super::{
+    env::Signal,
+    metrics::{Metrics, table},
+};
+
+/// Bursts with less than this between them are told as one.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// What an event of the SDK's says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +31,8 @@ enum News {
     Taken(Signal),
     /// A batch was taken in part, for the reason in this field. The SDK says so each time.
     Partly(Signal, &'static str),
-    /// The queue is full. The SDK says so once.
-    Dropping(Signal),
+    /// The queue is full. The SDK says so once in its life; its count is looked at with all other news.
+    Dropping,
 }
 
 impl News {
@@ -41,34 +48,51 @@ impl News {
             "TonicTracesClient.PartialSuccess" => Self::Partly(Traces, "error_message"),
             "TonicLogsClient.PartialSuccess" => Self::Partly(Logs, "error_message"),
             "TonicMetricsClient.PartialSuccess" => Self::Partly(Metrics, "error_message"),
-            "BatchSpanProcessor.SpanDroppingStarted" => Self::Dropping(Traces),
-            "BatchLogProcessor.LogDroppingStarted" => Self::Dropping(Logs),
+            "BatchSpanProcessor.SpanDroppingStarted" | "BatchLogProcessor.LogDroppingStarted" => {
+                Self::Dropping
+            }
             _ => return None,
         })
     }
 }
 
-/// The layer that listens, and the task that speaks. Must be called within a Tokio runtime.
-pub(super) fn listen() -> impl Layer<Registry> + Send + Sync {
+/// The layer that listens and counts in `metrics`, and the task that speaks. Must be called within a Tokio
+/// runtime.
+pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
+    let lost = Signal::ALL.map(|signal| {
+        let labels = [KeyValue::new("signal", signal.to_string())];
+        (signal, metrics.counter(&table::LOST, &labels))
+    });
     // Each export makes one; what does not fit will be repeated.
     let (sender, mut receiver) = mpsc::channel::<(News, String)>(64);
     tokio::spawn(async move {
         let mut outages = Outages::default();
+        let mut drops = Drops::default();
         while let Some((news, reason)) = receiver.recv().await {
-            outages.hear(news, &reason, Instant::now());
+            let now = Instant::now();
+            outages.hear(news, &reason, now);
+            drops.hear(metrics.dropped(), now);
         }
     });
     let known = filter_fn(|event: &Metadata<'_>| event.is_event() && News::of(event).is_some());
-    Ear(sender).with_filter(LevelFilter::DEBUG.and(known))
+    Ear { sender, lost }.with_filter(LevelFilter::DEBUG.and(known))
 }
 
-struct Ear(mpsc::Sender<(News, String)>);
+struct Ear {
+    sender: mpsc::Sender<(News, String)>,
+    lost: [(Signal, BoundCounter<u64>); Signal::ALL.len()],
+}
 
 impl<S: Subscriber> Layer<S> for Ear {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let Some(news) = News::of(event.metadata()) else {
             return;
         };
+        // Here, since what the channel has no room for counts, too.
+        if let News::Failed(failed, _) = news {
+            let lost = self.lost.iter().filter(|(signal, _)| *signal == failed);
+            lost.for_each(|(_, lost)| lost.add(1));
+        }
         let mut reason = Reason {
             field: "",
             text: String::new(),
@@ -77,7 +101,7 @@ impl<S: Subscriber> Layer<S> for Ear {
             reason.field = field;
             event.record(&mut reason);
         }
-        let _ = self.0.try_send((news, reason.text));
+        let _ = self.sender.try_send((news, reason.text));
     }
 }
 
@@ -133,13 +157,7 @@ impl Outages {
                     warn!(%signal, "the collector takes only part of what is exported: {}", brief(reason));
                 }
             }
-            News::Dropping(signal) => {
-                warn!(
-                    %signal,
-                    "the collector is too slow: what the queue has no room for is dropped, and counted as \
-                     queue_full in otel_sdk_processor_*_processed_total"
-                );
-            }
+            News::Dropping => {}
         }
     }
 
@@ -181,6 +199,50 @@ impl Outages {
         }
         let outage = self.now.swap_remove(at);
         Some((now - outage.since, outage.batches))
+    }
+}
+
+/// What the queues have no room for: spans and log records together.
+#[derive(Default)]
+struct Drops {
+    /// The count, and how much of it belongs to what is over.
+    count: u64,
+    over: u64,
+    /// When the count last grew, as long as that is not over.
+    grew: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Drop {
+    Begins,
+    /// So many were dropped.
+    Ended(u64),
+}
+
+impl Drops {
+    fn hear(&mut self, count: u64, now: Instant) {
+        match self.counted(count, now) {
+            Some(Drop::Begins) => warn!(
+                "the collector is too slow: what the queue has no room for is dropped, and counted as \
+                 queue_full in otel_sdk_processor_*_processed_total"
+            ),
+            Some(Drop::Ended(dropped)) => info!(dropped, "nothing is dropped any more"),
+            None => {}
+        }
+    }
+
+    /// What is to be told of the count.
+    fn counted(&mut self, count: u64, now: Instant) -> Option<Drop> {
+        if count > self.count {
+            self.count = count;
+            return self.grew.replace(now).is_none().then_some(Drop::Begins);
+        }
+        if now - self.grew? < QUIET {
+            return None;
+        }
+        self.grew = None;
+        let dropped = self.count - std::mem::replace(&mut self.over, self.count);
+        Some(Drop::Ended(dropped))
     }
 }
 
@@ -234,6 +296,23 @@ mod tests {
                 .is_some(),
             "a new outage"
         );
+    }
+
+    /// Drops are told when they begin and when they are over, burst or not, and each time anew.
+    #[test]
+    fn drops_are_told_once_each_time() {
+        let mut drops = Drops::default();
+        let start = Instant::now();
+        let mut at = |second, count| drops.counted(count, start + Duration::from_secs(second));
+        assert_eq!(at(0, 0), None);
+        assert_eq!(at(1, 1), Some(Drop::Begins));
+        assert_eq!(at(2, 1), None);
+        assert_eq!(at(60, 5), None, "the same");
+        assert_eq!(at(119, 5), None);
+        assert_eq!(at(120, 5), Some(Drop::Ended(5)));
+        assert_eq!(at(600, 5), None);
+        assert_eq!(at(601, 7), Some(Drop::Begins));
+        assert_eq!(at(661, 7), Some(Drop::Ended(2)));
     }
 
     /// A collector that has no use for metrics does not hide what happens to traces.

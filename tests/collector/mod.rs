@@ -39,11 +39,19 @@ pub use trace::Trace;
 /// How long the collector may take to start or end, and telemetry to arrive.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Who has to have a certificate.
+#[derive(Clone, Copy, PartialEq)]
+enum Tls {
+    Nobody,
+    Server,
+    Both,
+}
+
 /// A collector, running or stopped; dropped, it is gone. It ends with the thread that started it.
 pub struct Collector {
     program: PathBuf,
     folder: TempDir,
-    tls: bool,
+    tls: Tls,
     /// 0 until the first start has found a free one.
     port: u16,
     /// How often it was started: each run has a folder of its own, named by its number.
@@ -54,17 +62,22 @@ pub struct Collector {
 impl Collector {
     /// Starts one on a free loopback port, and waits until it takes OTLP there (a minute where it is to be built).
     pub async fn start() -> Self {
-        Self::new(false).await
+        Self::new(Tls::Nobody).await
     }
 
     /// Starts one that takes nothing but TLS, with a certificate of [`Self::ca`] for `localhost` and `127.0.0.1`.
     pub async fn start_tls() -> Self {
-        Self::new(true).await
+        Self::new(Tls::Server).await
     }
 
-    async fn new(tls: bool) -> Self {
+    /// The same, but it talks to nobody without a certificate of [`Self::ca`], such as [`Self::client`]'s.
+    pub async fn start_mutual_tls() -> Self {
+        Self::new(Tls::Both).await
+    }
+
+    async fn new(tls: Tls) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        if tls {
+        if tls != Tls::Nobody {
             write_certificates(folder.path());
         }
         let mut collector = Self {
@@ -109,26 +122,42 @@ impl Collector {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(run.join("log")).unwrap());
-        if self.tls {
+        if self.tls != Tls::Nobody {
             command
                 .arg("--config")
                 .arg(here.join("tls.yaml"))
                 .env("COLLECTOR_CERTIFICATE", self.path("server.crt"))
                 .env("COLLECTOR_KEY", self.path("server.key"));
         }
+        if self.tls == Tls::Both {
+            command
+                .arg("--config")
+                .arg(here.join("mutual-tls.yaml"))
+                .env("COLLECTOR_CA", self.path("ca.crt"));
+        }
         command
     }
 
     /// Its address, `http://127.0.0.1:PORT`, or `https` if it was started so.
     pub fn endpoint(&self) -> String {
-        let scheme = if self.tls { "https" } else { "http" };
+        let scheme = if self.tls == Tls::Nobody {
+            "http"
+        } else {
+            "https"
+        };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// The file of the authority that signed its certificate, in PEM.
     pub fn ca(&self) -> PathBuf {
-        assert!(self.tls, "Collector::start_tls");
+        assert!(self.tls != Tls::Nobody, "Collector::start_tls");
         self.path("ca.crt")
+    }
+
+    /// The files of a client's certificate and its key, in PEM.
+    pub fn client(&self) -> (PathBuf, PathBuf) {
+        assert!(self.tls == Tls::Both, "Collector::start_mutual_tls");
+        (self.path("client.crt"), self.path("client.key"))
     }
 
     /// Asks it to stop (SIGTERM), which writes what it still has, and waits for its end.
@@ -217,26 +246,24 @@ fn program() -> PathBuf {
     String::from_utf8(output.stdout).unwrap().trim_end().into()
 }
 
-/// Writes an authority's certificate, `ca.crt`, and one that it signed, `server.crt` with `server.key`.
+/// Writes an authority's certificate, `ca.crt`, and two that it signed, `server.crt` and `client.crt` with their keys.
 fn write_certificates(folder: &Path) {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = authority.self_signed(&key).unwrap();
     let issuer = Issuer::new(authority, key);
+    write_pem(&folder.join("ca.crt"), "CERTIFICATE", ca.der());
 
-    let key = KeyPair::generate().unwrap();
-    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let server = CertificateParams::new(names).unwrap();
-    let server = server.signed_by(&key, &issuer).unwrap();
-    let certificate = |name, der: &[u8]| write_pem(&folder.join(name), "CERTIFICATE", der);
-    certificate("ca.crt", ca.der());
-    certificate("server.crt", server.der());
-    write_pem(
-        &folder.join("server.key"),
-        "PRIVATE KEY",
-        &key.serialize_der(),
-    );
+    for who in ["server", "client"] {
+        let key = KeyPair::generate().unwrap();
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let params = CertificateParams::new(names).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        let file = |extension| folder.join(who).with_extension(extension);
+        write_pem(&file("crt"), "CERTIFICATE", certificate.der());
+        write_pem(&file("key"), "PRIVATE KEY", &key.serialize_der());
+    }
 }
 
 fn write_pem(file: &Path, tag: &str, der: &[u8]) {

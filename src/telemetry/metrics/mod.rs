@@ -29,7 +29,8 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     metrics::{
         InstrumentKind, ManualReader, PeriodicReader, Pipeline, SdkMeterProvider, Temporality,
-        data::ResourceMetrics, reader::MetricReader,
+        data::{AggregatedMetrics, MetricData, ResourceMetrics, ScopeMetrics, SumDataPoint},
+        reader::MetricReader,
     },
 };
 use parking_lot::Mutex;
@@ -44,6 +45,12 @@ use self::{
 const BOUNDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 2.5, 5., 10., 25., 50., 100.,
     250., 500., 1000.,
+];
+
+/// By these the SDK counts what has left the queues before the export.
+const PROCESSED: [&str; 2] = [
+    "otel.sdk.processor.span.processed",
+    "otel.sdk.processor.log.processed",
 ];
 
 /// All instruments; clones share them. By default they count for nobody.
@@ -94,6 +101,24 @@ impl Metrics {
         let _ = self.0.reader.collect(&mut metrics);
         let text = exposition::write(&metrics, &self.0.timers.lock(), format);
         (format.content_type(), text)
+    }
+
+    /// How many spans and log records the queues before the export have had no room for, as the SDK counts.
+    pub(super) fn dropped(&self) -> u64 {
+        let mut metrics = ResourceMetrics::default();
+        let _ = self.0.reader.collect(&mut metrics);
+        let metrics = metrics.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let full = KeyValue::new("error.type", "queue_full");
+        metrics
+            .filter(|metric| PROCESSED.contains(&metric.name()))
+            .filter_map(|metric| match metric.data() {
+                AggregatedMetrics::U64(MetricData::Sum(sum)) => Some(sum.data_points()),
+                _ => None,
+            })
+            .flatten()
+            .filter(|point| point.attributes().any(|attribute| *attribute == full))
+            .map(SumDataPoint::value)
+            .sum()
     }
 
     /// What counts requests to the API server at `host`.

@@ -133,15 +133,17 @@ metrics! {
         BUILD_INFO: Gauge "foo_controller_build_info" "" ["version"]
             "Always 1; the version is the label's.";
     }
-    // The SDK's own: `error.type` and the like become labels by the rules of its specification.
+    // The SDK's own but for the last: `error.type` and the like become labels by the rules of its specification.
     "Telemetry, where it is exported" {
         LOGS_CREATED: Counter "otel_sdk_log_created_total" "" []
             "Log records to be exported.";
         LOGS_PROCESSED: Counter "otel_sdk_processor_log_processed_total" "" ["error_type", "otel_component_name", "otel_component_type"]
-            "Log records that were exported or, with an error type, dropped because the collector is too slow, or away.";
+            "Log records that were handed to the exporter or, with an error type, dropped because the collector is too slow, or away.";
         LOG_QUEUE: Gauge "otel_sdk_processor_log_queue_capacity" "" ["otel_component_name", "otel_component_type"]
             "Log records that can wait for their export.";
         SPANS_PROCESSED: Counter "otel_sdk_processor_span_processed_total" "" ["error_type", "otel_component_name", "otel_component_type"]
-            "Spans that were exported or, with an error type, dropped because the collector is too slow, or away.";
+            "Spans that were handed to the exporter or, with an error type, dropped because the collector is too slow, or away.";
+        LOST: Counter "foo_controller_telemetry_lost_total" "" ["signal"]
+            "Exports that failed, each of one batch of spans or log records, or of the metrics, by signal: traces; logs; metrics.";
     }
 }
