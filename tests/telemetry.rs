@@ -305,6 +305,8 @@ async fn an_election_is_traced() {
     })
     .await;
     assert_eq!(first.stop().await, 0);
+    // A look that finds nothing to do is no trace.
+    apply(&namespace, &foo("a", "a", 2)).await;
     let mut second = controller(cluster, &namespace, &collector.endpoint(), lead);
     reconciled(&collector, "a", "the look of a new leader", |trace| {
         trace

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Bursts with less than this between them are told as one.
-const QUIET: Duration = Duration::from_secs(60);
+const QUIET: Duration = Duration::from_mins(1);
 
 /// What an event of the SDK's says.
 #[derive(Clone, Copy, Debug, PartialEq)]
