@@ -305,8 +305,9 @@ async fn an_election_is_traced() {
     })
     .await;
     assert_eq!(first.stop().await, 0);
-    // A look that finds nothing to do is no trace.
-    apply(&namespace, &foo("a", "a", 2)).await;
+    // A look that finds nothing to do is no trace, and a Foo that changed is no mere look.
+    let lose = ["-n", &namespace, "delete", "deployment", "a"];
+    cluster.kubectl(&lose).await.success();
     let mut second = controller(cluster, &namespace, &collector.endpoint(), lead);
     reconciled(&collector, "a", "the look of a new leader", |trace| {
         trace
@@ -315,6 +316,11 @@ async fn an_election_is_traced() {
     })
     .await;
     assert_eq!(second.stop().await, 0);
+    let released = |received: &Received| {
+        let releases = received.spans.iter().filter(|span| span.name == "release");
+        (releases.count() == 2).then_some(())
+    };
+    collector.wait_for("both releases", released).await;
     let received = collector.received();
     let named = |name: &str| -> Vec<_> {
         let traces = received.traces().into_iter();
