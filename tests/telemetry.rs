@@ -306,8 +306,8 @@ async fn an_election_is_traced() {
     .await;
     assert_eq!(first.stop().await, 0);
     // A look that finds nothing to do is no trace, and a Foo that changed is no mere look.
-    let lose = ["-n", &namespace, "delete", "deployment", "a"];
-    cluster.kubectl(&lose).await.success();
+    let delete = ["-n", &namespace, "delete", "deployment", "a"];
+    cluster.kubectl(&delete).await.success();
     let mut second = controller(cluster, &namespace, &collector.endpoint(), lead);
     reconciled(&collector, "a", "the look of a new leader", |trace| {
         trace
