@@ -83,7 +83,7 @@ pub async fn create(client: &Client, namespace: &str, names: &[String]) {
         .await;
 }
 
-/// Waits until the controller has told of each of these Foos' newest generation, that its Deployment is on its way.
+/// Waits until the controller has told of each of these Foos' newest generation, that its Deployment is on its way, or there.
 pub async fn converged(client: &Client, namespace: &str, names: &[String]) {
     // Also Foos that are no Foos may be there.
     let resource = ApiResource::erase::<Foo>(&());
@@ -108,7 +108,8 @@ fn is_converged(foo: &DynamicObject) -> bool {
     let status = &foo.data["status"];
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     status["observedGeneration"].as_i64() == foo.metadata.generation
-        && conditions.any(|c| c["reason"] == "DeploymentProgressing")
+        && conditions
+            .any(|c| c["reason"] == "DeploymentProgressing" || c["reason"] == "DeploymentAvailable")
 }
 
 /// Waits until the Foo is not Ready for this reason, and returns the message.
