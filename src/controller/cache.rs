@@ -5,7 +5,7 @@
 //! ours enters the cache at once, so that reconcile never acts on a state older than its own last write;
 //! and an object that refers to another is found from there (`referring`).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, num::NonZeroU64, sync::Arc};
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -33,6 +33,8 @@ struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
+    /// See [`Cache::settle`].
+    settled_with: Option<NonZeroU64>,
     view: Arc<V>,
 }
 
@@ -135,6 +137,33 @@ impl<V: View> Cache<V> {
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Snapshot<V>> {
         self.state.read().objects.get(key).map(Entry::snapshot)
+    }
+
+    /// The version of the object of this key.
+    #[must_use]
+    pub fn version(&self, key: &Key) -> Option<u64> {
+        let state = self.state.read();
+        state.objects.get(key).map(|entry| entry.version)
+    }
+
+    /// Notes that there is nothing to do about this object at `version` while what it refers to is at version
+    /// `other`.
+    pub fn settle(&self, key: &Key, version: u64, other: u64) {
+        if let Some(entry) = self.state.write().objects.get_mut(key)
+            && entry.version == version
+        {
+            entry.settled_with = NonZeroU64::new(other);
+        }
+    }
+
+    /// What was noted by [`settle`](Self::settle), and has not changed since: the key of what it refers to, and
+    /// its version then.
+    #[must_use]
+    pub fn settled_with(&self, key: &Key) -> Option<(Key, u64)> {
+        let state = self.state.read();
+        let entry = state.objects.get(key)?;
+        let version = entry.settled_with?.get();
+        Some((key.sibling(entry.view.refers_to()?), version))
     }
 
     /// The objects that speak of the object of this key, whether that exists or not.
@@ -260,11 +289,15 @@ impl<V: View> State<V> {
                 Entry {
                     version,
                     epoch,
+                    settled_with: None,
                     view: Arc::clone(&view),
                 },
             );
             return (None, view);
         };
+        if entry.version != version {
+            entry.settled_with = None;
+        }
         entry.version = version;
         entry.epoch = epoch;
         if *entry.view == view {

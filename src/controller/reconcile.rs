@@ -50,7 +50,8 @@ pub struct Reconciler {
 
 /// What a Foo's Deployment needs.
 enum Need<'a> {
-    Nothing(Deployed),
+    /// Nothing: it is right at this version.
+    Nothing(Deployed, u64),
     Create(Desired<'a>),
     /// The strategic merge patch that puts this Deployment right.
     Patch(Key, Value),
@@ -85,28 +86,42 @@ impl Reconciler {
     }
 
     /// Whether [`reconcile`](Self::reconcile) would find nothing to do: the same questions, for the caches alone.
+    ///
+    /// That is noted, and holds until the Foo or its Deployment has another version. (A Deployment of an earlier
+    /// name that turns up again wakes its Foo by itself.)
     #[must_use]
     pub fn is_settled(&self, key: &Key) -> bool {
+        if let Some((deployment, version)) = self.foos.settled_with(key)
+            && self.deployments.version(&deployment) == Some(version)
+        {
+            return true;
+        }
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             return true;
         };
+        let mut settled_with = None;
         let result = match self.compare(key, &foo.view) {
-            Ok(Need::Nothing(deployed))
+            Ok(Need::Nothing(deployed, version))
                 if self.predecessors(key, &foo.view, &deployed).is_empty() =>
             {
+                settled_with = Some(version);
                 Ok(deployed)
             }
             Ok(_) => return false,
             Err(error) => Err(error),
         };
         let status = status::of(&foo.view, result.as_ref(), Timestamp::now());
-        status.is_none_or(|status| status == foo.view.status)
+        let settled = status.is_none_or(|status| status == foo.view.status);
+        if let Some(version) = settled_with.filter(|_| settled) {
+            self.foos.settle(key, foo.version, version);
+        }
+        settled
     }
 
     /// The Deployment, and none of the Foo's beside it.
     async fn deploy(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
         let mut deployed = match self.compare(key, foo)? {
-            Need::Nothing(deployed) => deployed,
+            Need::Nothing(deployed, _) => deployed,
             Need::Create(desired) => {
                 trace::decided("create");
                 let view = self.create(key, &desired).await?;
@@ -140,14 +155,15 @@ impl Reconciler {
         let Some(actual) = self.deployments.get(&desired.key) else {
             return Ok(Need::Create(desired));
         };
-        Ok(match desired.difference(&actual)? {
-            Some(patch) => Need::Patch(desired.key, patch),
-            None => Need::Nothing(Deployed {
-                key: desired.key,
-                view: actual.view,
-                changed: false,
-            }),
-        })
+        if let Some(patch) = desired.difference(&actual)? {
+            return Ok(Need::Patch(desired.key, patch));
+        }
+        let deployed = Deployed {
+            key: desired.key,
+            view: actual.view,
+            changed: false,
+        };
+        Ok(Need::Nothing(deployed, actual.version))
     }
 
     /// What the Foo had under an earlier name, once the new one is available (row R11).
@@ -350,6 +366,25 @@ mod tests {
         assert!(!told(&|_, deployment| deployment.view.progress.available = 1).is_settled(key));
         assert!(!told(&|_, deployment| deployment.view.owner = None).is_settled(key));
         assert!(!told(&|_, deployment| deployment.key = key.sibling("other")).is_settled(key));
+
+        // What was noted holds as long as both are as they were.
+        let noted = told(&|_, _| {});
+        for _ in 0..2 {
+            assert!(noted.is_settled(key));
+        }
+        assert!(noted.foos.settled_with(key).is_some());
+        let mut scaled = deployment();
+        (scaled.version, scaled.view.replicas) = (10, 5);
+        noted.deployments.apply(0, scaled);
+        assert!(!noted.is_settled(key), "the Deployment has changed");
+        let mut as_before = deployment();
+        as_before.version = 11;
+        noted.deployments.apply(0, as_before);
+        assert!(noted.is_settled(key));
+        let mut renamed = foo();
+        (renamed.version, renamed.view.status) = (8, FooStatus::default());
+        noted.foos.apply(0, renamed);
+        assert!(!noted.is_settled(key), "the Foo has changed");
 
         let two = told(&|_, _| {});
         let mut old = deployment();
