@@ -594,7 +594,8 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
     let counted = |received: &Received| {
         let lost = received.metric("foo_controller_telemetry_lost_total")?;
         let lost = |signal| lost.point(&[("signal", signal)]).map(|it| it.value);
-        (lost("traces")? >= 1. && lost("logs")? >= 1.).then_some(())
+        // Not each signal had something to export before the collector was there again.
+        (lost("traces")? + lost("logs")? >= 1.).then_some(())
     };
     collector
         .wait_for("a count of what was lost", counted)
