@@ -8,21 +8,25 @@ use std::{
 
 use futures::{StreamExt as _, future::join_all};
 use http::Method;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client, Config,
+    client::ConfigExt as _,
     config::{KubeConfigOptions, Kubeconfig},
     core::WatchEvent,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Mutex, mpsc},
     time::{interval, timeout},
 };
+use tower::{BoxError, ServiceBuilder};
 
 use crate::cluster::Cluster;
 
 pub const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/namespaces/default/foos";
+const VERSION: &str = "samplecontroller.k8s.io/v1alpha1";
 pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 pub const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 pub const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/foo-controller";
@@ -39,11 +43,10 @@ pub struct Load(Vec<Client>);
 impl Load {
     pub async fn new(cluster: &Cluster) -> Self {
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of("bench-load")).unwrap();
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .unwrap();
-        config.default_retry = false;
-        let client = |_| Client::try_from(config.clone()).unwrap();
+        let client = |_| connect(&config).unwrap();
         Self((0..CONNECTIONS).map(client).collect())
     }
 
@@ -78,6 +81,19 @@ impl Load {
         self.drain(next, act).await
     }
 
+    /// Serves each Foo that is new or changed as soon as it is seen; ends with the watch.
+    pub async fn serve(&self, mut foos: Watch) {
+        let mut clients = self.0.iter().cycle();
+        while let Some((_, foo)) = foos.0.recv().await {
+            if let Some(client) = clients.next()
+                && !foo.is_told(foo.metadata.generation)
+            {
+                let client = client.clone();
+                tokio::spawn(async move { serve_foo(&client, &foo).await });
+            }
+        }
+    }
+
     async fn drain<'a>(
         &self,
         next: impl AsyncFn() -> Option<&'a String>,
@@ -96,14 +112,30 @@ impl Load {
     }
 }
 
+/// A client without Nagle's algorithm, by which kube's own waits 40 ms for many an answer.
+fn connect(config: &Config) -> kube::Result<Client> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let connector = config.rustls_https_connector_with_connector(tcp)?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_err(BoxError::from)
+        .service(
+            hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector),
+        );
+    Ok(Client::new(service, "default"))
+}
+
 /// `PREFIX-000000`, `PREFIX-000001`, …
 pub fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}-{n:06}")).collect()
 }
 
-pub async fn create_foo(client: &Client, name: &str) -> Value {
+pub async fn create_foo(client: &Client, name: &str) -> Object {
     let foo = json!({
-        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "apiVersion": VERSION,
         "kind": "Foo",
         "metadata": {"name": name},
         "spec": {"deploymentName": name, "replicas": 1},
@@ -111,23 +143,27 @@ pub async fn create_foo(client: &Client, name: &str) -> Value {
     write(client, Method::POST, FOOS, &foo).await
 }
 
-pub async fn scale(client: &Client, resource: &str, name: &str, replicas: i32) -> Value {
+pub async fn scale(client: &Client, resource: &str, name: &str, replicas: i32) -> Object {
     let patch = json!({"spec": {"replicas": replicas}});
     write(client, Method::PATCH, &format!("{resource}/{name}"), &patch).await
 }
 
+pub async fn delete(client: &Client, path: &str) {
+    write::<Value>(client, Method::DELETE, path, &json!({})).await;
+}
+
 /// What a controller writes for a new Foo: its Deployment, its status, an event.
-pub async fn serve_foo(client: &Client, foo: &Value) {
-    let name = foo["metadata"]["name"].as_str().unwrap();
+pub async fn serve_foo(client: &Client, foo: &Object) {
+    let name = &foo.metadata.name;
     let labels = json!({"app": "nginx", "controller": name});
     let deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name, "labels": labels, "ownerReferences": [{
-            "apiVersion": foo["apiVersion"],
+            "apiVersion": VERSION,
             "kind": "Foo",
             "name": name,
-            "uid": foo["metadata"]["uid"],
+            "uid": foo.metadata.uid,
             "controller": true,
             "blockOwnerDeletion": true,
         }]},
@@ -136,45 +172,44 @@ pub async fn serve_foo(client: &Client, foo: &Value) {
             "spec": {"containers": [{"name": "nginx", "image": "nginx:latest"}]},
         }},
     });
-    write(client, Method::POST, DEPLOYMENTS, &deployment).await;
+    write::<Object>(client, Method::POST, DEPLOYMENTS, &deployment).await;
     tell_foo(client, foo).await;
 }
 
 /// What a controller writes about a Foo whose Deployment it has changed: its status, an event.
-pub async fn tell_foo(client: &Client, foo: &Value) {
-    let metadata = &foo["metadata"];
-    let name = metadata["name"].as_str().unwrap();
+pub async fn tell_foo(client: &Client, foo: &Object) {
+    let Metadata {
+        name,
+        uid,
+        resource_version,
+        generation,
+    } = &foo.metadata;
     let now = k8s_openapi::jiff::Timestamp::now();
     let condition = |type_: &str, status: &str| {
         json!({
             "type": type_,
             "status": status,
             "reason": "DeploymentProgressing",
-            "message": format!("Deployment {name:?} has 0 of {} replicas available", foo["spec"]["replicas"]),
-            "observedGeneration": metadata["generation"],
+            "message": format!("Deployment {name:?} has 0 of {} replicas available", foo.spec.replicas.unwrap_or(1)),
+            "observedGeneration": generation,
             "lastTransitionTime": format!("{now:.0}"),
         })
     };
     let status = json!({
-        "apiVersion": foo["apiVersion"],
+        "apiVersion": VERSION,
         "kind": "Foo",
-        "metadata": {"name": name, "resourceVersion": metadata["resourceVersion"]},
+        "metadata": {"name": name, "resourceVersion": resource_version},
         "status": {
             "availableReplicas": 0,
-            "observedGeneration": metadata["generation"],
+            "observedGeneration": generation,
             "replicas": 0,
             "selector": format!("app=nginx,controller={name}"),
             "deploymentName": name,
             "conditions": [condition("Ready", "False"), condition("Progressing", "True")],
         },
     });
-    write(
-        client,
-        Method::PUT,
-        &format!("{FOOS}/{name}/status"),
-        &status,
-    )
-    .await;
+    let path = format!("{FOOS}/{name}/status");
+    write::<Object>(client, Method::PUT, &path, &status).await;
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -187,18 +222,23 @@ pub async fn tell_foo(client: &Client, foo: &Value) {
         "reportingController": "sample-controller",
         "reportingInstance": "bench",
         "regarding": {
-            "apiVersion": foo["apiVersion"],
+            "apiVersion": VERSION,
             "kind": "Foo",
             "namespace": "default",
             "name": name,
-            "uid": metadata["uid"],
+            "uid": uid,
         },
     });
-    write(client, Method::POST, EVENTS, &event).await;
+    write::<Object>(client, Method::POST, EVENTS, &event).await;
 }
 
 /// One request; returns what it was answered.
-pub async fn write(client: &Client, method: Method, path: &str, body: &Value) -> Value {
+async fn write<T: DeserializeOwned>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: &Value,
+) -> T {
     let content = match method {
         Method::PATCH => "application/merge-patch+json",
         _ => "application/json",
@@ -226,8 +266,11 @@ pub struct Object {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Metadata {
     pub name: String,
+    uid: String,
+    resource_version: String,
     #[serde(default)]
     pub generation: i64,
 }

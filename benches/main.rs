@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, value_parser};
 
 use report::Sample;
 use workloads::{Bench, Scale};
@@ -63,6 +63,13 @@ async fn main() {
                 .help("A little of everything, to see that it works"),
         )
         .arg(
+            Arg::new("pairs")
+                .long("pairs")
+                .value_name("N")
+                .value_parser(value_parser!(u8).range(1..))
+                .help("How often all of it is done; default: 5, of --quick 1"),
+        )
+        .arg(
             Arg::new("workload")
                 .long("workload")
                 .action(ArgAction::Append)
@@ -75,12 +82,15 @@ async fn main() {
         Some(names) => names.map(|name| name.to_uppercase()).collect(),
         None => (1..=8).map(|n| format!("W{n}")).collect(),
     };
-    let (scale, results) = if quick {
+    let (mut scale, results) = if quick {
         (QUICK, release_folder().join("bench-quick"))
     } else {
         let benches = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches");
         (FULL, benches.join("results"))
     };
+    if let Some(pairs) = flags.get_one::<u8>("pairs") {
+        scale.pairs = usize::from(*pairs);
+    }
     let mut bench = Bench::new(scale, wanted);
     bench.run().await;
     println!("{}", report::tables(&bench.samples));

@@ -6,8 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::Method;
-use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
@@ -19,6 +17,9 @@ use crate::{
 
 /// Nobody asked for a resync.
 const NO_RESYNC: Duration = Duration::from_hours(10);
+
+/// Foos a second in W4.
+const RATES: [u32; 3] = [20, 100, 300];
 
 /// How much of everything.
 pub struct Scale {
@@ -64,7 +65,7 @@ impl Bench {
             if pair % 2 == 1 {
                 sides.reverse();
             }
-            if self.wants_any(&["W1", "W2"]) {
+            if self.wants_any(&["W1", "W2", "W4"]) {
                 self.bare().await;
             }
             if self.wants_any(&["W1", "W2", "W4", "W8"]) {
@@ -88,7 +89,7 @@ impl Bench {
         }
     }
 
-    /// W1 and W2 without a controller: the same writes, by the loader's connections.
+    /// W1, W2 and W4 without a controller: the same writes, by the loader's connections.
     async fn bare(&mut self) {
         let plane = Plane::start().await;
         let names = names("foo", self.scale.some);
@@ -105,6 +106,17 @@ impl Bench {
             load::tell_foo(client, &foo).await;
         });
         self.note("W2", Side::Bare, "time, s", seconds(begun, &done.await));
+        if self.wants_any(&["W4"]) {
+            let foos = Watch::new(plane.load.client(), FOOS).await;
+            let mut deployments = Watch::new(plane.load.client(), DEPLOYMENTS).await;
+            let server = Load::new(&plane.cluster).await;
+            let serving = tokio::spawn(async move { server.serve(foos).await });
+            for a_second in RATES {
+                self.steady(&plane, Side::Bare, &mut deployments, a_second)
+                    .await;
+            }
+            serving.abort();
+        }
     }
 
     /// W1, then W2, W8 and W4 with its Foos there.
@@ -117,8 +129,13 @@ impl Bench {
             self.storm(&mut run, &names).await;
         }
         if self.wants_any(&["W4"]) {
-            for a_second in [20, 100, 300] {
-                self.steady(&mut run, a_second).await;
+            for a_second in RATES {
+                let meter = Meter::start(&plane.cluster, &run.subject);
+                let workload = self
+                    .steady(&plane, side, &mut run.deployments, a_second)
+                    .await;
+                run.subject.rest().await;
+                self.note_used(&workload, side, &meter);
             }
         }
     }
@@ -212,25 +229,26 @@ impl Bench {
     }
 
     /// W4: Foos at a steady rate.
-    async fn steady(&mut self, run: &mut Run<'_>, a_second: u32) {
+    async fn steady(
+        &mut self,
+        plane: &Plane,
+        side: Side,
+        deployments: &mut Watch,
+        a_second: u32,
+    ) -> String {
         let workload = format!("W4 {a_second}/s");
         let prefix = format!("foo-at-{a_second}");
         let names = names(&prefix, (self.scale.steady * a_second).as_secs() as usize);
-        let meter = Meter::start(&run.plane.cluster, &run.subject);
-        let load = run
-            .plane
-            .load
-            .at_rate(a_second, &names, async |client, name| {
-                load::create_foo(client, name).await;
-            });
+        let load = plane.load.at_rate(a_second, &names, async |client, name| {
+            load::create_foo(client, name).await;
+        });
         let new = |d: &load::Object| d.metadata.name.starts_with(&prefix);
-        let (created, deployed) = tokio::join!(load, run.deployments.until(names.len(), new));
+        let (created, deployed) = tokio::join!(load, deployments.until(names.len(), new));
         let end = created.values().max().copied().unwrap();
         let late = deployed.values().filter(|at| **at > end).count();
-        run.subject.rest().await;
-        self.note_latencies(&workload, run.side, &latencies(&created, &deployed));
-        self.note(&workload, run.side, "left at the end", late as f64);
-        self.note_used(&workload, run.side, &meter);
+        self.note_latencies(&workload, side, &latencies(&created, &deployed));
+        self.note(&workload, side, "left at the end", late as f64);
+        workload
     }
 
     /// W6: a start with all Foos and Deployments there, and one Foo that waits: until it has its Deployment.
@@ -241,7 +259,7 @@ impl Bench {
         mut deployments: Watch,
     ) -> Run<'a> {
         let client = plane.load.client();
-        load::write(client, Method::DELETE, LEASE, &json!({})).await;
+        load::delete(client, LEASE).await;
         load::create_foo(client, "late").await;
         let requests = plane.cluster.audit().len();
         let begun = Instant::now();
@@ -380,7 +398,7 @@ impl Plane {
         })
         .await;
         for resource in [FOOS, DEPLOYMENTS] {
-            load::write(load.client(), Method::DELETE, resource, &json!({})).await;
+            load::delete(load.client(), resource).await;
         }
         Self { load, cluster }
     }
