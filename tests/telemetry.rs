@@ -78,6 +78,13 @@ async fn apply(namespace: &str, foo: &Value) {
         .success();
 }
 
+/// Creates a Deployment that no Foo controls.
+async fn foreign(cluster: &Cluster, namespace: &str, name: &str) {
+    let create = ["create", "deployment", name, "--image=theirs"];
+    let create = [&["-n", namespace], &create[..]].concat();
+    cluster.kubectl(&create).await.success();
+}
+
 fn foo(name: &str, deployment: &str, replicas: i32) -> Value {
     json!({
         "apiVersion": "samplecontroller.k8s.io/v1alpha1",
@@ -176,15 +183,7 @@ async fn a_foos_life_is_traced() {
     })
     .await;
 
-    let foreign = [
-        "-n",
-        &namespace,
-        "create",
-        "deployment",
-        "taken",
-        "--image=theirs",
-    ];
-    cluster.kubectl(&foreign).await.success();
+    foreign(cluster, &namespace, "taken").await;
     apply(&namespace, &foo("life", "taken", 2)).await;
     let conflict = "Resource \"taken\" already exists and is not managed by Foo";
     reconciled(&collector, "life", "the conflict, tried again", |trace| {
@@ -705,15 +704,7 @@ async fn an_api_server_cannot_forge_a_line() {
 async fn one_cause_is_told_a_few_times() {
     let cluster = shared().await;
     let namespace = cluster.namespace("quota").await;
-    let foreign = [
-        "-n",
-        &namespace,
-        "create",
-        "deployment",
-        "taken",
-        "--image=theirs",
-    ];
-    cluster.kubectl(&foreign).await.success();
+    foreign(cluster, &namespace, "taken").await;
     let controller = Controller::start(cluster, &["--namespace", &namespace, "--resync=1h"]);
     controller.wait_for_log("working").await;
     let items: Vec<_> = foos::names("f", 100)

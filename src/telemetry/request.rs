@@ -246,18 +246,25 @@ mod tests {
         trace::{InMemorySpanExporter, SdkTracerProvider, SpanData},
     };
     use tower::{ServiceExt as _, service_fn};
+    use tracing::subscriber::DefaultGuard;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
 
-    /// Sends a request that is answered so, through `layer` within a span; returns what was exported of it.
-    async fn span_of(layer: RequestLayer, method: Method, answer: Answer) -> Option<SpanData> {
+    /// Where this thread's spans go, as long as the guard is there.
+    fn exported() -> (InMemorySpanExporter, DefaultGuard) {
         let exporter = InMemorySpanExporter::default();
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(exporter.clone())
             .build();
         let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
-        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans));
+        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans));
+        (exporter, guard)
+    }
+
+    /// Sends a request that is answered so, through `layer` within a span; returns what was exported of it.
+    async fn span_of(layer: RequestLayer, method: Method, answer: Answer) -> Option<SpanData> {
+        let (exporter, _guard) = exported();
         let request = Request::builder()
             .method(method)
             .uri("/apis/apps/v1/namespaces/n/deployments/secret-name?timeout=1s")
@@ -341,12 +348,7 @@ mod tests {
     async fn a_request_within_no_span_can_be_left_out() {
         let untold = service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(())));
         let request = || Request::new(Body::empty());
-        let exporter = InMemorySpanExporter::default();
-        let provider = SdkTracerProvider::builder()
-            .with_simple_exporter(exporter.clone())
-            .build();
-        let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
-        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans));
+        let (exporter, _guard) = exported();
         let service = layer().within_spans().layer(untold);
         service.clone().oneshot(request()).await.unwrap();
         assert_eq!(exporter.get_finished_spans().unwrap().len(), 0);
