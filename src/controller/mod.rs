@@ -420,9 +420,9 @@ async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
     let gained = term.wait_for(Option::is_some).await;
     let id = gained.ok().and_then(|term| term.as_ref().map(Term::id));
     match id {
-        Some(id) => id,
-        // The election is over, and the process with it: whoever runs it says why.
-        None => std::future::pending().await,
+        Some(id) if term.has_changed().is_ok() => id,
+        // The election is over, whatever it published last, and the process with it: whoever runs it says why.
+        _ => std::future::pending().await,
     }
 }
 
