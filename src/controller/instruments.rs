@@ -138,7 +138,7 @@ pub(super) fn restarts<V: View>(metrics: &Metrics) -> BoundCounter<u64> {
     metrics.counter(&table::WATCH_RESTARTS, &[kind::<V>()])
 }
 
-/// What is in the caches. Counted when somebody asks: 10,000 Foos take less than a millisecond.
+/// What is in the caches. Counted when somebody asks, rather than at each change.
 pub(super) fn observe_caches(
     metrics: &Metrics,
     foos: &Arc<Cache<Foo>>,
