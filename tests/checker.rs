@@ -16,7 +16,7 @@ use std::time::Duration;
 use cluster::{AuditEvent, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
-use foos::DEADLINE;
+use foos::{DEADLINE, delays};
 use invariants::{Election, GENERATION, Report, check, unsettled, version};
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
@@ -145,6 +145,19 @@ fn after_good(fault: impl FnOnce(&mut Log)) -> Vec<String> {
     let mut log = Log::good();
     fault(&mut log);
     log.violated()
+}
+
+/// A Foo waits for its first Deployment; another one, made before its deletion was known, is none of its delays.
+#[test]
+fn a_deployment_that_comes_again_is_no_delay() {
+    let mut log = Log::default();
+    for resource in ["foos", "deployments", "deployments"] {
+        let object = json!({ "metadata": { "name": "f" } });
+        log.add("a", "create", resource, Value::Null, object);
+    }
+    log.0.iter_mut().for_each(|event| event.code = 201);
+    let second = Duration::from_secs(1);
+    assert_eq!(delays(&log.0), [(Timestamp::UNIX_EPOCH, second)]);
 }
 
 #[test]

@@ -215,7 +215,10 @@ pub fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
             event.resource == resource && event.verb == "create" && event.code == 201
         })
     };
+    // The first one of a name stays: after its Foo's deletion a Deployment may come again, for as long as it takes the
+    // controller to know and the garbage collector to act.
     let deployments: HashMap<&str, Timestamp> = created("deployments")
+        .rev()
         .map(|event| (subject(event), event.reached.0))
         .collect();
     let delay = |event: &AuditEvent| {
