@@ -214,7 +214,8 @@ kubelet_for_ever() {
   while :; do
     kubelet --config kubelet.yaml --kubeconfig kubelet.kubeconfig --root-dir "$NODE/kubelet" --cert-dir "$NODE/kubelet-pki" \
       --hostname-override $name --node-ip $address >>log/kubelet.log 2>&1 &
-    echo $! >kubelet.pid
+    echo $! >kubelet.pid.new
+    mv kubelet.pid.new kubelet.pid # whoever reads it reads all of it
     wait $! || true
   done
 }
