@@ -56,12 +56,12 @@ const IMAGE: &str = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
 const STAND_IN: &str = "stand-in:e2e";
 /// A promise: from `kubectl apply` to both replicas Ready.
 const INSTALLED: Duration = Duration::from_secs(5);
-/// A promise: the longest that a Foo waits for its Deployment while pods are replaced in an orderly way. With [`SLACK`] it is
-/// far less, still, than a Lease that is waited out.
+/// A promise: the longest that a Foo waits for its Deployment while pods are replaced in an orderly way.
 const ORDERLY: Duration = Duration::from_secs(1);
 /// A promise: what an idle replica has resident, in bytes.
 const IDLE: u64 = 12 << 20;
-/// What a busy machine may add.
+/// What a busy machine may add: where others take its CPUs, a Foo waits for a second or two though no pod is replaced. A Lease
+/// that is waited out still costs more than [`ORDERLY`] and this.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The folder of the node: images, logs, results.
