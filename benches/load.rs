@@ -19,6 +19,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Mutex, mpsc},
+    task::JoinSet,
     time::{interval, timeout},
 };
 use tower::{BoxError, ServiceBuilder};
@@ -34,7 +35,7 @@ pub const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/
 /// How many requests are under way at once, each on a connection of its own.
 pub const CONNECTIONS: usize = 16;
 
-/// How long nothing that is waited for may happen.
+/// How long one thing that is waited for may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Connections of the user `bench-load`.
@@ -84,12 +85,14 @@ impl Load {
     /// Serves each Foo that is new or changed as soon as it is seen; ends with the watch.
     pub async fn serve(&self, mut foos: Watch) {
         let mut clients = self.0.iter().cycle();
+        // What is still under way ends with this.
+        let mut serving = JoinSet::new();
         while let Some((_, foo)) = foos.0.recv().await {
             if let Some(client) = clients.next()
                 && !foo.is_told(foo.metadata.generation)
             {
                 let client = client.clone();
-                tokio::spawn(async move { serve_foo(&client, &foo).await });
+                serving.spawn(async move { serve_foo(&client, &foo).await });
             }
         }
     }
@@ -297,20 +300,37 @@ impl Object {
 pub struct Watch(mpsc::UnboundedReceiver<(Instant, Object)>);
 
 impl Watch {
-    pub async fn new(client: &Client, resource: &str) -> Self {
-        let uri = format!("{resource}?watch=true&resourceVersion=0");
-        let request = http::Request::get(uri).body(Vec::new()).unwrap();
-        let events = client.request_events::<Object>(request).await.unwrap();
+    pub async fn new(client: &Client, resource: &'static str) -> Self {
+        let client = client.clone();
+        let open = async move |version: &str| {
+            let uri = format!("{resource}?watch=true&resourceVersion={version}");
+            let request = http::Request::get(uri).body(Vec::new()).unwrap();
+            client.request_events::<Object>(request).await
+        };
+        let mut events = open("0").await.unwrap().boxed();
         let (seen, receiver) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            let mut events = std::pin::pin!(events);
-            // Until the control plane is gone, or whoever looks.
-            while let Some(Ok(event)) = events.next().await {
-                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event
-                    && seen.send((Instant::now(), object)).is_err()
-                {
-                    return;
+            let mut version = "0".to_owned();
+            loop {
+                while let Some(event) = events.next().await {
+                    match event {
+                        Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+                            version.clone_from(&object.metadata.resource_version);
+                            if seen.send((Instant::now(), object)).is_err() {
+                                return;
+                            }
+                        }
+                        Ok(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_)) => {}
+                        // That version is too long ago: all there is, again.
+                        Ok(WatchEvent::Error(_)) | Err(_) => "0".clone_into(&mut version),
+                    }
                 }
+                // The API server ends a watch after a while, or when it is behind. It goes on where it was, until the
+                // control plane is gone.
+                events = match open(&version).await {
+                    Ok(events) => events.boxed(),
+                    Err(_) => return,
+                };
             }
         });
         Self(receiver)
@@ -324,13 +344,30 @@ impl Watch {
     ) -> HashMap<String, Instant> {
         let mut done = HashMap::new();
         while done.len() < count {
-            let seen = timeout(PATIENCE, self.0.recv()).await;
-            let seen = seen.unwrap_or_else(|_| panic!("{} of {count}, and no more", done.len()));
-            let (at, object) = seen.expect("a watch that goes on");
-            if is_so(&object) {
-                done.entry(object.metadata.name).or_insert(at);
-            }
+            let before = done.len();
+            self.gather(&mut done, before + 1, &is_so).await;
+            assert!(done.len() > before, "{before} of {count}, and no more");
         }
         done
+    }
+
+    /// Adds the objects that are as asked for, and when each was so first, until there are so many or for as long as
+    /// [`PATIENCE`].
+    pub async fn gather(
+        &mut self,
+        done: &mut HashMap<String, Instant>,
+        count: usize,
+        is_so: impl Fn(&Object) -> bool,
+    ) {
+        let gathered = timeout(PATIENCE, async {
+            while done.len() < count {
+                let (at, object) = self.0.recv().await.expect("a control plane");
+                if is_so(&object) {
+                    done.entry(object.metadata.name).or_insert(at);
+                }
+            }
+        });
+        // Whoever asks counts them.
+        let _ = gathered.await;
     }
 }

@@ -222,8 +222,14 @@ impl Bench {
         let is_right = |d: &load::Object| {
             is_foo(d) && d.metadata.generation >= 4 && d.spec.replicas == Some(2)
         };
-        let (_, right) = tokio::join!(load, run.deployments.until(names.len(), is_right));
+        let mut right = HashMap::new();
+        tokio::join!(
+            load,
+            run.deployments.gather(&mut right, names.len(), is_right)
+        );
         run.subject.rest().await;
+        let wrong = names.len() - right.len();
+        self.note("W8", run.side, "wrong after a minute", wrong as f64);
         self.note("W8", run.side, "time, s", seconds(begun, &right));
         self.note_used("W8", run.side, &meter);
     }
