@@ -49,6 +49,7 @@ nix-check: ## what flake.nix builds, built for real
 
 bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
 	tests/cluster/build.sh
+	tests/collector/build.sh
 	cargo build --locked --release
 	cargo build --locked --profile bench --example cluster --example bench
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .

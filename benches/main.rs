@@ -17,6 +17,7 @@
 mod chart;
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
+mod collector;
 mod load;
 mod process;
 mod report;
@@ -73,14 +74,17 @@ async fn main() {
             Arg::new("workload")
                 .long("workload")
                 .action(ArgAction::Append)
-                .value_parser(["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9"])
-                .help("Just this one, and what it builds on; default: w1 to w8"),
+                .value_parser(["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10"])
+                .help("Just this one, and what it builds on; default: all but w9"),
         )
         .get_matches();
     let quick = flags.get_flag("quick");
     let wanted = match flags.get_many::<String>("workload") {
         Some(names) => names.map(|name| name.to_uppercase()).collect(),
-        None => (1..=8).map(|n| format!("W{n}")).collect(),
+        None => (1..=10)
+            .filter(|n| *n != 9)
+            .map(|n| format!("W{n}"))
+            .collect(),
     };
     let (mut scale, results) = if quick {
         (QUICK, release_folder().join("bench-quick"))

@@ -37,12 +37,18 @@ pub struct Subject {
     child: Child,
     user: &'static str,
     sockets: Arc<Sockets>,
-    _home: TempDir,
+    home: TempDir,
 }
 
 impl Subject {
-    /// Starts it as this user. It has to be elected before it works.
-    pub fn start(cluster: &Cluster, side: Side, user: &'static str, resync: Duration) -> Self {
+    /// Starts it as this user, with more flags if need be. It has to be elected before it works.
+    pub fn start(
+        cluster: &Cluster,
+        side: Side,
+        user: &'static str,
+        resync: Duration,
+        more: &[&str],
+    ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let program = program(side);
         assert!(
@@ -54,6 +60,7 @@ impl Subject {
         let child = bound_command(program)
             .args(["--workers", WORKERS])
             .args(["--resync".to_owned(), format!("{}s", resync.as_secs())])
+            .args(more)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", home.path())
@@ -71,7 +78,7 @@ impl Subject {
             child,
             user,
             sockets,
-            _home: home,
+            home,
         }
     }
 
@@ -92,6 +99,13 @@ impl Subject {
     pub fn terminate(&self) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
+    }
+
+    /// Asks it to stop, waits until it has (on its way out it exports what it still has), and returns its log.
+    pub fn end(&mut self) -> String {
+        self.terminate();
+        self.child.wait().unwrap();
+        fs::read_to_string(self.home.path().join("log")).unwrap()
     }
 
     /// Seconds of processor time so far.

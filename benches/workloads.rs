@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use crate::{
     cluster::{Cluster, Options},
+    collector::Collector,
     load::{self, DEPLOYMENTS, FOOS, LEASE, Load, Watch, names},
     process::{Meter, Subject},
     report::{Sample, Side, quantile},
@@ -39,7 +40,7 @@ pub struct Scale {
 /// The runs, and what they have measured.
 pub struct Bench {
     scale: Scale,
-    /// `W1` to `W9`.
+    /// `W1` to `W10`.
     wanted: BTreeSet<String>,
     pub samples: Vec<Sample>,
     pair: usize,
@@ -68,9 +69,12 @@ impl Bench {
             if self.wants_any(&["W1", "W2", "W4"]) {
                 self.bare().await;
             }
-            if self.wants_any(&["W1", "W2", "W4", "W8"]) {
+            if self.wants_any(&["W1", "W2", "W4", "W8", "W10"]) {
                 for side in sides {
                     self.some(side).await;
+                    if side == Side::Ours && self.wants_any(&["W10"]) {
+                        self.exporting().await;
+                    }
                 }
             }
             if self.wants_any(&["W3", "W5", "W6", "W7"]) {
@@ -83,7 +87,7 @@ impl Bench {
         if self.wants_any(&["W9"]) {
             for side in [Side::Ours, Side::Peer] {
                 let plane = Plane::start().await;
-                let mut run = Run::start(&plane, side).await;
+                let mut run = Run::start(&plane, side, &[]).await;
                 self.create(&mut run, "W9", self.scale.most).await;
             }
         }
@@ -122,7 +126,7 @@ impl Bench {
     /// W1, then W2, W8 and W4 with its Foos there.
     async fn some(&mut self, side: Side) {
         let plane = Plane::start().await;
-        let mut run = Run::start(&plane, side).await;
+        let mut run = Run::start(&plane, side, &[]).await;
         let names = self.create(&mut run, "W1", self.scale.some).await;
         self.scale_all(&mut run, &names).await;
         if self.wants_any(&["W8"]) {
@@ -140,10 +144,39 @@ impl Bench {
         }
     }
 
+    /// W10: W1 with all its telemetry exported, to a collector on the same machine.
+    async fn exporting(&mut self) {
+        let collector = Collector::start().await;
+        let plane = Plane::start().await;
+        let more = ["--otlp-endpoint", &collector.endpoint];
+        let mut run = Run::start(&plane, Side::Ours, &more).await;
+        self.create(&mut run, "W10", self.scale.some).await;
+        for measure in ["time, s", "CPU, s", "peak memory, MiB"] {
+            let name = measure.split(',').next().unwrap();
+            let [with, without] = ["W10", "W1"].map(|workload| self.value(workload, measure));
+            self.note(
+                "W10",
+                Side::Ours,
+                &format!("of W1's {name}, %"),
+                100.0 * with / without,
+            );
+        }
+        let log = run.subject.end();
+        let drops = log.matches("no room for is dropped").count();
+        self.note(
+            "W10",
+            Side::Ours,
+            "times that spans were dropped",
+            drops as f64,
+        );
+        let spans = f64::from(collector.stop());
+        self.note("W10", Side::Ours, "spans", spans);
+    }
+
     /// W3, then W6, W5 and W7 with its Foos there.
     async fn many(&mut self, side: Side) {
         let plane = Plane::start().await;
-        let mut run = Run::start(&plane, side).await;
+        let mut run = Run::start(&plane, side, &[]).await;
         self.create(&mut run, "W3", self.scale.many).await;
         let Run {
             deployments,
@@ -160,7 +193,7 @@ impl Bench {
         }
     }
 
-    /// W1, W3 and W9: Foos at once, until each has its Deployment and has been told so.
+    /// W1, W3, W9 and W10: Foos at once, until each has its Deployment and has been told so.
     async fn create(&mut self, run: &mut Run<'_>, workload: &str, count: usize) -> Vec<String> {
         let names = names("foo", count);
         let meter = Meter::start(&run.plane.cluster, &run.subject);
@@ -269,7 +302,7 @@ impl Bench {
         load::create_foo(client, "late").await;
         let requests = plane.cluster.audit().len();
         let begun = Instant::now();
-        let subject = Subject::start(&plane.cluster, side, "bench-1", self.scale.resync);
+        let subject = Subject::start(&plane.cluster, side, "bench-1", self.scale.resync, &[]);
         let late = deployments.until(1, |d| d.metadata.name == "late").await;
         let time = seconds(begun, &late);
         subject.rest().await;
@@ -307,7 +340,7 @@ impl Bench {
     /// W7: the leader is asked to stop amid 20 Foos a second, and a standby with warm caches takes over.
     async fn takeover(&mut self, run: &mut Run<'_>) {
         let plane = run.plane;
-        let standby = Subject::start(&plane.cluster, run.side, "bench-2", NO_RESYNC);
+        let standby = Subject::start(&plane.cluster, run.side, "bench-2", NO_RESYNC, &[]);
         standby.rest().await;
         let meter = Meter::start(&plane.cluster, &standby);
         let names = names("foo-meanwhile", 80);
@@ -339,6 +372,18 @@ impl Bench {
         workloads
             .iter()
             .any(|workload| self.wanted.contains(*workload))
+    }
+
+    /// What this controller was measured to be in this pair.
+    fn value(&self, workload: &str, measure: &str) -> f64 {
+        let is_it = |s: &&Sample| {
+            s.side == Side::Ours
+                && s.pair == self.pair
+                && s.workload == workload
+                && s.measure == measure
+        };
+        let sample = self.samples.iter().find(is_it);
+        sample.expect("it was measured").value
     }
 
     fn compare_to_bare(&mut self, workload: &str, side: Side, time: f64) {
@@ -420,11 +465,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    async fn start(plane: &'a Plane, side: Side) -> Self {
+    async fn start(plane: &'a Plane, side: Side, more: &[&str]) -> Self {
         let client = plane.load.client();
         let mut deployments = Watch::new(client, DEPLOYMENTS).await;
         let foos = Watch::new(client, FOOS).await;
-        let subject = Subject::start(&plane.cluster, side, "bench-1", NO_RESYNC);
+        let subject = Subject::start(&plane.cluster, side, "bench-1", NO_RESYNC, more);
         load::create_foo(client, "first").await;
         deployments.until(1, |d| d.metadata.name == "first").await;
         subject.rest().await;
