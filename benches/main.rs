@@ -36,6 +36,7 @@ use workloads::{Bench, Scale};
 
 const FULL: Scale = Scale {
     pairs: 5,
+    thorough: 3,
     some: 1_000,
     many: 10_000,
     most: 100_000,
@@ -46,6 +47,7 @@ const FULL: Scale = Scale {
 /// Enough to see that all of it works.
 const QUICK: Scale = Scale {
     pairs: 1,
+    thorough: 1,
     some: 100,
     many: 500,
     most: 1_000,
@@ -68,7 +70,7 @@ async fn main() {
                 .long("pairs")
                 .value_name("N")
                 .value_parser(value_parser!(u8).range(1..))
-                .help("How often all of it is done; default: 5, of --quick 1"),
+                .help("How often W1 to W3 are done, the others no more than 3 times; default: 5, of --quick 1"),
         )
         .arg(
             Arg::new("workload")

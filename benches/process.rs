@@ -26,8 +26,8 @@ const WORKERS: &str = "16";
 /// `USER_HZ`, in which Linux tells every process's times.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// At rest a process has used no more than this in a second.
-const REST: f64 = 0.02;
+/// At rest a process has used no more than one tick in this time.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// How long a process may take to come to rest, or to end.
 const DEADLINE: Duration = Duration::from_mins(10);
@@ -87,8 +87,8 @@ impl Subject {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let before = self.cpu();
-            sleep(Duration::from_secs(1)).await;
-            if self.cpu() - before <= REST {
+            sleep(LOOK).await;
+            if self.cpu() - before < 1.5 / TICKS_PER_SECOND {
                 return;
             }
             assert!(Instant::now() < deadline, "it does not come to rest");
