@@ -134,6 +134,7 @@ pub fn tables(samples: &[Sample]) -> String {
     let (mut measures, mut requests) = (String::new(), String::new());
     for row in rows(samples) {
         let [ours, peer] = [Side::Ours, Side::Peer].map(|side| spread(&row.values(side), number));
+        let bare = quantile(&row.values(Side::Bare), 0.5).map_or(String::new(), number);
         let Row {
             workload, measure, ..
         } = row;
@@ -144,12 +145,12 @@ pub fn tables(samples: &[Sample]) -> String {
             let goal = row.goal().map_or(String::new(), |goal| goal.to_string());
             let _ = writeln!(
                 measures,
-                "| {workload} | {measure} | {ours} | {peer} | {ratio} | {goal} |"
+                "| {workload} | {measure} | {bare} | {ours} | {peer} | {ratio} | {goal} |"
             );
         }
     }
     format!(
-        "| workload | measure | foo-controller | controller-runtime | ratio | goal |\n|---|---|---|---|---|---|\n{measures}\n\
+        "| workload | measure | bare writes | foo-controller | controller-runtime | ratio | goal |\n|---|---|---|---|---|---|---|\n{measures}\n\
          | workload | requests | foo-controller | controller-runtime |\n|---|---|---|---|\n{requests}"
     )
 }
