@@ -36,7 +36,7 @@ use workloads::{Bench, Scale};
 
 const FULL: Scale = Scale {
     pairs: 5,
-    thorough: 3,
+    thorough: 2,
     some: 1_000,
     many: 10_000,
     most: 100_000,
