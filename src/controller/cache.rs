@@ -27,6 +27,8 @@ struct State<V> {
     referring: HashMap<Key, Vec<Key>>,
     /// One for each watch: a single one for all namespaces, or one for each configured namespace.
     scopes: Vec<Scope>,
+    /// See [`Cache::changes`].
+    changes: u64,
 }
 
 struct Entry<V> {
@@ -87,6 +89,7 @@ impl<V: View> Cache<V> {
             objects: HashMap::new(),
             referring: HashMap::new(),
             scopes,
+            changes: 0,
         };
         Self {
             state: RwLock::new(state),
@@ -164,6 +167,13 @@ impl<V: View> Cache<V> {
         let entry = state.objects.get(key)?;
         let version = entry.settled_with?.get();
         Some((key.sibling(entry.view.refers_to()?), version))
+    }
+
+    /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
+    /// was found before.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.state.read().changes
     }
 
     /// The objects that speak of the object of this key, whether that exists or not.
@@ -283,6 +293,7 @@ impl<V: View> State<V> {
         } = object;
         let Some(entry) = self.objects.get_mut(&key) else {
             let view = Arc::new(view);
+            self.changes += 1;
             self.link(&key, view.refers_to());
             self.objects.insert(
                 key,
@@ -295,8 +306,9 @@ impl<V: View> State<V> {
             );
             return (None, view);
         };
-        if entry.version != version {
+        if entry.version != version || *entry.view != view {
             entry.settled_with = None;
+            self.changes += 1;
         }
         entry.version = version;
         entry.epoch = epoch;
@@ -314,6 +326,7 @@ impl<V: View> State<V> {
 
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
+        self.changes += 1;
         self.unlink(&key, entry.view.refers_to());
         Some(Change {
             key,

@@ -1,7 +1,7 @@
 //! Looks at every Foo without cause: a new leader's first, and those of each resync.
 //!
 //! A look asks the caches alone whether there is anything to do; only a Foo for which there is goes into the
-//! queue. At rest that costs neither a worker's time nor a trace, however many Foos there are.
+//! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even the look.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -58,25 +58,38 @@ pub async fn first(
 }
 
 /// Row Q4: a look at every Foo once in each period, a few at a time; for ever.
-pub async fn resync(
+///
+/// `changes` counts those of the caches. After a look that found nothing to do, as long as it stays as it was, so does
+/// what a look would find.
+pub async fn resync<C: PartialEq>(
     queue: &Queue<Key>,
     foos: &Cache<Foo>,
     is_settled: impl Fn(&Key) -> bool,
+    changes: impl Fn() -> C,
     period: Duration,
 ) {
     let step = period / RESYNC_STEPS;
+    let mut at_rest = None;
     loop {
         let begun = Instant::now();
+        let before = changes();
+        if at_rest.as_ref() == Some(&before) {
+            sleep_until(begun + period).await;
+            continue;
+        }
         let keys = foos.keys();
         let mut portions = keys.chunks(keys.len().div_ceil(RESYNC_STEPS as usize).max(1));
+        let mut queued = false;
         for number in 1..=RESYNC_STEPS {
             sleep_until(begun + step * number).await;
             for some in portions.next().unwrap_or_default().chunks(AT_A_TIME) {
                 for key in some.iter().filter(|key| !is_settled(key)) {
                     queue.add(key.clone(), Lane::Background);
+                    queued = true;
                 }
                 yield_now().await;
             }
         }
+        at_rest = (!queued).then_some(before);
     }
 }

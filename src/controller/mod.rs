@@ -251,9 +251,13 @@ impl Controller {
             let (queue, reconciler) = (queue.clone(), Arc::clone(&self.reconciler));
             let period = self.config.resync;
             async move {
+                let Reconciler {
+                    foos, deployments, ..
+                } = &*reconciler;
                 let is_settled = |key: &Key| reconciler.is_settled(key);
-                looks::first(&queue, &reconciler.foos, is_settled, &first_looks).await;
-                looks::resync(&queue, &reconciler.foos, is_settled, period).await;
+                let changes = || (foos.changes(), deployments.changes());
+                looks::first(&queue, foos, is_settled, &first_looks).await;
+                looks::resync(&queue, foos, is_settled, changes, period).await;
             }
         });
         work.spawn(Arc::clone(&self.reconciler.repeats).sum_up());

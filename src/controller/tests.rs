@@ -160,7 +160,10 @@ async fn q4_a_resync_is_spread_over_its_period() {
     let period = Duration::from_secs(32);
     tokio::spawn({
         let queue = queue.clone();
-        async move { looks::resync(&queue, &foos, |key| key.name() == "f7", period).await }
+        async move {
+            let settled = |key: &Key| key.name() == "f7";
+            looks::resync(&queue, &foos, settled, || foos.changes(), period).await;
+        }
     });
     let mut handed_out = HashMap::new();
     let mut most = 0;
@@ -178,6 +181,44 @@ async fn q4_a_resync_is_spread_over_its_period() {
     }
     assert!(handed_out.len() == 99 && handed_out.values().all(|times| *times == 2));
     assert!(most <= 8, "{most} of 100 at once");
+}
+
+/// At rest nobody is looked at; a change of one version is enough for a look at all.
+#[tokio::test(start_paused = true)]
+async fn q4_nothing_is_looked_at_where_nothing_changes() {
+    let foos = Arc::new(Cache::new(&[None]));
+    let apply = |version: u64| {
+        foos.apply(
+            0,
+            object::<Foo>(&format!(
+                "metadata: {{name: f, namespace: n, uid: u, resourceVersion: '{version}'}}"
+            )),
+        );
+    };
+    foos.list_begins(0);
+    apply(1);
+    foos.list_ends(0, 1);
+    let (looks, period) = (Arc::new(Mutex::new(0)), Duration::from_secs(32));
+    tokio::spawn({
+        let (queue, foos, looks) = (queue(), Arc::clone(&foos), Arc::clone(&looks));
+        async move {
+            let settled = |_: &Key| {
+                *looks.lock() += 1;
+                true
+            };
+            looks::resync(&queue, &foos, settled, || foos.changes(), period).await;
+        }
+    });
+    sleep(period * 5).await;
+    assert_eq!(*looks.lock(), 1);
+    apply(2);
+    sleep(period * 5).await;
+    assert_eq!(*looks.lock(), 2);
+    foos.delete(
+        0,
+        &object("metadata: {name: f, namespace: n, uid: u, resourceVersion: '3'}"),
+    );
+    assert_eq!(foos.changes(), 3);
 }
 
 /// An API server from before streamed lists, that answers lists with what it is given, once it is let, and
