@@ -28,7 +28,7 @@ const RATES: [u32; 3] = [20, 100, 300];
 /// How much of everything.
 pub struct Scale {
     pub pairs: usize,
-    /// In how many of them, the first ones, more is done than W1 to W3. W5 is done in one.
+    /// In how many of them, the first ones, more is done than W1 to W3.
     pub thorough: usize,
     /// Foos of W1, W2, W8 and W10.
     pub some: usize,
