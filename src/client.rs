@@ -19,7 +19,10 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 
 use crate::{
     Config,
-    election::{Term, fence::FenceLayer},
+    election::{
+        Term,
+        fence::{FenceLayer, at_the_socket},
+    },
     telemetry::{Metrics, request::RequestLayer},
 };
 
@@ -170,6 +173,7 @@ pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
         .option_layer(kube.auth_layer()?)
         .layer(kube.extra_headers_layer()?)
         .map_err(BoxError::from)
+        .map_request(at_the_socket)
         .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
         .map_response(|response| {
             response.map(|body| Box::new(body.map_err(BoxError::from)) as Box<DynBody>)

@@ -1,8 +1,9 @@
 //! The fence: a tower layer in the work's client that lets no write past the end of the term (H6, I2).
 //!
 //! A mutation needs a live term, ends with it at the latest, and tells the API server so (`timeout=`), which then drops
-//! it rather than carry it out late. Reads pass: a standby keeps its caches warm. So do events, which tell people what
-//! happened and harm nobody, and reviews, which store nothing.
+//! it rather than carry it out late. It needs the term again when it is handed to its connection ([`at_the_socket`]):
+//! what waited for a connection, or in a process that was frozen, is not sent late. Reads pass: a standby keeps its
+//! caches warm. So do events, which tell people what happened and harm nobody, and reviews, which store nothing.
 //!
 //! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its refusal
 //! is then told to the election, which looks at the Lease anew.
@@ -15,11 +16,12 @@ use http::{
     uri::{Parts, PathAndQuery},
 };
 use http_body_util::{BodyExt, Either, Full};
-use hyper::body::{Body as HttpBody, Bytes};
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use kube::{client::Body, core::Status};
 use opentelemetry::metrics::BoundCounter;
 use std::{
     error::Error as StdError,
+    pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
@@ -33,7 +35,8 @@ pub const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the name of the fencing policy contains.
 const POLICY: &str = "foo-controller-fencing";
 
-/// A write that was not sent, or that the API server refused, because this replica does not lead.
+/// A write that was not sent, or that the API server refused, because this replica does not lead, or no longer did when
+/// the write's turn came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("refused to write: this replica does not lead")]
 pub struct Refused;
@@ -45,8 +48,8 @@ pub struct TimedOut(pub Duration);
 
 /// Whether the fence, or the API server's fencing policy, refused this call: nothing was written.
 #[must_use]
-pub fn is_refused(error: &kube::Error) -> bool {
-    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
+pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
+    let mut source = Some(error);
     while let Some(error) = source {
         if error.is::<Refused>() {
             return true;
@@ -71,31 +74,100 @@ impl FenceLayer {
         Self { term, refusals }
     }
 
-    /// How long a write to `path` that starts now may take.
-    fn limit(&self, path: &str) -> Result<Duration, Refused> {
-        if harmless(path) {
-            return Ok(MUTATION_TIMEOUT);
+    /// Lets a mutation begin: tells it how long it may take, and what its connection asks again.
+    fn admit(&self, request: &mut Request<Body>) -> Result<Duration, BoxError> {
+        let mut limit = MUTATION_TIMEOUT;
+        if !harmless(request.uri().path()) {
+            limit = limit.min(self.left().ok_or_else(|| self.refused())?);
+            let fence = self.clone();
+            request.extensions_mut().insert(Leave { fence, limit });
         }
-        let left = self
-            .term
-            .borrow()
-            .as_ref()
-            .and_then(Term::remaining)
-            // The API server takes `timeout=0ms` for "none".
-            .filter(|left| *left >= Duration::from_millis(1))
-            .ok_or_else(|| self.refused())?;
-        Ok(left.min(MUTATION_TIMEOUT))
+        *request.uri_mut() = with_timeout(request.uri(), limit)?;
+        Ok(limit)
+    }
+
+    /// What is left of the term, if it is live.
+    fn left(&self) -> Option<Duration> {
+        let left = self.term.borrow().as_ref().and_then(Term::remaining);
+        // The API server takes `timeout=0ms` for "none".
+        left.filter(|left| *left >= Duration::from_millis(1))
     }
 
     fn refused(&self) -> Refused {
         self.refusals.add(1);
         Refused
     }
+}
 
-    fn admit(&self, request: &mut Request<Body>) -> Result<Duration, BoxError> {
-        let limit = self.limit(request.uri().path())?;
-        *request.uri_mut() = with_timeout(request.uri(), limit)?;
-        Ok(limit)
+/// Leave to write, as it was when the write began.
+#[derive(Clone, Debug)]
+struct Leave {
+    fence: FenceLayer,
+    /// How long the API server is told that it may take, from when it gets it.
+    limit: Duration,
+}
+
+impl Leave {
+    /// Whether the write can still be sent. The API server may then carry it out for `limit`, so that has to end with
+    /// the term. An eighth of it is granted for the way to here, since each write waits a little; a Lease that is not
+    /// renewed is somebody else's much later (`lease_duration` − `renew_deadline`).
+    fn holds(&self) -> bool {
+        let left = self.fence.left();
+        left.is_some_and(|left| left >= self.limit - self.limit / 8)
+    }
+}
+
+/// The other half of the fence, for the innermost service of a client: asks again whether a write may be sent, at the
+/// moment when hyper puts its bytes into the connection. Until then it may have waited for one, or for its turn.
+pub fn at_the_socket(mut request: Request<Body>) -> Request<Guarded> {
+    let leave = request.extensions_mut().remove();
+    request.map(|body| Guarded { body, leave })
+}
+
+/// The body of a request, which ends in [`Refused`] where the request must not be sent any more. hyper then drops the
+/// connection, and with it what it had prepared to send.
+#[derive(Debug)]
+pub struct Guarded {
+    body: Body,
+    leave: Option<Leave>,
+}
+
+impl HttpBody for Guarded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(leave) = self.leave.take()
+            && !leave.holds()
+        {
+            return Poll::Ready(Some(Err(leave.fence.refused().into())));
+        }
+        Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.leave.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.leave.is_some() && self.body.is_end_stream() {
+            // hyper does not look into what it knows to be empty.
+            return SizeHint::default();
+        }
+        self.body.size_hint()
+    }
+}
+
+/// An error without what HTTP says around a refusal.
+fn plain(error: impl Into<BoxError>) -> BoxError {
+    let error = error.into();
+    if is_refused(&*error) {
+        Refused.into()
+    } else {
+        error
     }
 }
 
@@ -189,12 +261,9 @@ where
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
         let fence = self.fence.clone();
-        let path = request.uri().path().to_owned();
         let reply = self.inner.call(request);
         let reply = async move {
-            // Nothing is sent before the first poll, which on a busy machine may come late.
-            fence.limit(&path)?;
-            let (parts, body) = reply.await.map_err(Into::into)?.into_parts();
+            let (parts, body) = reply.await.map_err(plain)?.into_parts();
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
             if let Some(message) = denial(parts.status, &body) {
                 info!("the API server refuses a write, looking at the Lease: {message}");
@@ -221,10 +290,19 @@ mod tests {
         fake::{FakeApi, Mood, Seen},
         term::Clock,
     };
+    use futures::{FutureExt as _, TryFutureExt as _};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
     use kube::{Client, client::ClientBuilder};
     use opentelemetry_sdk::Resource;
+    use parking_lot::Mutex;
     use serde_json::json;
-    use tokio::time::{Instant, advance};
+    use std::sync::Arc;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream},
+        time::{Instant, advance},
+    };
+    use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
     const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/n/deployments";
 
@@ -306,16 +384,57 @@ mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn i2_a_mutation_that_waits_its_turn_past_the_deadline_is_not_sent() {
-        let api = FakeApi::new();
-        let term = watch::channel(Some(term(Duration::from_secs(3)))).1;
-        let mut service = FenceLayer::new(term, &Metrics::default()).layer(api.service());
-        let request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
-        let waiting = service.call(request);
-        advance(Duration::from_secs(3)).await;
-        assert!(waiting.await.unwrap_err().is::<Refused>());
-        assert!(uris(api.requests()).is_empty());
+    /// What waits for a connection, in a process that may be frozen meanwhile, leaves no byte on it once it is too late.
+    #[tokio::test]
+    async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
+        for (method, body) in [(Method::POST, "{}"), (Method::DELETE, "")] {
+            for (waited, renewed, sent) in [
+                (Duration::from_millis(1250), false, true),
+                (Duration::from_millis(1251), false, false),
+                (Duration::from_millis(1251), true, true),
+                (Duration::from_secs(10), false, false),
+            ] {
+                let now = Arc::new(Mutex::new(Duration::ZERO));
+                let clock = Clock::from_fn({
+                    let now = Arc::clone(&now);
+                    move || *now.lock()
+                });
+                let until =
+                    move |end| Some(Term::new(1, 0, Duration::from_secs(end), clock.clone()));
+                let (term, receiver) = watch::channel(until(10));
+                let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+                let address = server.local_addr().unwrap();
+                let connect = service_fn(move |_: Uri| {
+                    *now.lock() = waited;
+                    if renewed {
+                        term.send_replace(until(12));
+                    }
+                    TcpStream::connect(address).map_ok(TokioIo::new).boxed()
+                });
+                let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+                let service = ServiceBuilder::new()
+                    .layer(FenceLayer::new(receiver, &Metrics::default()))
+                    .map_request(at_the_socket)
+                    .service(client.build(connect));
+                let request = Request::builder()
+                    .method(method.clone())
+                    .uri(format!("http://{address}{DEPLOYMENTS}"))
+                    .body(Body::from(body.as_bytes().to_vec()))
+                    .unwrap();
+                let serve = async {
+                    let mut head = [0; 4];
+                    let (mut connection, _) = server.accept().await.unwrap();
+                    let is_sent = connection.read_exact(&mut head).await.is_ok();
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                    let _ = connection.write_all(answer).await;
+                    is_sent
+                };
+                let (answer, is_sent) = tokio::join!(service.oneshot(request), serve);
+                assert_eq!(is_sent, sent, "{method} after {waited:?}");
+                let refused = answer.err().is_some_and(|error| error.is::<Refused>());
+                assert_eq!(refused, !sent, "{method} after {waited:?}");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
