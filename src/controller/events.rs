@@ -37,6 +37,10 @@ pub const REPORTER: &str = "sample-controller";
 /// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 Foos.
 const WAITING: usize = 10_000;
 
+/// How long an event lets work go first while there is some: it would take from it a share of the API server. With
+/// half of the room taken, events are written without a pause.
+const GIVE_WAY: Duration = Duration::from_millis(100);
+
 /// How many events are remembered, to make a series of them; past that, all are forgotten, and a series that
 /// this cuts goes on as a new one.
 const REMEMBERED: usize = 256;
@@ -116,15 +120,20 @@ impl News {
 pub struct Events(mpsc::Sender<News>);
 
 impl Events {
-    /// The way in, and the task that writes. The task ends when every way in is gone.
-    pub fn new(client: Client, instance: String) -> (Self, impl Future<Output = ()>) {
+    /// The way in, and the task that writes. The task ends when every way in is gone; `busy` is whether there is work
+    /// that goes first.
+    pub fn new(
+        client: Client,
+        instance: String,
+        busy: impl Fn() -> bool,
+    ) -> (Self, impl Future<Output = ()>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         let writer = Writer {
             client,
             instance,
             written: HashMap::new(),
         };
-        (Self(sender), writer.run(receiver))
+        (Self(sender), writer.run(receiver, busy))
     }
 
     /// Hands in an event about the Foo `key` with this UID, if there is room.
@@ -157,8 +166,11 @@ struct Written {
 }
 
 impl Writer {
-    async fn run(mut self, mut events: mpsc::Receiver<News>) {
+    async fn run(mut self, mut events: mpsc::Receiver<News>, busy: impl Fn() -> bool) {
         while let Some(news) = events.recv().await {
+            if events.len() < WAITING / 2 && busy() {
+                sleep(GIVE_WAY).await;
+            }
             let key = &news.key;
             let span = trace::within(news.trace.as_ref(), "event");
             match timeout(PATIENCE, self.write(&news)).instrument(span).await {
@@ -246,5 +258,58 @@ impl Writer {
             note: Some(news.event.note().to_owned()),
             ..v1::Event::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::controller::fixtures::foo;
+
+    /// Row R9: an event does not delay the work, and the work no event for long.
+    #[tokio::test(start_paused = true)]
+    async fn r9_events_give_way_to_work() {
+        let (busy, written) = (
+            Arc::new(AtomicBool::new(true)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let count = Arc::clone(&written);
+        let api = service_fn(move |_: Request<Body>| {
+            count.fetch_add(1, SeqCst);
+            async { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
+        });
+        let is_busy = Arc::clone(&busy);
+        let (events, write) = Events::new(Client::new(api, "default"), "test".into(), move || {
+            is_busy.load(SeqCst)
+        });
+        let writer = tokio::spawn(write);
+        let send = |count| {
+            for number in 0..count {
+                events.send(&foo().key, &format!("{number}"), Event::Synced);
+            }
+        };
+        send(WAITING / 2 + 3);
+        // More than half of the room is taken, and then it is not.
+        sleep(GIVE_WAY / 2).await;
+        assert_eq!(written.load(SeqCst), 3);
+        for more in 1..=5 {
+            sleep(GIVE_WAY).await;
+            assert_eq!(written.load(SeqCst), 3 + more);
+        }
+        busy.store(false, SeqCst);
+        drop(events);
+        writer.await.unwrap();
+        assert_eq!(written.load(SeqCst), WAITING / 2 + 3);
     }
 }

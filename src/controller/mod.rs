@@ -104,7 +104,10 @@ impl Controller {
         health: &mut Health,
     ) -> Self {
         let scopes = scopes(&config.namespaces);
-        let (events, write_events) = Events::new(client.clone(), instance);
+        let queue = channel::Sender::new(None);
+        let current = queue.subscribe();
+        let busy = move || current.borrow().as_ref().is_some_and(Queue::is_busy);
+        let (events, write_events) = Events::new(client.clone(), instance, busy);
         let reconciler = Arc::new(Reconciler {
             client: client.clone(),
             foos: Arc::new(Cache::new(&scopes)),
@@ -114,7 +117,6 @@ impl Controller {
             repeats: Arc::default(),
         });
         instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
-        let queue = channel::Sender::new(None);
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events"));
         for (scope, namespace) in scopes.into_iter().enumerate() {

@@ -198,6 +198,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
+    /// Whether a key waits for a worker.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.stats().depth.into_iter().any(|waiting| waiting > 0)
+    }
+
     /// What the queue looks like now.
     #[must_use]
     pub fn stats(&self) -> Stats {

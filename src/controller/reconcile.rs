@@ -407,7 +407,7 @@ mod tests {
             foos: Arc::new(Cache::new(&[None])),
             deployments: Arc::new(Cache::new(&[None])),
             image: "nginx:latest".into(),
-            events: Events::new(client, "test".into()).0,
+            events: Events::new(client, "test".into(), || false).0,
             repeats: Arc::default(),
         };
         reconciler.foos.apply(0, foo);
