@@ -113,7 +113,7 @@ impl Leave {
     /// renewed is somebody else's much later (`lease_duration` − `renew_deadline`).
     fn holds(&self) -> bool {
         let left = self.fence.left();
-        left.is_some_and(|left| left >= self.limit - self.limit / 8)
+        left.is_some_and(|left| left.saturating_add(self.limit / 8) >= self.limit)
     }
 }
 
