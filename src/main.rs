@@ -114,12 +114,8 @@ fn crd() -> Result<String, Failure> {
 fn serve(flags: &ArgMatches) -> Result<(), Failure> {
     let (config, settings) = config::load(flags, std::env::vars_os())?;
     // One thread is enough: a Foo takes half a millisecond of it, its requests the API server ten times that. More
-    // threads would wake one another for each answer, which costs a fifth more, and a MiB. It is a thread of the
-    // scheduler for many, which runs next what was woken last: a request is sent as soon as the fence has let it through.
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
+    // threads would wake one another for each answer, which costs a fifth more, and a MiB.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let telemetry = Telemetry::start(&config)?;
         tracing::info!("configuration: {}", settings.line());
