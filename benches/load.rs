@@ -26,8 +26,10 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::cluster::Cluster;
 
-pub const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/namespaces/default/foos";
+/// The `apiVersion` of a Foo.
 const VERSION: &str = "samplecontroller.k8s.io/v1alpha1";
+
+pub const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/namespaces/default/foos";
 pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 pub const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 pub const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/foo-controller";

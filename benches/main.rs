@@ -17,6 +17,7 @@
 mod chart;
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
+#[path = "../tests/collector/mod.rs"]
 mod collector;
 mod load;
 mod process;
@@ -71,7 +72,7 @@ async fn main() {
                 .long("pairs")
                 .value_name("N")
                 .value_parser(value_parser!(u8).range(1..))
-                .help("How often W1 to W3 are done, the others no more than 3 times; default: 5, of --quick 1"),
+                .help("How often all of it is done; default: W1 to W3 five times, the others once"),
         )
         .arg(
             Arg::new("workload")

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -154,14 +155,16 @@ impl Bench {
 
     /// W10: W1 with all its telemetry exported, to a collector on the same machine.
     async fn exporting(&mut self) {
-        let collector = Collector::start().await;
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/collector.yaml");
+        let mut collector = Collector::start_with(&config).await;
         let plane = Plane::start().await;
-        let more = ["--otlp-endpoint", &collector.endpoint];
+        let more = ["--otlp-endpoint", &collector.endpoint()];
         let mut run = Run::start(&plane, Side::Ours, &more).await;
         self.create(&mut run, "W10", self.scale.some).await;
         for measure in ["time, s", "CPU, s", "peak memory, MiB"] {
             let name = measure.split(',').next().unwrap();
-            let [with, without] = ["W10", "W1"].map(|workload| self.value(workload, measure));
+            let value = |workload| self.measured(Side::Ours, workload, measure);
+            let [with, without] = ["W10", "W1"].map(|workload| value(workload).unwrap());
             self.note(
                 "W10",
                 Side::Ours,
@@ -177,8 +180,13 @@ impl Bench {
             "times that spans were dropped",
             drops as f64,
         );
-        let spans = f64::from(collector.stop());
-        self.note("W10", Side::Ours, "spans", spans);
+        collector.stop().await;
+        let log = collector.log();
+        let batches = log.split("\"spans\": ").skip(1).map(|rest| {
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+            digits.parse::<f64>().unwrap()
+        });
+        self.note("W10", Side::Ours, "spans", batches.sum());
     }
 
     /// W3, then W6, W5 and W7 with its Foos there.
@@ -385,22 +393,16 @@ impl Bench {
             .any(|workload| self.wanted.contains(*workload))
     }
 
-    /// What this controller was measured to be in this pair.
-    fn value(&self, workload: &str, measure: &str) -> f64 {
+    /// What this side was measured to be in this pair.
+    fn measured(&self, side: Side, workload: &str, measure: &str) -> Option<f64> {
         let is_it = |s: &&Sample| {
-            s.side == Side::Ours
-                && s.pair == self.pair
-                && s.workload == workload
-                && s.measure == measure
+            s.side == side && s.pair == self.pair && s.workload == workload && s.measure == measure
         };
-        let sample = self.samples.iter().find(is_it);
-        sample.expect("it was measured").value
+        Some(self.samples.iter().find(is_it)?.value)
     }
 
     fn compare_to_bare(&mut self, workload: &str, side: Side, time: f64) {
-        let is_bare =
-            |s: &&Sample| s.side == Side::Bare && s.pair == self.pair && s.workload == workload;
-        if let Some(bare) = self.samples.iter().find(is_bare).map(|bare| bare.value) {
+        if let Some(bare) = self.measured(Side::Bare, workload, "time, s") {
             self.note(
                 workload,
                 side,

@@ -52,6 +52,8 @@ pub struct Collector {
     program: PathBuf,
     folder: TempDir,
     tls: Tls,
+    /// Configuration over the usual.
+    more: Option<PathBuf>,
     /// 0 until the first start has found a free one.
     port: u16,
     /// How often it was started: each run has a folder of its own, named by its number.
@@ -62,20 +64,25 @@ pub struct Collector {
 impl Collector {
     /// Starts one on a free loopback port, and waits until it takes OTLP there (a minute where it is to be built).
     pub async fn start() -> Self {
-        Self::new(Tls::Nobody).await
+        Self::new(Tls::Nobody, None).await
+    }
+
+    /// The same, with this configuration over the usual.
+    pub async fn start_with(config: &Path) -> Self {
+        Self::new(Tls::Nobody, Some(config.to_owned())).await
     }
 
     /// Starts one that takes nothing but TLS, with a certificate of [`Self::ca`] for `localhost` and `127.0.0.1`.
     pub async fn start_tls() -> Self {
-        Self::new(Tls::Server).await
+        Self::new(Tls::Server, None).await
     }
 
     /// The same, but it talks to nobody without a certificate of [`Self::ca`], such as [`Self::client`]'s.
     pub async fn start_mutual_tls() -> Self {
-        Self::new(Tls::Both).await
+        Self::new(Tls::Both, None).await
     }
 
-    async fn new(tls: Tls) -> Self {
+    async fn new(tls: Tls, more: Option<PathBuf>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         if tls != Tls::Nobody {
             write_certificates(folder.path());
@@ -84,6 +91,7 @@ impl Collector {
             program: program(),
             folder,
             tls,
+            more,
             port: 0,
             runs: 0,
             child: None,
@@ -122,6 +130,9 @@ impl Collector {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(run.join("log")).unwrap());
+        if let Some(more) = &self.more {
+            command.arg("--config").arg(more);
+        }
         if self.tls != Tls::Nobody {
             command
                 .arg("--config")
