@@ -42,8 +42,8 @@ const FULL: Scale = Scale {
     some: 1_000,
     many: 10_000,
     most: 100_000,
-    steady: Duration::from_secs(4),
-    resync: Duration::from_secs(20),
+    steady: Duration::from_secs(3),
+    resync: Duration::from_secs(15),
 };
 
 /// Enough to see that all of it works.

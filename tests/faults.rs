@@ -14,7 +14,7 @@ mod gateway;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cluster::{Cluster, eventually};
+use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
 use foos::{
@@ -120,6 +120,30 @@ async fn a_foos_life_costs_four_writes() {
     ];
     let expected = expected.map(|(what, count)| (what.to_owned(), count));
     assert_eq!(counts, BTreeMap::from(expected));
+}
+
+/// While Foos wait for their Deployments, no statuses are told but in the eighth turn, which keeps them from starving.
+#[tokio::test]
+async fn deployments_come_before_statuses() {
+    const FOOS: usize = 100;
+    let cluster = audited().await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("first").await;
+    let names = names("foo", FOOS);
+    create(&client, &namespace, &names).await;
+    let args = ["--namespace", &namespace, "--workers", "4"];
+    let _controller = Controller::start(cluster, &args);
+    converged(&client, &namespace, &names).await;
+    let requests = requests(cluster, &namespace);
+    let is_create = |event: &&AuditEvent| event.verb == "create" && event.resource == "deployments";
+    let mut left = requests.iter().filter(is_create).count();
+    let mut early = 0;
+    for event in &requests {
+        left -= usize::from(is_create(&event));
+        early += usize::from(left > 0 && event.subresource == "status");
+    }
+    println!("{early} statuses were told before the last of {FOOS} Deployments was created");
+    assert!(early <= FOOS / 4, "{:#?}", counts(&requests));
 }
 
 /// The API server dies in the middle of 200 Foos and comes back: all converge, nothing is done twice.

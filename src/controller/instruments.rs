@@ -9,6 +9,7 @@ use super::{
     Error, Key,
     cache::Cache,
     queue::{Queue, Stats},
+    reconcile::Done,
     view::{Deployment, Foo, View},
 };
 use crate::telemetry::{
@@ -115,12 +116,13 @@ impl Instruments {
     }
 
     /// A reconcile came to its end, within whose span this is to be said.
-    pub(super) fn ended(&self, result: &Result<(), Error>, waited: Duration, took: Duration) {
+    pub(super) fn ended(&self, result: &Result<Done, Error>, waited: Duration, took: Duration) {
         self.waited.record(waited);
         self.took.record(took);
         self.worked.record(took);
         match result {
-            Ok(()) => self.succeeded.add(1),
+            Ok(Done::Settled) => self.succeeded.add(1),
+            Ok(Done::Untold) => self.requeued.add(1),
             Err(error) if error.is_quiet() => self.requeued.add(1),
             Err(error) => {
                 self.failed.add(1);
@@ -226,7 +228,8 @@ mod tests {
         let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
         let instruments = Instruments::new(&metrics, 1);
         for result in [
-            Ok(()),
+            Ok(Done::Settled),
+            Ok(Done::Untold),
             Err(Error::Conflict),
             Err(Error::NotLeading),
             Err(Error::Transient("it".into())),
@@ -237,11 +240,11 @@ mod tests {
         }
         for (series, count) in [
             (r#"reconcile_total{controller="foo",result="success"}"#, "1"),
-            (r#"reconcile_total{controller="foo",result="requeue"}"#, "2"),
+            (r#"reconcile_total{controller="foo",result="requeue"}"#, "3"),
             (r#"reconcile_total{controller="foo",result="error"}"#, "3"),
             (r#"reconcile_errors_total{controller="foo"}"#, "3"),
             (r#"reconcile_panics_total{controller="foo"}"#, "1"),
-            (r#"reconcile_time_seconds_count{controller="foo"}"#, "6"),
+            (r#"reconcile_time_seconds_count{controller="foo"}"#, "7"),
         ] {
             let series = format!("controller_runtime_{series}");
             assert_eq!(value(&metrics, &series).as_deref(), Some(count), "{series}");

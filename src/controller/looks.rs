@@ -3,7 +3,7 @@
 //! A look asks the caches alone whether there is anything to do; only a Foo for which there is goes into the
 //! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even the look.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -24,15 +24,15 @@ const RESYNC_STEPS: u32 = 32;
 /// So many Foos are looked at before others have their turn on this thread: well under a millisecond.
 const AT_A_TIME: usize = 100;
 
-/// Keys that a new leader's first look has queued: what tells it from a resync.
-pub type FirstLooks = Arc<Mutex<HashSet<Key>>>;
+/// Why a key is on the background lane, where it is not for a resync: the trigger in its trace.
+pub type Triggers = Arc<Mutex<HashMap<Key, &'static str>>>;
 
 /// A new leader's look at everything: first what came while nobody led, the oldest first.
 pub async fn first(
     queue: &Queue<Key>,
     foos: &Cache<Foo>,
     is_settled: impl Fn(&Key) -> bool,
-    first_looks: &FirstLooks,
+    triggers: &Triggers,
 ) {
     let mut unseen = Vec::new();
     let mut seen = Vec::new();
@@ -50,7 +50,7 @@ pub async fn first(
     }
     for some in seen.chunks(AT_A_TIME) {
         for key in some.iter().filter(|key| !is_settled(key)) {
-            first_looks.lock().insert(key.clone());
+            triggers.lock().insert(key.clone(), "takeover");
             queue.add(key.clone(), Lane::Background);
         }
         yield_now().await;

@@ -37,9 +37,9 @@ use self::{
     cache::{Cache, Change},
     events::Events,
     instruments::Instruments,
-    looks::FirstLooks,
+    looks::Triggers,
     queue::{Lane, Queue, Taken},
-    reconcile::Reconciler,
+    reconcile::{Done, Reconciler},
     repeats::Repeats,
     view::{Deployment, Foo},
     watch::watch,
@@ -104,9 +104,14 @@ impl Controller {
         health: &mut Health,
     ) -> Self {
         let scopes = scopes(&config.namespaces);
-        let queue = channel::Sender::new(None);
+        let queue = channel::Sender::<Option<Queue<Key>>>::new(None);
         let current = queue.subscribe();
-        let busy = move || current.borrow().as_ref().is_some_and(Queue::is_busy);
+        let busy = move || {
+            let queue = current.borrow();
+            queue
+                .as_ref()
+                .is_some_and(|queue| queue.is_busy(Lane::Background))
+        };
         let (events, write_events) = Events::new(client.clone(), instance, busy);
         let reconciler = Arc::new(Reconciler {
             client: client.clone(),
@@ -234,19 +239,20 @@ impl Controller {
             resync = ?self.config.resync,
             "working"
         );
-        let first_looks = FirstLooks::default();
+        let triggers = Triggers::default();
         let worker = Worker {
             queue: queue.clone(),
-            first_looks: Arc::clone(&first_looks),
+            triggers: Arc::clone(&triggers),
             instruments: self.instruments.clone(),
             repeats: Arc::clone(&self.reconciler.repeats),
         };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
-            let reconciler = Arc::clone(&self.reconciler);
+            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.reconciler));
             work.spawn(worker.clone().work(move |key| {
-                let reconciler = Arc::clone(&reconciler);
-                async move { reconciler.reconcile(&key).await }
+                let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
+                let others_wait = move || queue.is_busy(Lane::Change);
+                async move { reconciler.reconcile(&key, others_wait).await }
             }));
         }
         work.spawn({
@@ -258,7 +264,7 @@ impl Controller {
                 } = &*reconciler;
                 let is_settled = |key: &Key| reconciler.is_settled(key);
                 let changes = || (foos.changes(), deployments.changes());
-                looks::first(&queue, foos, is_settled, &first_looks).await;
+                looks::first(&queue, foos, is_settled, &triggers).await;
                 looks::resync(&queue, foos, is_settled, changes, period).await;
             }
         });
@@ -351,17 +357,17 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
 #[derive(Clone)]
 struct Worker {
     queue: Queue<Key>,
-    first_looks: FirstLooks,
+    triggers: Triggers,
     instruments: Instruments,
     repeats: Arc<Repeats>,
 }
 
 impl Worker {
     /// Takes a key, reconciles it, says how it went; and the next one.
-    async fn work<F: Future<Output = Result<(), Error>>>(self, reconcile: impl Fn(Key) -> F) {
+    async fn work<F: Future<Output = Result<Done, Error>>>(self, reconcile: impl Fn(Key) -> F) {
         while let Some(taken) = self.queue.get().await {
-            let first = self.first_looks.lock().remove(taken.key());
-            let span = span(&taken, first);
+            let trigger = self.triggers.lock().remove(taken.key());
+            let span = span(&taken, trigger);
             let begun = Instant::now();
             let attempt = reconcile(taken.key().clone()).instrument(span.clone());
             // Row Q6: a panic is this object's failure.
@@ -370,20 +376,22 @@ impl Worker {
             span.in_scope(|| {
                 self.instruments
                     .ended(&result, taken.waited(), begun.elapsed());
+                if let Ok(Done::Untold) = result {
+                    self.triggers.lock().insert(taken.key().clone(), "status");
+                    self.queue.add(taken.key().clone(), Lane::Background);
+                }
                 settle(taken, result, &self.repeats);
             });
         }
     }
 }
 
-/// The root of a reconcile's trace; `first` is whether it is a new leader's first look. Of kind internal, since
-/// what woke it is no message that somebody sent.
-fn span(taken: &Taken<Key>, first: bool) -> Span {
+/// The root of a reconcile's trace. Of kind internal, since what woke it is no message that somebody sent.
+fn span(taken: &Taken<Key>, trigger: Option<&'static str>) -> Span {
     let trigger = match taken.lane() {
         Lane::Change => "change",
         Lane::Retry => "retry",
-        Lane::Background if first => "takeover",
-        Lane::Background => "resync",
+        Lane::Background => trigger.unwrap_or("resync"),
     };
     info_span!(
         parent: None,
@@ -401,13 +409,13 @@ fn span(taken: &Taken<Key>, first: bool) -> Span {
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn settle(taken: Taken<Key>, result: Result<(), Error>, repeats: &Repeats) {
+fn settle(taken: Taken<Key>, result: Result<Done, Error>, repeats: &Repeats) {
     let foo = taken.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.kind(), error);
     }
     match result {
-        Ok(()) => taken.succeed(),
+        Ok(_) => taken.succeed(),
         // Said when it was told.
         Err(error) if error.is_final() => taken.succeed(),
         Err(error) => {

@@ -45,7 +45,7 @@ pub enum Lane {
     Change,
     /// It failed before.
     Retry,
-    /// Nothing is known to have happened: a resync, or a new leader looking at everything.
+    /// It can wait: a resync, a new leader looking at everything, a status to be told when the Deployments are made.
     Background,
 }
 
@@ -198,10 +198,10 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Whether a key waits for a worker.
+    /// Whether a key waits for a worker that is as urgent as `lane`, or more so.
     #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.stats().depth.into_iter().any(|waiting| waiting > 0)
+    pub fn is_busy(&self, lane: Lane) -> bool {
+        self.state(Instant::now()).is_busy(lane)
     }
 
     /// What the queue looks like now.

@@ -57,16 +57,30 @@ enum Need<'a> {
     Patch(Key, Value),
 }
 
+/// What a reconcile that did not fail has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The Deployment is right, and the status says so.
+    Settled,
+    /// The Deployment was put right; the status is to be told by another reconcile, which the caller queues.
+    Untold,
+}
+
 impl Reconciler {
     /// Brings the Foo's Deployment, and then its status, to what they should be. Without anything to
-    /// change, no request is sent (invariant I6).
+    /// change, no request is sent (invariant I6). While `others_wait`, who may need a Deployment, the status of one that
+    /// has just got it can wait.
     ///
     /// # Errors
     /// See [`Error`]. What the user has to know is in the Foo's status by then.
-    pub async fn reconcile(&self, key: &Key) -> Result<(), Error> {
+    pub async fn reconcile(
+        &self,
+        key: &Key,
+        others_wait: impl Fn() -> bool,
+    ) -> Result<Done, Error> {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             trace::decided("nothing: the Foo is gone");
-            return Ok(()); // Row R8.
+            return Ok(Done::Settled); // Row R8.
         };
         let span = Span::current();
         span.record("foo.uid", &*foo.view.uid);
@@ -77,11 +91,11 @@ impl Reconciler {
             trace::because_of(by);
         }
         let result = self.deploy(key, &foo.view).await;
-        let told = self.tell(key, &foo, result.as_ref()).await;
+        let told = self.tell(key, &foo, result.as_ref(), others_wait).await;
         match (result, told) {
             // What is final is not tried again: it must have been told.
             (Err(error), Err(untold)) if error.is_final() => Err(untold),
-            (result, told) => result.map(drop).and(told),
+            (result, told) => result.and(told),
         }
     }
 
@@ -220,9 +234,10 @@ impl Reconciler {
         key: &Key,
         foo: &Snapshot<Foo>,
         result: Result<&Deployed, &Error>,
-    ) -> Result<(), Error> {
+        others_wait: impl Fn() -> bool,
+    ) -> Result<Done, Error> {
         let Some(status) = status::of(&foo.view, result, Timestamp::now()) else {
-            return Ok(());
+            return Ok(Done::Settled);
         };
         let news = status != foo.view.status;
         match result {
@@ -239,7 +254,11 @@ impl Reconciler {
             if matches!(result, Ok(Deployed { changed: false, .. })) {
                 trace::decided("nothing");
             }
-            return Ok(());
+            return Ok(Done::Settled);
+        }
+        if matches!(result, Ok(Deployed { changed: true, .. })) && others_wait() {
+            trace::decided("status later");
+            return Ok(Done::Untold);
         }
         trace::decided("status");
         match self.put_status(key, foo, &status).await {
@@ -247,9 +266,9 @@ impl Reconciler {
             // wrong with the Foo decides about trying again.
             Err(refused @ Error::StatusRejected(_)) if result.is_err() => {
                 self.say(key, &refused, "nothing can be told on the Foo");
-                Ok(())
+                Ok(Done::Settled)
             }
-            told => told,
+            told => told.map(|()| Done::Settled),
         }
     }
 

@@ -33,7 +33,7 @@ fn queue() -> Queue<Key> {
 fn worker(queue: &Queue<Key>) -> Worker {
     Worker {
         queue: queue.clone(),
-        first_looks: FirstLooks::default(),
+        triggers: Triggers::default(),
         instruments: Instruments::new(&Metrics::default(), 1),
         repeats: Arc::default(),
     }
@@ -72,7 +72,7 @@ async fn q6_a_panic_is_one_objects_failure() {
         *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
         async move {
             assert!(key.name() != "bad", "on purpose");
-            Ok(())
+            Ok(Done::Settled)
         }
     }));
     // 5 ms, 10 ms, 20 ms: three more tries.
@@ -83,6 +83,26 @@ async fn q6_a_panic_is_one_objects_failure() {
     );
     assert_eq!(queue.stats().failing, 1);
     assert!(!worker.is_finished());
+}
+
+/// A status that is told later is told when nothing more urgent waits, by a reconcile that says so.
+#[tokio::test(start_paused = true)]
+async fn what_is_untold_comes_again() {
+    let queue = queue();
+    queue.add(key("a"), Lane::Change);
+    queue.add(key("b"), Lane::Change);
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let (seen, others) = (Arc::clone(&runs), queue.clone());
+    let worker = worker(&queue);
+    let triggers = Arc::clone(&worker.triggers);
+    tokio::spawn(worker.work(move |key| {
+        seen.lock().push(key.name().to_owned());
+        let wait = others.is_busy(Lane::Change);
+        async move { Ok(if wait { Done::Untold } else { Done::Settled }) }
+    }));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(*runs.lock(), ["a", "b", "a"]);
+    assert!(triggers.lock().is_empty());
 }
 
 /// Row R7: what only the user can mend is not tried again; everything else is.
@@ -127,7 +147,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
     }
     let queue = queue();
     let settled = |key: &Key| key.name() == "settled";
-    looks::first(&queue, &foos, settled, &FirstLooks::default()).await;
+    looks::first(&queue, &foos, settled, &Triggers::default()).await;
     let mut looks = Vec::new();
     while queue.stats().depth != [0; 3] {
         let taken = queue.get().await.unwrap();

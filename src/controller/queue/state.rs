@@ -283,6 +283,14 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.shut_down && self.processing.is_empty()
     }
 
+    /// [`Queue::is_busy`](super::Queue::is_busy).
+    pub(super) fn is_busy(&self, lane: Lane) -> bool {
+        self.lanes
+            .iter()
+            .take(lane as usize + 1)
+            .any(|lane| !lane.is_empty())
+    }
+
     pub(super) fn stats(&self, now: Instant) -> Stats {
         let running = || self.processing.values().map(|since| now - *since);
         Stats {

@@ -63,7 +63,7 @@ macro_rules! metrics {
 metrics! {
     "Reconcile" {
         RECONCILES: Counter "controller_runtime_reconcile_total" "" ["controller", "result"]
-            "Reconciles by result: success; error; requeue for what is tried again without being an error (a conflict, a term that ended, a namespace on its way out).";
+            "Reconciles by result: success; error; requeue for what comes again without being an error (a conflict, a term that ended, a namespace on its way out, a status that is told later).";
         RECONCILE_ERRORS: Counter "controller_runtime_reconcile_errors_total" "" ["controller"]
             "Reconciles that failed.";
         RECONCILE_PANICS: Counter "controller_runtime_reconcile_panics_total" "" ["controller"]
