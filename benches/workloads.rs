@@ -456,7 +456,7 @@ impl Plane {
         });
         cluster.install_crd().await;
         let load = Load::new(&cluster).await;
-        load.each(&names("warm", 300), async |client, name| {
+        load.each(&names("warm", 100), async |client, name| {
             let foo = load::create_foo(client, name).await;
             load::serve_foo(client, &foo).await;
         })
