@@ -183,3 +183,38 @@ pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
         kube.default_namespace.clone(),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    use tokio::{io::AsyncReadExt as _, net::TcpListener};
+
+    use super::*;
+    use crate::election::{Clock, fence::is_refused};
+
+    /// Invariant I2: the work's client has both halves of the fence. The term is live when the write begins, and over
+    /// when it is handed to its connection.
+    #[tokio::test]
+    async fn i2_the_fence_is_at_the_socket() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let looks = AtomicU64::new(0);
+        let clock = Clock::from_fn(move || Duration::from_secs(10 * looks.fetch_add(1, SeqCst)));
+        let term = Term::new(1, 0, Duration::from_secs(10), clock);
+        let kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
+        let term = watch::channel(Some(term)).1;
+        let client = fenced(&kube, term, &Metrics::default()).unwrap();
+        let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
+        let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
+        let sent = async {
+            let (mut connection, _) = server.accept().await.unwrap();
+            connection.read(&mut [0]).await.unwrap()
+        };
+        let (answer, sent) = tokio::join!(write, sent);
+        assert!(is_refused(&answer.unwrap_err()));
+        assert_eq!(sent, 0);
+    }
+}

@@ -122,7 +122,7 @@ async fn a_foos_life_costs_four_writes() {
     assert_eq!(counts, BTreeMap::from(expected));
 }
 
-/// While Foos wait for their Deployments, no statuses are told but in the eighth turn, which keeps them from starving.
+/// Row R1: while Foos wait for their Deployments, no statuses are told but in the eighth turn, which keeps them from starving.
 #[tokio::test]
 async fn deployments_come_before_statuses() {
     const FOOS: usize = 100;

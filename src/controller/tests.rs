@@ -85,7 +85,7 @@ async fn q6_a_panic_is_one_objects_failure() {
     assert!(!worker.is_finished());
 }
 
-/// A status that is told later is told when nothing more urgent waits, by a reconcile that says so.
+/// Row R5: a status that is told later is told when nothing more urgent waits, by a reconcile that says so.
 #[tokio::test(start_paused = true)]
 async fn what_is_untold_comes_again() {
     let queue = queue();
