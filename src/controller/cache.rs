@@ -35,6 +35,8 @@ struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
+    /// See [`Cache::mark`].
+    marked: bool,
     /// See [`Cache::settle`].
     settled_with: Option<NonZeroU64>,
     view: Arc<V>,
@@ -149,6 +151,13 @@ impl<V: View> Cache<V> {
         state.objects.get(key).map(|entry| entry.version)
     }
 
+    /// The version to name in a write that is based on this snapshot: the newest that reads the same.
+    pub fn newest(&self, key: &Key, snapshot: &Snapshot<V>) -> u64 {
+        let now = self.get(key);
+        let same = now.filter(|now| Arc::ptr_eq(&now.view, &snapshot.view));
+        same.map_or(snapshot.version, |now| now.version)
+    }
+
     /// Notes that there is nothing to do about this object at `version` while what it refers to is at version
     /// `other`.
     pub fn settle(&self, key: &Key, version: u64, other: u64) {
@@ -188,9 +197,14 @@ impl<V: View> Cache<V> {
     }
 
     /// Marks the moment before a write is sent, for [`Cache::observe`].
-    #[must_use]
+    ///
+    /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
+    /// nothing that reconcile reads is different: it wakes who has to try again, whatever the backoff.
     pub fn mark(&self, key: &Key) -> Mark {
-        let state = self.state.read();
+        let mut state = self.state.write();
+        if let Some(entry) = state.objects.get_mut(key) {
+            entry.marked = true;
+        }
         Mark(state.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
@@ -221,13 +235,18 @@ impl<V: View> Cache<V> {
         }
     }
 
-    /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads.
+    /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads, or what a write that is
+    /// under way is based on.
     pub(super) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
+        let marked = state
+            .objects
+            .get(&key)
+            .is_some_and(|entry| entry.marked && entry.version != object.version);
         let (old, new) = state.put(object, epoch);
-        (old.as_deref() != Some(&*new)).then_some(Change {
+        (marked || old.as_deref() != Some(&*new)).then_some(Change {
             key,
             old,
             new: Some(new),
@@ -300,6 +319,7 @@ impl<V: View> State<V> {
                 Entry {
                     version,
                     epoch,
+                    marked: false,
                     settled_with: None,
                     view: Arc::clone(&view),
                 },
@@ -308,6 +328,7 @@ impl<V: View> State<V> {
         };
         if entry.version != version || *entry.view != view {
             entry.settled_with = None;
+            entry.marked = false;
             self.changes += 1;
         }
         entry.version = version;
@@ -479,6 +500,26 @@ mod tests {
         cache.observe(at("n", "a", 5, "e"), cache.mark(&key));
         assert_eq!(cache.get(&key).unwrap().version, 5);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+    }
+
+    /// A write that met a conflict is tried again as soon as the watch tells what it met, be it nothing that reconcile
+    /// reads; without a write, that wakes nobody.
+    #[test]
+    fn what_a_write_conflicts_with_is_a_change() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        cache.mark(&key);
+        assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
+        assert!(cache.apply(0, at("n", "a", 2, "d")).is_some());
+        assert_eq!(cache.apply(0, at("n", "a", 3, "d")), None, "that was all");
+
+        let sent = cache.mark(&key);
+        cache.observe(at("n", "a", 4, "e"), sent);
+        assert_eq!(
+            cache.apply(0, at("n", "a", 5, "e")),
+            None,
+            "the write was done"
+        );
     }
 
     /// What the watch has told is never undone by a slower answer: an object that was deleted meanwhile

@@ -341,7 +341,7 @@ impl Waker {
     }
 }
 
-/// Whether a rollout has merely come further: nothing but the counts differs, and it is not done.
+/// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.
 fn is_under_way(change: &Change<Deployment>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return false;
@@ -350,7 +350,8 @@ fn is_under_way(change: &Change<Deployment>) -> bool {
         progress: new.progress,
         ..(**old).clone()
     } == **new;
-    counts_alone && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
+    let further = counts_alone && old.progress != new.progress;
+    further && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
 }
 
 /// What a worker works with.

@@ -220,6 +220,7 @@ impl Reconciler {
             preconditions: Some(preconditions),
             ..DeleteParams::background()
         };
+        self.deployments.mark(&key);
         self.api::<Deployment>(&key)
             .delete(key.name(), &params)
             .await?;
@@ -317,7 +318,8 @@ impl Reconciler {
                 "name": key.name(),
                 "namespace": key.namespace(),
                 "uid": foo.view.uid,
-                "resourceVersion": foo.version.to_string(),
+                // Somebody may have annotated the Foo while the Deployment was written: no conflict.
+                "resourceVersion": self.foos.newest(key, foo).to_string(),
             },
             "status": status,
         });
@@ -360,8 +362,40 @@ mod tests {
 
     use std::convert::Infallible;
 
+    use parking_lot::Mutex;
+
     use super::*;
     use crate::controller::fixtures::{deployment, foo, object};
+
+    /// What somebody changes of a Foo beside what reconcile reads, while its Deployment is written, is no conflict; what
+    /// it reads is one.
+    #[tokio::test]
+    async fn a_status_names_the_newest_version_that_reads_the_same() {
+        let sent = Arc::<Mutex<Vec<Value>>>::default();
+        let server = {
+            let sent = Arc::clone(&sent);
+            tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let sent = Arc::clone(&sent);
+                async move {
+                    let body = request.into_body().collect_bytes().await?;
+                    sent.lock().push(serde_json::from_slice(&body).unwrap());
+                    Ok::<_, kube::Error>(http::Response::new(kube::client::Body::empty()))
+                }
+            })
+        };
+        let reconciler = reconciler(Client::new(server, "default"), foo(), deployment());
+        let key = &foo().key;
+        let seen = reconciler.foos.get(key).unwrap();
+        for (version, generation, named) in [(8, 2, "8"), (9, 3, "7")] {
+            let mut changed = foo();
+            (changed.version, changed.view.generation) = (version, generation);
+            reconciler.foos.apply(0, changed);
+            let status = FooStatus::default();
+            let _no_answer = reconciler.put_status(key, &seen, &status).await;
+            let update = sent.lock().pop().unwrap();
+            assert_eq!(update["metadata"]["resourceVersion"], named);
+        }
+    }
 
     /// Row Q4: what a resync leaves alone is what reconcile would leave alone.
     #[tokio::test]
@@ -375,7 +409,10 @@ mod tests {
             };
             foo.view.status = status::of(&foo.view, Ok(&deployed), Timestamp::now()).unwrap();
             change(&mut foo, &mut deployment);
-            reconciler(foo, deployment)
+            let nobody = tower::service_fn(|_| async {
+                Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+            });
+            reconciler(Client::new(nobody, "default"), foo, deployment)
         };
         let key = &foo().key;
         assert!(told(&|_, _| {}).is_settled(key));
@@ -416,11 +453,7 @@ mod tests {
         assert!(two.is_settled(&gone.key));
     }
 
-    fn reconciler(foo: Object<Foo>, deployment: Object<Deployment>) -> Reconciler {
-        let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
-        });
-        let client = Client::new(nobody, "default");
+    fn reconciler(client: Client, foo: Object<Foo>, deployment: Object<Deployment>) -> Reconciler {
         let reconciler = Reconciler {
             client: client.clone(),
             foos: Arc::new(Cache::new(&[None])),
