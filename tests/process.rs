@@ -121,6 +121,19 @@ async fn p1_finds_its_cluster() {
     );
 }
 
+/// Row P1: an address without TLS (`kubectl proxy` beside it) will do alone, also in an image that has no CA certificates.
+#[tokio::test]
+async fn p1_an_address_without_tls_needs_no_certificates() {
+    let empty = tempfile::tempdir().unwrap();
+    let controller = Controller::spawn(|command| {
+        command
+            .arg("--master=http://127.0.0.1:1")
+            .envs(["HOME", "SSL_CERT_DIR"].map(|name| (name, empty.path())))
+            .env("SSL_CERT_FILE", "/dev/null");
+    });
+    controller.wait_for_log("Connection refused").await;
+}
+
 /// Row P1: a kubeconfig that is of no use is said in one line that names it, and who named it.
 #[tokio::test]
 async fn p1_a_useless_kubeconfig_ends_it_with_2() {
