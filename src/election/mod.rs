@@ -52,8 +52,9 @@ use tokio::{
 };
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
-/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often.
-const LOOK: Duration = Duration::from_secs(1);
+/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often: no more often
+/// than a leader renews by default, whom it would wake for nothing. (The fence looks at each write.)
+const LOOK: Duration = Duration::from_secs(2);
 /// How long an event about a change of leader may take; nobody waits for it but the end of the process.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
