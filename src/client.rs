@@ -209,7 +209,7 @@ mod tests {
         let clock = Clock::from_fn(move || Duration::from_secs(10 * looks.fetch_add(1, SeqCst)));
         let term = Term::new(1, 0, Duration::from_secs(10), clock);
         let mut kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
-        kube.root_cert = Some(Vec::new());
+        kube.root_cert = Some(Vec::new()); // As `config` has it.
         let term = watch::channel(Some(term)).1;
         let client = fenced(&kube, term, &Metrics::default()).unwrap();
         let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
