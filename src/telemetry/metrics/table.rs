@@ -120,6 +120,8 @@ metrics! {
             "User and system CPU time.";
         PROCESS_RESIDENT: Gauge "process_resident_memory_bytes" "By" []
             "Resident memory.";
+        MEMORY_LIMIT: Gauge "foo_controller_memory_limit_bytes" "By" []
+            "What the container's memory is limited to; infinite without a limit.";
         PROCESS_VIRTUAL: Gauge "process_virtual_memory_bytes" "By" []
             "Virtual memory.";
         PROCESS_FDS: Gauge "process_open_fds" "" []
