@@ -94,10 +94,9 @@
           push = app
             ''
               [ $# -ge 1 ] || { echo "usage: nix run .#push -- REGISTRY/NAME:TAG [OPTION OF skopeo copy...]" >&2; exit 2; }
-              # There is no signature to check on what was built here.
-              exec skopeo --insecure-policy copy "''${@:2}" docker-archive:${packages.image} "docker://$1"
+              exec ${./deploy/push.sh} "$1" ${packages.image} ${packages.image-arm64 or ""} -- "''${@:2}"
             ''
-            [ pkgs.skopeo ] "Push the image to a registry";
+            [ pkgs.jq pkgs.skopeo ] "Push the images of all architectures to a registry, as an index of them";
         });
 
       checks = forSystems (pkgs:
