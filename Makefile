@@ -11,6 +11,7 @@ demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
 test: ## every check and every test
+	tests/require.sh
 	cargo fmt --check
 	$(MAKE) lint
 	tests/cluster/build.sh
@@ -48,6 +49,7 @@ nix-check: ## what flake.nix builds, built for real
 	tests/nix/check.sh
 
 bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
+	tests/require.sh
 	tests/cluster/build.sh
 	tests/collector/build.sh
 	cargo build --locked --release

@@ -4,6 +4,7 @@
 # DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C; DEMO_PROFILE=release builds with that profile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tests/require.sh
 
 namespace=foo-demo
 profile=${DEMO_PROFILE:-dev}

@@ -278,9 +278,7 @@ async fn long_headers_are_refused() {
 
 /// Where it serves metrics over TLS.
 async fn metrics_addr(controller: &Controller) -> SocketAddr {
-    let line = controller.wait_for_log("metrics_addr=").await;
-    let (_, addr) = line.split_once("metrics_addr=").unwrap();
-    addr.split(' ').next().unwrap().parse().unwrap()
+    controller.metrics_addr().await
 }
 
 /// Takes any certificate: what a scraper with `insecure_skip_verify` does.

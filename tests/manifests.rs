@@ -7,13 +7,16 @@
 
 mod cluster;
 mod controller;
+mod readme;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Write as _,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -22,7 +25,7 @@ use controller::Controller;
 use foo_controller::Config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const NAMESPACE: &str = "foo-system";
@@ -105,15 +108,18 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A folder of `deploy/` with one of its components, by an overlay as anybody would write it.
-fn overlay(base: &str, component: &str) -> TempDir {
+/// A folder of `deploy/` with some of its components, by an overlay as anybody would write it.
+fn overlay(base: &str, components: &[&str]) -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
     // Kustomize takes no absolute path.
     let deploy = format!("{}..{}/deploy", "../".repeat(depth - 1), root().display());
+    let components = components
+        .iter()
+        .map(|name| format!("{deploy}/components/{name}"));
     let kustomization = json!({
         "resources": [format!("{deploy}/{base}")],
-        "components": [format!("{deploy}/components/{component}")],
+        "components": components.collect::<Vec<_>>(),
     });
     let file = overlay.path().join("kustomization.yaml");
     fs::write(file, kustomization.to_string()).unwrap();
@@ -121,24 +127,73 @@ fn overlay(base: &str, component: &str) -> TempDir {
 }
 
 fn namespaced() -> TempDir {
-    overlay("base", "namespaced")
+    overlay("base", &["namespaced"])
 }
 
-/// The shared server with the CRD and [`namespaced`]; the namespaces that components name are there.
+/// The shared server with the CRD and the controller in given namespaces, its metrics for those who may get them; the
+/// namespaces that components name are there.
 async fn installed() -> &'static Cluster {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let install = async || {
-        shared().install_crd().await;
-        for name in ["team-a", "team-b", "observability"] {
-            let create = ["create", "namespace", name, "--save-config"];
-            shared().kubectl(&create).await.success();
-        }
-        let overlay = namespaced();
+        prepare(shared()).await;
+        let create = ["create", "namespace", "foo-collector", "--save-config"];
+        shared().kubectl(&create).await.success();
+        let overlay = overlay("base", &["namespaced", "prometheus", "metrics-auth"]);
         let apply = ["apply", "-k", overlay.path().to_str().unwrap()];
         shared().kubectl(&apply).await.success();
     };
     INSTALLED.get_or_init(install).await;
     shared()
+}
+
+/// What has to be there before anything of `deploy/` but the CRD, which is installed, too: the namespaces of the component
+/// `namespaced`, and the kinds of the Prometheus Operator, without their schemas.
+async fn prepare(cluster: &Cluster) {
+    cluster.install_crd().await;
+    for name in ["team-a", "team-b"] {
+        let create = ["create", "namespace", name];
+        cluster.kubectl(&create).await.success();
+    }
+    for kind in ELSEWHERE.split(',') {
+        let plural = format!("{}s", kind.to_lowercase());
+        let name = format!("{plural}.monitoring.coreos.com");
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": name},
+            "spec": {
+                "group": "monitoring.coreos.com",
+                "names": {"kind": kind, "plural": plural},
+                "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                }}}],
+            },
+        });
+        let create = ["create", "-f", "-"];
+        let created = cluster.kubectl_stdin(&create, &crd.to_string()).await;
+        created.success();
+        let wait = format!("wait --for=condition=Established --timeout=30s crd/{name}");
+        let wait: Vec<_> = wait.split(' ').collect();
+        cluster.kubectl(&wait).await.success();
+    }
+}
+
+/// A kubeconfig of the account that the controller has, in this folder.
+async fn kubeconfig(cluster: &Cluster, folder: &TempDir) -> PathBuf {
+    let token = token(cluster, "foo-controller").await;
+    let admin = fs::read_to_string(cluster.kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_json::from_str(&admin).unwrap();
+    kubeconfig["users"][0]["user"]["token"] = token.into();
+    let path = folder.path().join("kubeconfig");
+    fs::write(&path, kubeconfig.to_string()).unwrap();
+    path
+}
+
+/// A token of one of the accounts in the controller's namespace.
+async fn token(cluster: &Cluster, account: &str) -> String {
+    let create = ["create", "token", account, "-n", NAMESPACE];
+    cluster.kubectl(&create).await.success().trim().to_owned()
 }
 
 /// What a kustomization amounts to, as the API server would have it, defaults and all. It has no objection, not even a warning.
@@ -150,7 +205,22 @@ async fn objects(kustomization: &str) -> Objects {
     Objects(serde_json::from_value(list["items"].clone()).unwrap())
 }
 
+/// What a kustomization amounts to, as it is sent.
+async fn rendered(kustomization: &Path) -> Objects {
+    let kustomize = ["kustomize", kustomization.to_str().unwrap()];
+    let yaml = shared().kubectl(&kustomize).await.success();
+    Objects(serde_saphyr::from_multiple(&yaml).unwrap())
+}
+
 struct Objects(Vec<Value>);
+
+/// The kind, namespace and name of an object.
+fn id(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let [kind, namespace, name] = [&object["kind"], &metadata["namespace"], &metadata["name"]]
+        .map(|part| part.as_str().unwrap_or_default());
+    format!("{kind} {namespace}/{name}")
+}
 
 impl Objects {
     /// Those of a kind.
@@ -166,8 +236,15 @@ impl Objects {
         one
     }
 
+    /// The one of a kind with this name.
+    fn named(&self, kind: &str, name: &str) -> &Value {
+        let mut all = self.all(kind);
+        let named = all.find(|object| object["metadata"]["name"] == name);
+        named.unwrap_or_else(|| panic!("no {kind} {name}"))
+    }
+
     fn pod(&self) -> &Value {
-        &self.one("Deployment")["spec"]["template"]
+        &self.named("Deployment", "foo-controller")["spec"]["template"]
     }
 
     fn container(&self) -> &Value {
@@ -178,12 +255,9 @@ impl Objects {
 
     /// The controller with the container's arguments and environment, and the files that are mounted.
     fn command(&self, command: &mut Command, files: &TempDir) {
-        let map = self.one("ConfigMap");
         let spec = &self.pod()["spec"];
-        assert_eq!(
-            spec["volumes"][0]["configMap"]["name"],
-            map["metadata"]["name"]
-        );
+        let mounted = spec["volumes"][0]["configMap"]["name"].as_str().unwrap();
+        let map = self.named("ConfigMap", mounted);
         for (name, content) in map["data"].as_object().unwrap() {
             fs::write(files.path().join(name), content.as_str().unwrap()).unwrap();
         }
@@ -204,6 +278,29 @@ impl Objects {
             };
             command.env(variable["name"].as_str().unwrap(), value);
         }
+    }
+
+    /// By kind, namespace and name, and within them what has names by those.
+    fn by_name(&self) -> Value {
+        fn by_name(value: &Value) -> Value {
+            match value {
+                Value::Object(fields) => {
+                    let fields = fields
+                        .iter()
+                        .map(|(key, value)| (key.clone(), by_name(value)));
+                    Value::Object(fields.collect())
+                }
+                Value::Array(items) if items.iter().all(|item| item["name"].is_string()) => {
+                    let named = items
+                        .iter()
+                        .map(|item| (item["name"].as_str().unwrap().to_owned(), by_name(item)));
+                    Value::Object(named.collect())
+                }
+                other => other.clone(),
+            }
+        }
+        let objects = self.0.iter().map(|object| (id(object), by_name(object)));
+        Value::Object(objects.collect())
     }
 
     /// What `foo-controller config` says in the container.
@@ -231,7 +328,7 @@ async fn every_kustomization_is_taken() {
         ("deploy/overlays/dev", r#"level = "debug"  # "#),
         (
             "deploy/overlays/production",
-            r#"endpoint = "http://otel-collector.observability:4317"  # "#,
+            r#"endpoint = "http://otel-collector.foo-collector:4317"  # "#,
         ),
         (mine, r#"namespaces = ["team-a", "team-b"]  # "#),
     ] {
@@ -252,7 +349,7 @@ async fn every_kustomization_is_taken() {
         let config = objects.config();
         assert!(config.contains(said), "{kustomization}: {config}");
     }
-    let tried = overlay("overlays/production", "collector");
+    let tried = overlay("overlays/production", &["collector"]);
     objects(tried.path().to_str().unwrap()).await;
 }
 
@@ -293,9 +390,12 @@ async fn renderings() -> Vec<(String, String)> {
     for name in folders(&deploy.join("overlays")) {
         render(name.clone(), &deploy.join("overlays").join(name)).await;
     }
-    for name in folders(&deploy.join("components")) {
-        let overlay = overlay("base", &name);
-        render(name, overlay.path()).await;
+    let components = folders(&deploy.join("components"));
+    let mut choices: Vec<Vec<&str>> = components.iter().map(|name| vec![&**name]).collect();
+    choices.push(components.iter().map(|name| &**name).collect());
+    for choice in choices {
+        let overlay = overlay("base", &choice);
+        render(choice.join(" and "), overlay.path()).await;
     }
     renderings
 }
@@ -304,7 +404,163 @@ async fn renderings() -> Vec<(String, String)> {
 fn folders(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-    names.collect()
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+/// What each component does to the base alone, it does beside any other, whichever is named first, and to the overlays.
+#[tokio::test]
+async fn components_compose() {
+    let deploy = root().join("deploy");
+    let components = folders(&deploy.join("components"));
+    let of = async |base: &str, components: &[&str]| {
+        rendered(overlay(base, components).path()).await.by_name()
+    };
+    let base = of("base", &[]).await;
+    let mut alone = BTreeMap::new();
+    for component in &components {
+        alone.insert(&**component, of("base", &[component]).await);
+    }
+    for (n, one) in components.iter().enumerate() {
+        for other in &components[..n] {
+            let both = merge(&base, &alone[&**one], &alone[&**other]);
+            let both = both.unwrap_or_else(|at| panic!("{one} and {other} are at odds: {at}"));
+            assert_eq!(of("base", &[one, other]).await, both, "{one}, {other}");
+        }
+    }
+    let all = alone.values().fold(base.clone(), |all, component| {
+        merge(&base, &all, component).unwrap()
+    });
+    let mut names: Vec<_> = alone.keys().copied().collect();
+    assert_eq!(of("base", &names).await, all, "{names:?}");
+    names.reverse();
+    assert_eq!(of("base", &names).await, all, "{names:?}");
+
+    for name in folders(&deploy.join("overlays")) {
+        let folder = format!("overlays/{name}");
+        let overlay = of(&folder, &[]).await;
+        let yaml = fs::read_to_string(deploy.join(&folder).join("kustomization.yaml")).unwrap();
+        for (component, alone) in &alone {
+            // What has a component already takes no second.
+            if !yaml.contains(&format!("components/{component}\n")) {
+                let both = merge(&base, &overlay, alone);
+                let both = both.unwrap_or_else(|at| panic!("{name} and {component}: {at}"));
+                assert_eq!(of(&folder, &[component]).await, both, "{name}, {component}");
+            }
+        }
+    }
+}
+
+/// `base` with the changes of both, or where they are at odds.
+fn merge(base: &Value, one: &Value, other: &Value) -> Result<Value, String> {
+    if one == base || one == other {
+        return Ok(other.clone());
+    }
+    if other == base {
+        return Ok(one.clone());
+    }
+    let (Value::Object(ones), Value::Object(others)) = (one, other) else {
+        return Err(format!("{one} or {other}"));
+    };
+    let mut merged = serde_json::Map::new();
+    for key in ones.keys().chain(others.keys()) {
+        let value = merge(&base[key], &one[key], &other[key]);
+        let value = value.map_err(|at| format!("{key}: {at}"))?;
+        if !value.is_null() {
+            merged.insert(key.clone(), value);
+        }
+    }
+    Ok(merged.into())
+}
+
+/// The component `prometheus`, alone and with any other: each port that its PodMonitor scrapes, as it says, gives metrics, and
+/// so does the one that the Service leads to.
+#[tokio::test]
+async fn what_the_podmonitor_scrapes_gives_metrics() {
+    let cluster = installed().await;
+    let components = folders(&root().join("deploy/components"));
+    let mut choices = vec![
+        ("overlays/dev", vec!["prometheus"]),
+        ("overlays/production", vec!["prometheus", "metrics-auth"]),
+        ("base", vec!["prometheus"]),
+    ];
+    let others = components.iter().filter(|name| *name != "prometheus");
+    choices.extend(others.map(|other| ("base", vec!["prometheus", &**other])));
+    let own = tempfile::tempdir().unwrap();
+    let own = kubeconfig(cluster, &own).await;
+    for (base, components) in choices {
+        let objects = rendered(overlay(base, &components).path()).await;
+        let files = tempfile::tempdir().unwrap();
+        let controller = Controller::spawn(|command| {
+            objects.command(command, &files);
+            command
+                .env("KUBECONFIG", &own)
+                .env("FOO_CONTROLLER__HTTP__METRICS_ADDR", "127.0.0.1:0");
+        });
+        let container = objects.container();
+        let ports = container["ports"].as_array().unwrap();
+        let monitor = &objects.one("PodMonitor")["spec"];
+        let endpoints = monitor["podMetricsEndpoints"].as_array().unwrap();
+        let service = &objects.named("Service", "foo-controller-metrics")["spec"]["ports"];
+        let mut scraped = Vec::new();
+        for endpoint in endpoints {
+            // A pod without the port is no target.
+            let Some(port) = ports.iter().find(|port| port["name"] == endpoint["port"]) else {
+                continue;
+            };
+            let defaults = Config::default().http;
+            let default = port["containerPort"].as_u64().unwrap();
+            let address = if default == u64::from(defaults.metrics_addr.port()) {
+                controller.metrics_addr().await
+            } else {
+                assert_eq!(default, u64::from(defaults.addr.unwrap().port()));
+                controller.http_addr().await
+            };
+            let said = scrape(cluster, &objects, endpoint, address).await;
+            let metrics = said.unwrap_or_else(|error| panic!("{base} {components:?}: {error}"));
+            assert!(
+                metrics.contains("\nleader_election_master_status{"),
+                "{metrics}"
+            );
+            scraped.push(&port["name"]);
+        }
+        assert_eq!(
+            scraped,
+            [&service[0]["targetPort"]],
+            "{base} {components:?}"
+        );
+    }
+}
+
+/// Does what Prometheus would by this endpoint of a PodMonitor. A Secret's token is made here: nothing in this cluster does.
+async fn scrape(
+    cluster: &Cluster,
+    objects: &Objects,
+    endpoint: &Value,
+    address: SocketAddr,
+) -> Result<String, kube::Error> {
+    let scheme = endpoint["scheme"].as_str().unwrap_or("http");
+    let mut config = kube::Config::new(format!("{scheme}://{address}").parse().unwrap());
+    config.accept_invalid_certs = endpoint["tlsConfig"]["insecureSkipVerify"] == true;
+    let credentials = &endpoint["authorization"]["credentials"];
+    if let Some(name) = credentials["name"].as_str() {
+        assert_eq!(credentials["key"], "token");
+        let secret = objects.named("Secret", name);
+        assert_eq!(secret["type"], "kubernetes.io/service-account-token");
+        let annotations = &secret["metadata"]["annotations"];
+        let account = annotations["kubernetes.io/service-account.name"].as_str();
+        let account = objects.named("ServiceAccount", account.unwrap());
+        assert_eq!(
+            secret["metadata"]["namespace"],
+            account["metadata"]["namespace"]
+        );
+        let name = account["metadata"]["name"].as_str().unwrap();
+        config.auth_info.token = Some(token(cluster, name).await.into());
+    }
+    let client = kube::Client::try_from(config).unwrap();
+    let get = http::Request::get("/metrics").body(Vec::new()).unwrap();
+    client.request_text(get).await
 }
 
 /// Makes what the server says of its objects, Foos among them, into a JSON schema for each of these kinds (apiVersion and kind),
@@ -475,7 +731,7 @@ async fn names_and_numbers_agree() {
         assert_eq!(binding["roleRef"]["kind"], role);
         assert_eq!(
             binding["roleRef"]["name"],
-            objects.one(role)["metadata"]["name"]
+            objects.named(role, "foo-controller")["metadata"]["name"]
         );
     }
     // The Lease.
@@ -543,6 +799,77 @@ async fn names_and_numbers_agree() {
     assert_eq!(container["image"], image);
 }
 
+/// The component `networkpolicy` lets out to the API server and to DNS wherever one usually installs.
+#[tokio::test]
+async fn the_api_server_and_dns_are_reached_everywhere() {
+    let overlay = overlay("base", &["networkpolicy"]);
+    let objects = rendered(overlay.path()).await;
+    let rules = &objects.named("NetworkPolicy", "foo-controller")["spec"]["egress"];
+    let rules = rules.as_array().unwrap();
+    let port = |rule: &Value, number: u16, protocol: &str| {
+        let ports = rule["ports"].as_array().unwrap();
+        ports.iter().any(|port| {
+            port["port"] == number && *port.get("protocol").unwrap_or(&json!("TCP")) == protocol
+        })
+    };
+    for (cluster, number) in [
+        ("the Service's port", 443),
+        ("kubeadm, kind, k3s", 6443),
+        ("minikube", 8443),
+        ("MicroK8s", 16443),
+    ] {
+        // It is no pod: by no selector.
+        let reached = rules
+            .iter()
+            .any(|rule| rule["to"].is_null() && port(rule, number, "TCP"));
+        assert!(reached, "{cluster}");
+    }
+    let namespace = |name: &str| json!({"matchLabels": {"kubernetes.io/metadata.name": name}});
+    let core = json!({
+        "namespaceSelector": namespace("kube-system"), "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    });
+    let openshift = json!({"namespaceSelector": namespace("openshift-dns")});
+    let local = json!({"ipBlock": {"cidr": "169.254.20.10/32"}});
+    for (peer, number) in [(core, 53), (openshift, 5353), (local, 53)] {
+        for protocol in ["UDP", "TCP"] {
+            let reached = rules.iter().any(|rule| {
+                let peers = rule["to"].as_array();
+                peers.is_some_and(|peers| peers.contains(&peer)) && port(rule, number, protocol)
+            });
+            assert!(reached, "{peer} {number} {protocol}");
+        }
+    }
+}
+
+/// Pods go only where the image runs, and their memory is enough for as many Foos as README tells of, below the alert.
+#[tokio::test]
+async fn pods_have_a_node_and_memory_that_suit_them() {
+    let objects = rendered(&root().join("deploy/base")).await;
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let terms = &objects.pod()["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"];
+    let expected = json!([{"matchExpressions": [
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]},
+    ]}]);
+    assert_eq!(*terms, expected);
+
+    let mebibytes =
+        |text: &str, unit: &str| text.strip_suffix(unit).unwrap().parse::<f64>().unwrap();
+    let limit = objects.container()["resources"]["limits"]["memory"]
+        .as_str()
+        .unwrap();
+    let limit = mebibytes(limit, "Mi");
+    assert!(
+        limit >= 1.5 * (16. + 2. * 100.),
+        "the rule beside it: {limit}"
+    );
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, measured) = readme.split_once("\n| 100,000 Foos | ").unwrap();
+    let measured = mebibytes(measured.split(';').next().unwrap(), " MiB");
+    let exporting = 4.;
+    assert!(measured + exporting < 0.8 * limit, "{measured} of {limit}");
+}
+
 /// The component `namespaced`: the controller as the container runs it, with the rights that its account has there.
 #[tokio::test]
 async fn given_namespaces_are_all_that_it_reaches() {
@@ -562,18 +889,12 @@ async fn given_namespaces_are_all_that_it_reaches() {
         }
     }
 
-    let create = ["create", "token", "foo-controller", "-n", NAMESPACE];
-    let token = cluster.kubectl(&create).await.success();
-    let admin = fs::read_to_string(cluster.kubeconfig()).unwrap();
-    let mut kubeconfig: Value = serde_json::from_str(&admin).unwrap();
-    kubeconfig["users"][0]["user"]["token"] = token.trim().into();
     let files = tempfile::tempdir().unwrap();
-    let path = files.path().join("kubeconfig");
-    fs::write(&path, kubeconfig.to_string()).unwrap();
+    let kubeconfig = kubeconfig(cluster, &files).await;
     let mut controller = Controller::spawn(|command| {
         objects.command(command, &files);
         command
-            .env("KUBECONFIG", &path)
+            .env("KUBECONFIG", &kubeconfig)
             .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true");
     });
     for team in ["team-a", "team-b"] {
@@ -590,9 +911,21 @@ async fn given_namespaces_are_all_that_it_reaches() {
     assert_eq!(controller.logged("WARN") + controller.logged("ERROR"), 0);
 }
 
+/// A control plane with its controllers, for one test after another; each leaves nothing of ours behind.
+async fn with_controllers() -> MutexGuard<'static, Cluster> {
+    static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
+        Mutex::new(Cluster::start(Options {
+            controllers: true,
+            audit: false,
+        }))
+    });
+    CLUSTER.lock().await
+}
+
 /// README, "Uninstall": without the CRD the Foos and their Deployments stay; with it, they go.
 #[tokio::test]
 async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
+    // Its own: for half a minute it does nothing but wait for the garbage collector.
     let cluster = Cluster::start(Options {
         controllers: true,
         audit: false,
@@ -643,7 +976,7 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
         .await
         .success();
 
-    kubectl("delete -k deploy/base --timeout=60s")
+    kubectl("delete --ignore-not-found -k deploy/base --timeout=60s")
         .await
         .success();
     let namespace = kubectl("get namespace foo-system").await;
@@ -659,10 +992,302 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
     );
 
     install().await;
-    kubectl("delete -k deploy --timeout=60s").await.success();
+    kubectl("delete --ignore-not-found -k deploy --timeout=60s")
+        .await
+        .success();
     kubectl("wait --for=delete deployment/foo-sample --timeout=60s")
         .await
         .success();
     let crd = kubectl("get crd/foos.samplecontroller.k8s.io").await;
     assert!(crd.stderr.contains("NotFound"), "{crd:?}");
+}
+
+/// The roles that every cluster has: who may view a namespace sees its Foos, and who may edit it, or is its admin, makes and scales
+/// them; a Foo's status is written by the controller alone.
+#[tokio::test]
+async fn people_have_the_rights_of_their_role_on_foos() {
+    let cluster = with_controllers().await;
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await
+    };
+    kubectl("apply -k deploy").await.success();
+    let established = "wait --for=condition=Established --timeout=30s -f deploy/crd.yaml";
+    kubectl(established).await.success();
+    let namespace = cluster.namespace("roles").await;
+    let create = "create -f config/samples/foo.yaml";
+    let scale = "scale foo/foo-sample --replicas=3";
+    let patch = r#"patch foo/foo-sample --type=merge --patch={"spec":{"replicas":2}}"#;
+    let status = r#"patch foo/foo-sample --type=merge --subresource=status --patch={"status":{"availableReplicas":9}}"#;
+    let see = "get foo/foo-sample";
+    let see_status = "get foo/foo-sample --subresource=status";
+    let delete = "delete foo/foo-sample --timeout=30s";
+    for (role, may, may_not) in [
+        (
+            "edit",
+            &[create, see, see_status, scale, patch][..],
+            &[status][..],
+        ),
+        (
+            "view",
+            &[see, see_status],
+            &[create, scale, patch, status, delete],
+        ),
+        ("admin", &[scale, patch, delete, create], &[status]),
+    ] {
+        let bind =
+            format!("create rolebinding {role} --clusterrole={role} --user={role} -n {namespace}");
+        kubectl(&bind).await.success();
+        let as_it = async |line: &str| kubectl(&format!("{line} -n {namespace} --as={role}")).await;
+        // kube-controller-manager puts the rights together.
+        eventually(DEADLINE, "the role has its rights", async || {
+            let got = as_it("get foos").await;
+            got.status.success().then_some(()).ok_or(got.stderr)
+        })
+        .await;
+        for line in may {
+            eventually(DEADLINE, line, async || {
+                let done = as_it(line).await;
+                done.status.success().then_some(()).ok_or(done.stderr)
+            })
+            .await;
+        }
+        for line in may_not {
+            // Another verb of the Foo's last state would fail otherwise than by the lack of rights.
+            let refused = as_it(line).await.stderr;
+            assert!(refused.contains("(Forbidden)"), "{role}: {line}: {refused}");
+        }
+    }
+    kubectl(&format!("delete namespace {namespace} --timeout=60s"))
+        .await
+        .success();
+    kubectl("delete --ignore-not-found -k deploy --timeout=60s")
+        .await
+        .success();
+}
+
+/// An overlay: a folder of `deploy/`, and components over what that has.
+struct Overlay {
+    base: &'static str,
+    components: &'static [&'static str],
+}
+
+impl Overlay {
+    const fn new(base: &'static str, components: &'static [&'static str]) -> Self {
+        Self { base, components }
+    }
+
+    fn folder(&self) -> TempDir {
+        overlay(self.base, self.components)
+    }
+
+    /// Whether it has this component, or is this overlay.
+    fn has(&self, name: &str) -> bool {
+        let file = format!("deploy/{}/kustomization.yaml", self.base);
+        let file = fs::read_to_string(root().join(file)).unwrap();
+        self.components.contains(&name)
+            || file.contains(&format!("components/{name}\n"))
+            || self.base == format!("overlays/{name}")
+    }
+}
+
+/// README, "Switch": after its commands there is what the new overlay renders, and nothing else of what was ever there. And what
+/// belongs to somebody else, such as the namespaces that other collectors live in, has not changed from the first `apply -k` to the
+/// last `delete -k`.
+#[tokio::test]
+async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_others_have() {
+    let cluster = with_controllers().await;
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await
+    };
+    for theirs in ["observability", "monitoring"] {
+        kubectl(&format!("create namespace {theirs}"))
+            .await
+            .success();
+        let label = "pod-security.kubernetes.io/enforce=privileged";
+        kubectl(&format!("label namespace {theirs} {label}"))
+            .await
+            .success();
+        let theirs = format!("create configmap theirs -n {theirs} --from-literal=a=b");
+        kubectl(&theirs).await.success();
+    }
+    prepare(&cluster).await;
+    let others = async || {
+        let line = "get namespaces,configmaps,clusterroles,clusterrolebindings -A -o=json";
+        let list: Value = serde_json::from_str(&kubectl(line).await.success()).unwrap();
+        let objects = list["items"].as_array().unwrap().clone();
+        // These change by themselves: what is put together by the roles' labels.
+        let changing = ["/view", "/edit", "/admin"];
+        let objects = objects.into_iter().filter(|object| {
+            let id = id(object);
+            let made =
+                id.starts_with("ClusterRole ") && changing.iter().any(|name| id.ends_with(name));
+            !made && (object["kind"] != "ConfigMap" || id.ends_with("/theirs"))
+        });
+        let named =
+            objects.map(|object| (id(&object), object["metadata"]["resourceVersion"].clone()));
+        named.collect::<BTreeMap<_, _>>()
+    };
+    let before = others().await;
+
+    let switches = readme::switches();
+    let mut used = BTreeSet::new();
+    let mut ever: BTreeMap<String, Value> = BTreeMap::new();
+    let mut old = Overlay::new("base", &[]);
+    for new in [
+        Overlay::new("base", &[]),
+        Overlay::new("overlays/dev", &[]),
+        Overlay::new("overlays/production", &[]),
+        Overlay::new("base", &["namespaced", "fencing"]),
+        Overlay::new("base", &["metrics-auth", "prometheus", "collector", "otlp"]),
+        Overlay::new("overlays/dev", &["namespaced"]),
+        Overlay::new(
+            "overlays/production",
+            &["collector", "metrics-auth", "prometheus"],
+        ),
+        Overlay::new("base", &[]),
+    ] {
+        let folder = new.folder();
+        let path = folder.path().to_str().unwrap();
+        kubectl(&format!("apply -k {path}")).await.success();
+        for (change, command) in &switches {
+            let needed = match change {
+                readme::Switch::To(name) => new.has(name) && !old.has(name),
+                readme::Switch::Without(name) => old.has(name) && !new.has(name),
+            };
+            if needed {
+                readme::sh(&cluster, command).await;
+                used.insert(command.clone());
+            }
+        }
+        let objects = rendered(folder.path()).await;
+        let wanted: BTreeSet<String> = objects.0.iter().map(id).collect();
+        ever.extend(objects.0.into_iter().map(|object| (id(&object), object)));
+        let list =
+            json!({"apiVersion": "v1", "kind": "List", "items": ever.values().collect::<Vec<_>>()});
+        let get = ["get", "-f", "-", "-o=json", "--ignore-not-found"];
+        let there = cluster
+            .kubectl_stdin(&get, &list.to_string())
+            .await
+            .success();
+        let there: Value = serde_json::from_str(&there).unwrap();
+        let there: BTreeSet<String> = there["items"].as_array().unwrap().iter().map(id).collect();
+        assert_eq!(there, wanted, "{} {:?}", new.base, new.components);
+        let diff = kubectl(&format!("diff -k {path}")).await;
+        assert!(diff.status.success(), "{}", diff.stdout);
+        old = new;
+    }
+    assert_eq!(
+        used.len(),
+        switches.len(),
+        "each of README's commands is used"
+    );
+
+    kubectl("delete --ignore-not-found -k deploy/base --timeout=60s")
+        .await
+        .success();
+    assert_eq!(others().await, before);
+    for line in [
+        "delete -f deploy/crd.yaml",
+        "delete namespace team-a team-b observability monitoring",
+    ] {
+        kubectl(&format!("{line} --timeout=60s")).await.success();
+    }
+    for kind in ELSEWHERE.split(',') {
+        let crd = format!("delete crd {}s.monitoring.coreos.com", kind.to_lowercase());
+        kubectl(&crd).await.success();
+    }
+}
+
+/// deploy/push.sh, which `nix run .#push` runs: a node of either architecture gets its own image by the one name.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq"]
+async fn what_is_pushed_is_an_index_of_the_architectures() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str, args: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command
+            .current_dir(folder.path())
+            .args(args)
+            .output()
+            .unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        said
+    };
+    // Archives as Nix makes them: one layer with one file.
+    for architecture in ["amd64", "arm64"] {
+        fs::write(folder.path().join("program"), architecture).unwrap();
+        run("tar", &["--create", "--file=layer.tar", "program"]);
+        let digest = run("sha256sum", &["layer.tar"]);
+        let digest = digest.split(' ').next().unwrap();
+        let config = json!({
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"Entrypoint": ["/program"]},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+        });
+        let manifest =
+            json!([{"Config": "config.json", "RepoTags": ["it:1"], "Layers": ["layer.tar"]}]);
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        fs::write(folder.path().join("manifest.json"), manifest.to_string()).unwrap();
+        let archive = format!("--file={architecture}.tar");
+        run(
+            "tar",
+            &[
+                "--create",
+                &archive,
+                "manifest.json",
+                "config.json",
+                "layer.tar",
+            ],
+        );
+    }
+
+    let registry = json!({
+        "version": "0.1",
+        "log": {"formatter": "json"},
+        "storage": {"filesystem": {"rootdirectory": folder.path().join("registry")}},
+        "http": {"addr": "127.0.0.1:0"},
+    });
+    fs::write(folder.path().join("registry.yml"), registry.to_string()).unwrap();
+    let log = folder.path().join("log");
+    let mut serve = tokio::process::Command::from(cluster::bound_command("docker-registry"));
+    let _registry = serve
+        .args(["serve", "registry.yml"])
+        .current_dir(folder.path())
+        .stderr(fs::File::create(&log).unwrap())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let address = eventually(DEADLINE, "the registry listens", async || {
+        let log = fs::read_to_string(&log).unwrap();
+        let address = log
+            .split_once("listening on ")
+            .and_then(|(_, rest)| rest.split_once('"'));
+        address.map(|(address, _)| address.to_owned()).ok_or(log)
+    })
+    .await;
+
+    let image = format!("{address}/foo-controller:0.1.0");
+    let push = root().join("deploy/push.sh");
+    let options = ["--", "--dest-tls-verify=false"];
+    let args = [&[&*image, "amd64.tar", "arm64.tar"], &options[..]].concat();
+    run(push.to_str().unwrap(), &args);
+    let inspect = ["inspect", "--tls-verify=false"];
+    let name = format!("docker://{image}");
+    let index = run("skopeo", &[&inspect[..], &["--raw", &name]].concat());
+    let index: Value = serde_json::from_str(&index).unwrap();
+    assert_eq!(index["manifests"].as_array().unwrap().len(), 2, "{index}");
+    for architecture in ["amd64", "arm64"] {
+        let which = format!("--override-arch={architecture}");
+        let config = run(
+            "skopeo",
+            &[&[&*which], &inspect[..], &["--config", &name]].concat(),
+        );
+        let config: Value = serde_json::from_str(&config).unwrap();
+        assert_eq!(config["architecture"], architecture);
+    }
 }

@@ -605,13 +605,6 @@ async fn the_component_fits_the_base() {
         labels[monitor["jobLabel"].as_str().unwrap()],
         "foo-controller"
     );
-    let port = &monitor["podMetricsEndpoints"][0]["port"];
-    let ports = pod
-        .pointer("/spec/containers/0/ports")
-        .unwrap()
-        .as_array()
-        .unwrap();
-    assert!(ports.iter().any(|it| it["name"] == *port), "{ports:?}");
 
     let dashboard = find("ConfigMap", "foo-controller-dashboard");
     assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");

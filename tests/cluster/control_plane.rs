@@ -222,7 +222,10 @@ impl ControlPlane {
 
         let config = Kubeconfig::read_from(self.kubeconfig("admin"))?;
         let client = client(&config).await?;
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "kwok"}});
+        // As a kubelet labels its own.
+        let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+        let metadata = json!({"name": "kwok", "labels": labels});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
         let create = http::Request::post("/api/v1/nodes").body(serde_json::to_vec(&node)?)?;
         client.request_text(create).await?;
         let started = Instant::now();

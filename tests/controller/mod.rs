@@ -95,8 +95,17 @@ impl Controller {
 
     /// Where it serves health, once it does. Takes the log as text.
     pub async fn http_addr(&self) -> SocketAddr {
-        let line = self.wait_for_log(" addr=").await;
-        let (_, addr) = line.split_once(" addr=").unwrap();
+        self.logged_addr(" addr=").await
+    }
+
+    /// Where it serves metrics over TLS, once it does. Takes the log as text.
+    pub async fn metrics_addr(&self) -> SocketAddr {
+        self.logged_addr("metrics_addr=").await
+    }
+
+    async fn logged_addr(&self, field: &str) -> SocketAddr {
+        let line = self.wait_for_log(field).await;
+        let (_, addr) = line.split_once(field).unwrap();
         addr.split(' ').next().unwrap().parse().unwrap()
     }
 

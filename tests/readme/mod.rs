@@ -1,0 +1,250 @@
+//! Every command of README's console blocks, as it stands there: run here, or named with the test that runs it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use crate::{
+    cluster::{Cluster, bound_command},
+    root, with_controllers,
+};
+
+/// How long a block may take: as long as its longest `kubectl wait`.
+const DEADLINE: Duration = Duration::from_mins(5);
+
+/// Commands that [`commands_work`] does not run: which file does, and the line of it that does.
+const ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("make demo", ".ci/run", "DEMO_ONCE=1 make demo"),
+    ("make test", ".ci/run", "make test"),
+    ("make e2e", ".ci/run", "make e2e"),
+    ("make bench", ".ci/run", "make bench"),
+    ("nix build", "tests/nix/check.sh", "nix flake check"),
+    ("nix build .#image", "tests/nix/image.sh", "\".#image\""),
+    (
+        "sudo ctr --namespace k8s.io images import result",
+        "tests/node/node.sh",
+        "ctr -n k8s.io images import",
+    ),
+];
+
+/// Commands that nothing here can run, and why.
+const NOWHERE: &[(&str, &str)] = &[
+    (
+        "kind load image-archive \"$(readlink -f result)\"",
+        "there is no kind",
+    ),
+    (
+        "k3d image import \"$(readlink -f result)\"",
+        "there is no k3d",
+    ),
+    (
+        "nix run .#push -- registry.example/foo-controller:0.1.0",
+        "there is no nixpkgs; deploy/push.sh, which it runs, has a test of its own",
+    ),
+];
+
+/// A command of README, and the output that is shown.
+struct Command {
+    line: String,
+    comment: String,
+    output: Vec<String>,
+}
+
+impl Command {
+    fn switch(&self) -> Option<Switch> {
+        match self.comment.split_once(' ')? {
+            ("to", name) => Some(Switch::To(name.to_owned())),
+            ("without", name) => Some(Switch::Without(name.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// README's console blocks.
+fn blocks() -> Vec<Vec<Command>> {
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let mut blocks = Vec::new();
+    let mut rest = text.as_str();
+    while let Some((_, block)) = rest.split_once("\n```console\n") {
+        let (block, after) = block.split_once("\n```\n").unwrap();
+        rest = after;
+        let mut commands: Vec<Command> = Vec::new();
+        for line in block.replace("\\\n", "").lines() {
+            match (line.strip_prefix("$ "), commands.last_mut()) {
+                (Some(line), _) => {
+                    let (line, comment) = line.split_once(" # ").unwrap_or((line, ""));
+                    commands.push(Command {
+                        line: line.split_whitespace().collect::<Vec<_>>().join(" "),
+                        comment: comment.trim().to_owned(),
+                        output: Vec::new(),
+                    });
+                }
+                (None, Some(command)) => command.output.push(line.to_owned()),
+                (None, None) => panic!("{line:?} is no command"),
+            }
+        }
+        blocks.push(commands);
+    }
+    blocks
+}
+
+/// What a command of README, "Switch", is for.
+pub enum Switch {
+    /// Going to an overlay or a component.
+    To(String),
+    /// Leaving out a component.
+    Without(String),
+}
+
+/// The commands of README, "Switch", by what they are for.
+pub fn switches() -> Vec<(Switch, String)> {
+    let commands = blocks().into_iter().flatten();
+    commands
+        .filter_map(|command| Some((command.switch()?, command.line)))
+        .collect()
+}
+
+/// A shell's script, in the project's folder, with `kubectl` for this cluster and, for cargo, what runs the program that is built.
+/// Nothing of it outlives this.
+pub async fn sh(cluster: &Cluster, script: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    // If this process is killed, the deadline ends the controller.
+    let cargo = format!(
+        "case $* in 'build --locked') exit ;; 'run --locked -- '*) shift 3 ;; *) exit 1 ;; esac
+        exec timeout --foreground {} {} \"$@\"",
+        DEADLINE.as_secs(),
+        env!("CARGO_BIN_EXE_foo-controller"),
+    );
+    stand_in(&folder, "cargo", &cargo);
+    let bin = cluster.ready().bin.display();
+    let outer = std::env::var("PATH").unwrap();
+    let mut command = bound_command("bash");
+    command
+        .args(["-e", "-c", script])
+        .current_dir(root())
+        .env("PATH", format!("{path}:{bin}:{outer}"))
+        // This may run within make.
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .env("HOME", &path)
+        .env("FOO_CONTROLLER__HTTP__ADDR", "127.0.0.1:0")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(folder.path().join("output")).unwrap())
+        .stderr(fs::File::create(folder.path().join("errors")).unwrap());
+    let child = tokio::process::Command::from(command).spawn().unwrap();
+    let _group = Group(child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())));
+    let mut child = child;
+    let status = tokio::time::timeout(DEADLINE, child.wait()).await;
+    let said = |file: &str| fs::read_to_string(folder.path().join(file)).unwrap();
+    let status = status
+        .unwrap_or_else(|_| panic!("{script}: {}", said("errors")))
+        .unwrap();
+    assert!(status.success(), "{script}: {}", said("errors"));
+    said("output")
+}
+
+/// A program for [`sh`].
+fn stand_in(folder: &TempDir, name: &str, script: &str) {
+    let file = folder.path().join(name);
+    fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A process group, which ends with this.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Each block, as it would be pasted: what it shows is what comes out.
+#[tokio::test]
+async fn commands_work() {
+    let cluster = with_controllers().await;
+    let mut known: BTreeSet<&str> = NOWHERE.iter().map(|(line, _)| *line).collect();
+    for (line, file, runs) in ELSEWHERE {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        assert!(text.contains(runs), "{file} does not run {line:?}");
+        known.insert(line);
+    }
+    let mut unseen = known.clone();
+    for commands in blocks() {
+        let mut script = String::new();
+        let mut shown = Vec::new();
+        for command in &commands {
+            unseen.remove(&*command.line);
+            // The switches are run by a test of their own.
+            if !known.contains(&*command.line) && command.switch().is_none() {
+                let program = command.line.split(' ').next().unwrap();
+                let runnable =
+                    ["kubectl", "cargo"].contains(&program) || command.line == "make run &";
+                assert!(runnable, "README: nothing runs {:?}", command.line);
+                script.push_str(&command.line);
+                script.push('\n');
+                shown.extend(command.output.first());
+            }
+        }
+        let output = sh(&cluster, &script).await;
+        for header in shown {
+            let words = |line: &str| {
+                line.split_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            };
+            let there = output.lines().any(|line| words(line) == words(header));
+            assert!(there, "{header:?} is not in {output}");
+        }
+    }
+    assert_eq!(unseen, BTreeSet::new(), "README has them no longer");
+
+    let clean = "kubectl delete clusterrolebinding prometheus-foo-controller && kubectl delete -f deploy/crd.yaml --timeout=60s";
+    sh(&cluster, clean).await;
+}
+
+/// tests/require.sh, with which what README names first begins.
+#[test]
+fn what_is_missing_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let require = || {
+        let mut command = std::process::Command::new(root().join("tests/require.sh"));
+        let output = command.env("PATH", folder.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    for name in ["cargo", "cc", "make", "sha256sum"] {
+        stand_in(&folder, name, "");
+    }
+    stand_in(&folder, "uname", "echo Linux");
+    stand_in(&folder, "bash", "echo 3"); // what macOS has
+    let missing = "not on PATH, but needed: flock bash-4\n";
+    assert_eq!(require(), (Some(1), missing.to_owned()));
+    stand_in(&folder, "flock", "");
+    stand_in(&folder, "bash", "echo 5");
+    assert_eq!(require(), (Some(0), String::new()));
+    for file in ["tests/demo.sh", "Makefile"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        assert!(
+            text.contains("\ttests/require.sh\n") || text.contains("\ntests/require.sh\n"),
+            "{file}"
+        );
+    }
+}
