@@ -119,7 +119,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Queues `key` on `lane`, at its end. A key that waits already stays where it is, or moves up
     /// to the end of `lane` if that is more urgent; one that is with a worker is queued when the
     /// worker is done with it; a delayed add of it is overtaken, its failures stay counted (row
-    /// Q1).
+    /// Q1). Only an add on [`Lane::Background`] overtakes nothing: without a cause, a key that waits
+    /// for its retry has to wait (row Q3).
     pub fn add(&self, key: K, lane: Lane) {
         let now = Instant::now();
         let mut state = self.state(now);

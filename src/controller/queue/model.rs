@@ -69,6 +69,9 @@ impl Model {
         if self.down {
             return;
         }
+        if lane == Lane::Background && self.delayed.iter().any(|d| d.key == key) {
+            return;
+        }
         self.undelay(key);
         let mut since = None;
         if let Some(i) = self.waiting.iter().position(|w| w.key == key) {

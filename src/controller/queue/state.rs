@@ -105,7 +105,9 @@ impl<K: Clone + Eq + Hash> State<K> {
     pub(super) fn enqueue(&mut self, key: K, lane: Lane, now: Instant) {
         let waits_in = match self.pending.get(&key) {
             Some(Pending::Waiting { lane, .. } | Pending::Again { lane, .. }) => Some(*lane),
-            Some(Pending::Delayed { .. }) | None => None,
+            // What can wait does not overtake a delay.
+            Some(Pending::Delayed { .. }) => (lane == Lane::Background).then_some(lane),
+            None => None,
         };
         if self.shut_down || waits_in.is_some_and(|l| l <= lane) {
             return;

@@ -317,6 +317,29 @@ async fn q3_the_bucket_is_over_all_retries() {
     assert!((50..=52).contains(&delays.len()), "{delays:?}");
 }
 
+/// Q3: a resync adds what is refused again and again, and moves none of it past its delay; a change does.
+#[tokio::test(start_paused = true)]
+async fn q3_a_resync_does_not_shorten_a_delay() {
+    let queue = Queue::new(&q3());
+    let mut tries = 0;
+    queue.add(1, Lane::Background);
+    for _second in 0..600 {
+        while let Some(taken) = try_take(&queue) {
+            tries += 1;
+            taken.retry();
+        }
+        queue.add(1, Lane::Background);
+        advance(Duration::from_secs(1)).await;
+    }
+    assert!(
+        tries <= 18,
+        "{tries} tries in 600 s: 5 ms doubled 17 times are 655 s"
+    );
+    assert!(try_take(&queue).is_none());
+    queue.add(1, Lane::Change);
+    assert_eq!(take(&queue).lane(), Lane::Change);
+}
+
 /// Q3: success forgets the failures, and so does `forget`; a drop forgets nothing.
 #[tokio::test(start_paused = true)]
 async fn q3_success_forgets() {
