@@ -4,6 +4,7 @@
 //! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     time::Duration,
 };
@@ -44,6 +45,9 @@ const GIVE_WAY: Duration = Duration::from_millis(100);
 /// How many events are remembered, to make a series of them; past that, all are forgotten, and a series that
 /// this cuts goes on as a new one.
 const REMEMBERED: usize = 256;
+
+/// The longest note that the API server takes, in bytes.
+const LONGEST_NOTE: usize = 1024;
 
 /// An event that was last written longer ago than this is written anew.
 const SERIES: Duration = Duration::from_mins(6);
@@ -90,12 +94,24 @@ impl Event {
         }
     }
 
-    fn note(&self) -> &str {
+    fn note(&self) -> Cow<'_, str> {
         match self {
-            Self::Synced => "Foo synced successfully",
-            Self::Failed { message, .. } => message,
+            Self::Synced => "Foo synced successfully".into(),
+            Self::Failed { message, .. } => cut(message),
         }
     }
+}
+
+/// As much of it as fits into a note.
+fn cut(message: &str) -> Cow<'_, str> {
+    const MORE: char = '…';
+    if message.len() <= LONGEST_NOTE {
+        return message.into();
+    }
+    let end = message.floor_char_boundary(LONGEST_NOTE - MORE.len_utf8());
+    let mut short = message[..end].to_owned();
+    short.push(MORE);
+    short.into()
 }
 
 /// An event on its way.
@@ -154,9 +170,11 @@ impl Events {
 struct Writer {
     client: Client,
     instance: String,
-    /// By the Foo's UID and the event's reason.
-    written: HashMap<(Box<str>, &'static str), Written>,
+    written: HashMap<Series, Written>,
 }
+
+/// What makes two events one series: the Foo's UID, the event's reason, and what it says.
+type Series = (Box<str>, &'static str, Box<str>);
 
 /// What was written of an event: its name, how often, and when last.
 struct Written {
@@ -209,28 +227,42 @@ impl Writer {
     async fn publish(&mut self, news: &News) -> kube::Result<()> {
         let now = Timestamp::now();
         let events = Api::namespaced(self.client.clone(), news.key.namespace());
-        let told = (news.uid.clone(), news.event.reason());
-        let before = self.written.get(&told);
-        let before = before.filter(|before| before.last.elapsed() < SERIES);
-        let (name, count) = if let Some(Written { name, count, .. }) = before {
+        let note = news.event.note();
+        let series = (news.uid.clone(), news.event.reason(), note.as_ref().into());
+        if let Some(before) = self.written.get_mut(&series)
+            && before.last.elapsed() < SERIES
+        {
             let again = json!({
                 "metadata": { "annotations": news.annotations() },
-                "series": { "count": count + 1, "lastObservedTime": MicroTime(now) },
+                "series": { "count": before.count + 1, "lastObservedTime": MicroTime(now) },
             });
             let params = PatchParams::default();
-            events.patch(name, &params, &Patch::Merge(&again)).await?;
-            (name.clone(), count + 1)
-        } else {
-            let name = format!("{}.{:x}", news.key.name(), now.as_nanosecond());
-            let event = self.event(news, &name, now);
-            events.create(&PostParams::default(), &event).await?;
-            (name, 1)
-        };
+            match events
+                .patch(&before.name, &params, &Patch::Merge(&again))
+                .await
+            {
+                // Somebody has deleted it, or its time was up.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                answer => {
+                    answer?;
+                    before.count += 1;
+                    before.last = Instant::now();
+                    return Ok(());
+                }
+            }
+        }
+        let name = format!("{}.{:x}", news.key.name(), now.as_nanosecond());
+        let event = self.event(news, &name, now);
+        events.create(&PostParams::default(), &event).await?;
         if self.written.len() == REMEMBERED {
             self.written.clear();
         }
-        let last = Instant::now();
-        self.written.insert(told, Written { name, count, last });
+        let written = Written {
+            name,
+            count: 1,
+            last: Instant::now(),
+        };
+        self.written.insert(series, written);
         Ok(())
     }
 
@@ -255,7 +287,7 @@ impl Writer {
             action: Some("Reconcile".to_owned()),
             reason: Some(news.event.reason().to_owned()),
             type_: Some(news.event.type_().to_owned()),
-            note: Some(news.event.note().to_owned()),
+            note: Some(news.event.note().into_owned()),
             ..v1::Event::default()
         }
     }
@@ -270,12 +302,123 @@ mod tests {
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     };
 
-    use http::{Request, Response};
+    use http::{Method, Request, Response};
     use kube::client::Body;
+    use parking_lot::Mutex;
     use tower::service_fn;
 
     use super::*;
     use crate::controller::fixtures::foo;
+
+    /// What an API server was asked for, and the notes of the events that it has.
+    #[derive(Clone, Default)]
+    struct Server {
+        verbs: Arc<Mutex<Vec<Method>>>,
+        stored: Arc<Mutex<HashMap<String, v1::Event>>>,
+    }
+
+    impl Server {
+        fn client(&self) -> Client {
+            let server = self.clone();
+            let answer = move |request: Request<Body>| {
+                let server = server.clone();
+                async move {
+                    let (head, body) = request.into_parts();
+                    server.verbs.lock().push(head.method.clone());
+                    let body = body.collect_bytes().await?;
+                    let name = head.uri.path().rsplit('/').next().unwrap().to_owned();
+                    let mut stored = server.stored.lock();
+                    let answer = if head.method == Method::POST {
+                        let event: v1::Event = serde_json::from_slice(&body).unwrap();
+                        stored.insert(event.metadata.name.clone().unwrap(), event.clone());
+                        Some(event)
+                    } else {
+                        let patch: v1::Event = serde_json::from_slice(&body).unwrap();
+                        stored.get_mut(&name).map(|event| {
+                            event.series = patch.series;
+                            event.clone()
+                        })
+                    };
+                    let missing = json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "no" });
+                    let (code, body) = match answer {
+                        Some(event) => (200, serde_json::to_vec(&event).unwrap()),
+                        None => (404, missing.to_string().into_bytes()),
+                    };
+                    let answer = Response::builder().status(code);
+                    Ok::<_, tower::BoxError>(answer.body(Body::from(body)).unwrap())
+                }
+            };
+            Client::new(service_fn(answer), "default")
+        }
+
+        fn verbs(&self) -> Vec<Method> {
+            std::mem::take(&mut self.verbs.lock())
+        }
+    }
+
+    fn writer(server: &Server) -> Writer {
+        Writer {
+            client: server.client(),
+            instance: "test".into(),
+            written: HashMap::new(),
+        }
+    }
+
+    fn news(message: &str) -> News {
+        News {
+            key: foo().key,
+            uid: "foo-uid".into(),
+            event: Event::failed(&Error::ResourceExists(message.into())),
+            trace: None,
+        }
+    }
+
+    /// Row R4: what says something else is another event, and not one more of the first.
+    #[tokio::test]
+    async fn a_second_foreign_deployment_is_an_event_of_its_own() {
+        let server = Server::default();
+        let mut writer = writer(&server);
+        for deployment in ["first", "second", "first"] {
+            writer.write(&news(deployment)).await.unwrap();
+        }
+        assert_eq!(server.verbs(), [Method::POST, Method::POST, Method::PATCH]);
+        let stored = server.stored.lock();
+        let count = |deployment: &str| {
+            let mut events = stored.values();
+            let event = events.find(|e| e.note.as_ref().unwrap().contains(deployment));
+            event.unwrap().series.as_ref().map(|series| series.count)
+        };
+        assert_eq!((count("first"), count("second")), (Some(2), None));
+    }
+
+    /// Row R4: somebody deletes an event; the next one of its kind is seen again, and is the first of a new series.
+    #[tokio::test]
+    async fn a_deleted_event_is_written_anew() {
+        let server = Server::default();
+        let mut writer = writer(&server);
+        writer.write(&news("it")).await.unwrap();
+        server.stored.lock().clear();
+        writer.write(&news("it")).await.unwrap();
+        assert_eq!(server.verbs(), [Method::POST, Method::PATCH, Method::POST]);
+        assert_eq!(server.stored.lock().len(), 1);
+        writer.write(&news("it")).await.unwrap();
+        assert_eq!(server.verbs(), [Method::PATCH]);
+        let stored = server.stored.lock();
+        let series = stored.values().next().unwrap().series.as_ref();
+        assert_eq!(series.unwrap().count, 2);
+    }
+
+    /// The API server counts bytes, whatever it calls them.
+    #[test]
+    fn a_note_is_at_most_1024_bytes() {
+        for (letter, length) in [("a", 1024), ("é", 512), ("€", 341), ("𝄞", 256)] {
+            let longest = letter.repeat(length);
+            assert_eq!(cut(&longest), longest);
+            let short = cut(&letter.repeat(length + 1)).into_owned();
+            assert!((1018..=1024).contains(&short.len()), "{}", short.len());
+            assert!(short.ends_with('…') && longest.starts_with(short.trim_end_matches('…')));
+        }
+    }
 
     /// Row R9: an event does not delay the work, and the work no event for long.
     #[tokio::test(start_paused = true)]
