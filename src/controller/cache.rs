@@ -37,6 +37,8 @@ struct Entry<V> {
     epoch: u32,
     /// See [`Cache::mark`].
     marked: bool,
+    /// See [`Cache::outdate`].
+    outdated: bool,
     /// See [`Cache::settle`].
     settled_with: Option<NonZeroU64>,
     view: Arc<V>,
@@ -178,6 +180,23 @@ impl<V: View> Cache<V> {
         Some((key.sibling(entry.view.refers_to()?), version))
     }
 
+    /// Notes that the API server has this object no more, or another one of its name, while the watch has told of
+    /// nothing after `version` yet. It is so until the watch has.
+    pub fn outdate(&self, key: &Key, version: u64) {
+        if let Some(entry) = self.state.write().objects.get_mut(key)
+            && entry.version == version
+        {
+            entry.outdated = true;
+        }
+    }
+
+    /// Whether [`outdate`](Self::outdate) was noted of what is here.
+    #[must_use]
+    pub fn is_outdated(&self, key: &Key) -> bool {
+        let state = self.state.read();
+        state.objects.get(key).is_some_and(|entry| entry.outdated)
+    }
+
     /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
     /// was found before.
     #[must_use]
@@ -241,6 +260,9 @@ impl<V: View> Cache<V> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
+        if state.has_newer(&object, epoch) {
+            return None;
+        }
         let marked = state
             .objects
             .get(&key)
@@ -256,7 +278,10 @@ impl<V: View> Cache<V> {
     /// A watch has told that an object is gone.
     pub(super) fn delete(&self, scope: usize, object: &Object<V>) -> Option<Change<V>> {
         let mut state = self.state.write();
-        state.advance(scope, object.version)?;
+        let epoch = state.advance(scope, object.version)?;
+        if state.has_newer(object, epoch) {
+            return None;
+        }
         state.remove(&object.key)
     }
 
@@ -306,6 +331,16 @@ impl<V: View> State<V> {
         Some(scope.epoch)
     }
 
+    /// Whether the answer to a write of ours is here that is newer than what the watch tells: an echo of an earlier write,
+    /// or the end of an object that we have created again since. Since the last list, versions of an object do not go
+    /// back; a list has the last word about what there is.
+    fn has_newer(&self, object: &Object<V>, epoch: u32) -> bool {
+        let list = |epoch: u32| epoch.div_ceil(2);
+        let known = self.objects.get(&object.key);
+        known
+            .is_some_and(|entry| entry.version > object.version && list(entry.epoch) == list(epoch))
+    }
+
     fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
         let Object {
             key, version, view, ..
@@ -320,6 +355,7 @@ impl<V: View> State<V> {
                     version,
                     epoch,
                     marked: false,
+                    outdated: false,
                     settled_with: None,
                     view: Arc::clone(&view),
                 },
@@ -329,6 +365,7 @@ impl<V: View> State<V> {
         if entry.version != version || *entry.view != view {
             entry.settled_with = None;
             entry.marked = false;
+            entry.outdated = false;
             self.changes += 1;
         }
         entry.version = version;
@@ -454,6 +491,7 @@ mod tests {
             "but the version moves on"
         );
         let mut other = foo();
+        other.version += 2;
         other.view.generation += 1;
         let change = cache.apply(0, other.clone()).unwrap();
         assert_eq!(
@@ -549,6 +587,55 @@ mod tests {
             cache.get(&key).is_none(),
             "a list was read meanwhile: it has told"
         );
+    }
+
+    /// Two writes of ours, whose answers come before the watch tells of the first: that changes nothing, and wakes nobody.
+    #[test]
+    fn an_echo_of_an_older_write_does_not_put_the_older_version_back() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        cache.observe(at("n", "a", 5, "e"), cache.mark(&key));
+        cache.observe(at("n", "a", 6, "f"), cache.mark(&key));
+        assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+        assert_eq!(cache.get(&key).unwrap().version, 6);
+        assert_eq!(cache.referring(&Key::new("n", "f")), [key.clone()]);
+        assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
+
+        // Deleted by somebody, and created again by us, before the watch tells of the deletion.
+        cache.observe(at("n", "a", 9, "f"), cache.mark(&key));
+        assert_eq!(cache.delete(0, &at("n", "a", 8, "f")), None);
+        assert_eq!(cache.get(&key).unwrap().version, 9);
+        assert!(cache.delete(0, &at("n", "a", 10, "f")).is_some());
+    }
+
+    /// A cluster that was restored from a backup counts anew from there; what it lists is what there is.
+    #[test]
+    fn a_list_may_go_back() {
+        let cache = listed([at("n", "a", 100, "d")]);
+        let key = Key::new("n", "a");
+        cache.list_begins(0);
+        assert!(cache.apply(0, at("n", "a", 50, "e")).is_some());
+        assert_eq!(cache.list_ends(0, 50), []);
+        assert_eq!(cache.get(&key).unwrap().version, 50);
+        assert!(cache.apply(0, at("n", "a", 51, "f")).is_some());
+        assert_eq!(cache.get(&key).unwrap().version, 51);
+    }
+
+    /// What the API server has no more is known to be outdated until the watch tells, by whatever means.
+    #[test]
+    fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        cache.outdate(&key, 0);
+        assert!(!cache.is_outdated(&key), "of another version");
+        cache.outdate(&key, 1);
+        assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
+        assert!(cache.is_outdated(&key), "told before");
+        cache.apply(0, at("n", "a", 3, "d"));
+        assert!(!cache.is_outdated(&key), "created again");
+        cache.outdate(&key, 3);
+        cache.delete(0, &at("n", "a", 4, "d"));
+        assert!(!cache.is_outdated(&key), "gone");
     }
 
     /// Who speaks of an object is known, also while that object does not exist.

@@ -14,7 +14,7 @@ use super::{
     cache::Snapshot,
     error::Error,
     key::Key,
-    view::{Deployment, Foo, GENERATION_ANNOTATION, Labels},
+    view::{Deployment, Foo, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, made_for},
 };
 use crate::api;
 
@@ -86,9 +86,10 @@ impl<'a> Desired<'a> {
         Ok(self.patch(actual))
     }
 
-    /// The Deployment, new (rows R1 and R2).
+    /// The Deployment, new (rows R1 and R2). Where the Foo does not say how many replicas, it begins with as many as the
+    /// Deployment that it replaces (row R11).
     #[must_use]
-    pub fn manifest(&self) -> Manifest {
+    pub fn manifest(&self, replaced: Option<&Deployment>) -> Manifest {
         let labels = self.labels.to_map();
         Manifest {
             metadata: ObjectMeta {
@@ -96,11 +97,9 @@ impl<'a> Desired<'a> {
                 namespace: Some(self.key.namespace().to_owned()),
                 labels: Some(labels.clone()),
                 annotations: Some(
-                    [(
-                        GENERATION_ANNOTATION.to_owned(),
-                        self.generation.to_string(),
-                    )]
-                    .into(),
+                    self.annotations()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .into(),
                 ),
                 owner_references: Some(vec![OwnerReference {
                     api_version: api::api_version(),
@@ -113,7 +112,7 @@ impl<'a> Desired<'a> {
                 ..ObjectMeta::default()
             },
             spec: Some(DeploymentSpec {
-                replicas: self.replicas,
+                replicas: self.replicas.or(replaced.map(|old| old.replicas)),
                 selector: LabelSelector {
                     match_labels: Some(labels.clone()),
                     ..LabelSelector::default()
@@ -136,6 +135,15 @@ impl<'a> Desired<'a> {
             }),
             status: None,
         }
+    }
+
+    /// What it is made from (invariant I7).
+    fn annotations(&self) -> [(&'static str, String); 2] {
+        let made_for = made_for(self.foo_uid, self.key.name());
+        [
+            (GENERATION_ANNOTATION, self.generation.to_string()),
+            (MADE_FOR_ANNOTATION, made_for),
+        ]
     }
 
     /// With the UID and the resourceVersion that it is based on. What somebody added beside our fields stays.
@@ -176,7 +184,9 @@ impl<'a> Desired<'a> {
         }
         metadata["uid"] = json!(uid);
         metadata["resourceVersion"] = version.to_string().into();
-        metadata["annotations"][GENERATION_ANNOTATION] = self.generation.to_string().into();
+        for (name, value) in self.annotations() {
+            metadata["annotations"][name] = value.into();
+        }
         Some(json!({ "metadata": metadata, "spec": spec }))
     }
 }
@@ -209,14 +219,16 @@ mod tests {
     fn a_new_deployment_is_as_the_foo_says() {
         let foo = foo();
         let desired = Desired::of(&foo.key, &foo.view, "nginx:1").unwrap();
-        let manifest = desired.manifest();
+        let manifest = desired.manifest(None);
         let expected: Manifest = serde_saphyr::from_str(
             "
             metadata:
               name: web
               namespace: default
               labels: {app: nginx, controller: foo}
-              annotations: {samplecontroller.k8s.io/foo-generation: '2'}
+              annotations:
+                samplecontroller.k8s.io/foo-generation: '2'
+                samplecontroller.k8s.io/made-for: 183fc5f534cdc963
               ownerReferences:
               - apiVersion: samplecontroller.k8s.io/v1alpha1
                 kind: Foo
@@ -233,6 +245,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(manifest, expected);
+        let said = desired.manifest(Some(&deployment().view)).spec.unwrap();
+        assert_eq!(said.replicas, Some(3), "the Foo says how many");
     }
 
     /// Row A3.
@@ -241,7 +255,7 @@ mod tests {
         let mut foo = foo();
         foo.view.spec.as_mut().unwrap().replicas = None;
         let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
-        let manifest = desired.manifest();
+        let manifest = desired.manifest(None);
         assert_eq!(manifest.spec.unwrap().replicas, None);
         let mut scaled = deployment();
         scaled.view.replicas = 9;
@@ -259,7 +273,9 @@ mod tests {
     fn what_differs_is_put_right() {
         let metadata = |more: Value| {
             let mut metadata = json!({
-                "uid": "web-uid", "resourceVersion": "9", "annotations": { GENERATION_ANNOTATION: "2" }
+                "uid": "web-uid",
+                "resourceVersion": "9",
+                "annotations": { GENERATION_ANNOTATION: "2", MADE_FOR_ANNOTATION: made_for("foo-uid", "web") },
             });
             metadata
                 .as_object_mut()
@@ -299,6 +315,21 @@ mod tests {
             patch(&actual),
             json!({ "metadata": metadata(json!({})), "spec": template })
         );
+    }
+
+    /// Rows A3 and R11: where the Foo leaves the replicas alone, a rename does, too.
+    #[test]
+    fn a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
+        let mut foo = foo();
+        foo.view.spec.as_mut().unwrap().replicas = None;
+        let desired = Desired::of(&foo.key, &foo.view, "i").unwrap();
+        let replicas = |old: Option<&Deployment>| desired.manifest(old).spec.unwrap().replicas;
+        assert_eq!(replicas(None), None);
+        let mut old = deployment().view;
+        for scaled in [10, 0] {
+            old.replicas = scaled;
+            assert_eq!(replicas(Some(&old)), Some(scaled));
+        }
     }
 
     /// Row R4, invariants I4 and I5: by UID, not by name.

@@ -19,6 +19,17 @@ pub enum Error {
     #[error("the API server refuses the Deployment: {0}")]
     Rejected(String),
 
+    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be.
+    #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
+    DeletionFailed(String),
+
+    /// The API server took a change of the Deployment and stored something else: an admission policy or a webhook has the
+    /// last word. Asked again when the Foo or the Deployment changes.
+    #[error(
+        "the Deployment is stored otherwise than asked, by an admission policy or a webhook: wanted {0}"
+    )]
+    Overruled(String),
+
     /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema.
     #[error("the API server refuses the Foo's status: {0}")]
     StatusRejected(String),
@@ -50,7 +61,11 @@ impl Error {
     pub fn reason(&self) -> Option<&'static str> {
         let told = matches!(
             self,
-            Self::InvalidSpec(_) | Self::ResourceExists(_) | Self::Rejected(_)
+            Self::InvalidSpec(_)
+                | Self::ResourceExists(_)
+                | Self::Rejected(_)
+                | Self::DeletionFailed(_)
+                | Self::Overruled(_)
         );
         told.then(|| self.kind())
     }
@@ -62,6 +77,8 @@ impl Error {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::ResourceExists(_) => "ErrResourceExists",
             Self::Rejected(_) => "DeploymentRejected",
+            Self::DeletionFailed(_) => "DeletionFailed",
+            Self::Overruled(_) => "DeploymentOverruled",
             Self::StatusRejected(_) => "StatusRejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -121,7 +138,7 @@ fn is_terminating(status: &Status) -> bool {
 }
 
 /// A message from outside, short enough for a condition, an event and a log line.
-fn brief(message: &str) -> String {
+pub(super) fn brief(message: &str) -> String {
     const LONGEST: usize = 500;
     let mut text: String = message
         .chars()

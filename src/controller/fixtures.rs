@@ -31,7 +31,9 @@ pub fn deployment() -> Object<Deployment> {
           resourceVersion: '9'
           generation: 4
           labels: {app: nginx, controller: foo}
-          annotations: {samplecontroller.k8s.io/foo-generation: '2'}
+          annotations:
+            samplecontroller.k8s.io/foo-generation: '2'
+            samplecontroller.k8s.io/made-for: 183fc5f534cdc963
           ownerReferences:
           - {apiVersion: samplecontroller.k8s.io/v1alpha1, kind: Foo, name: foo, uid: foo-uid, controller: true}
         spec:

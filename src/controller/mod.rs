@@ -10,6 +10,7 @@ mod error;
 mod events;
 #[cfg(test)]
 mod fixtures;
+mod ineffective;
 mod instruments;
 mod key;
 mod looks;
@@ -39,7 +40,7 @@ use self::{
     instruments::Instruments,
     looks::Triggers,
     queue::{Lane, Queue, Taken},
-    reconcile::{Done, Reconciler},
+    reconcile::{Done, IneffectiveWrites, Reconciler},
     repeats::Repeats,
     view::{Deployment, Foo},
     watch::watch,
@@ -64,6 +65,10 @@ const RECONCILE: Duration = Duration::from_mins(2);
 
 /// How long the events of the last work may take on the way out.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
+
+/// So many conflicts of one object in a row, within seconds, are part of everyday life: a watch is a little behind. More
+/// than that is told.
+const CONFLICTS: u32 = 10;
 
 /// The controller, before it runs.
 pub struct Controller {
@@ -120,6 +125,7 @@ impl Controller {
             image: config.image.clone(),
             events,
             repeats: Arc::default(),
+            ineffective: IneffectiveWrites::default(),
         });
         instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
         let mut tasks = Tasks::new();
@@ -422,7 +428,9 @@ fn settle(taken: Taken<Key>, result: Result<Done, Error>, repeats: &Repeats) {
         Err(error) => {
             let attempt = taken.failures() + 1;
             let delay = taken.retry();
-            if !error.is_quiet() && repeats.is_news(&error) {
+            // What passes by itself has passed by then.
+            let stuck = matches!(error, Error::Conflict) && attempt > CONFLICTS;
+            if (stuck || !error.is_quiet()) && repeats.is_news(&error) {
                 warn!(%foo, reason = error.reason(), attempt, ?delay, "{error}; trying again");
             } else {
                 debug!(%foo, attempt, ?delay, "{error}; trying again");

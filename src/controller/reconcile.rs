@@ -4,12 +4,16 @@
 //! here it is done. Every write names the UID and the resourceVersion that it is based on, and its answer
 //! enters the cache before anybody looks again.
 
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
+    core::{Status, response::StatusDetails},
 };
 use serde_json::{Value, json};
 use tracing::{Span, debug, info, warn};
@@ -19,9 +23,10 @@ use super::{
     desired::Desired,
     error::Error,
     events::{Event, Events},
+    ineffective::Ineffective,
     key::Key,
     repeats::Repeats,
-    status::{self, Deployed},
+    status::{self, Content, Deployed},
     view::{Deployment, Foo, Object, View},
 };
 use crate::{
@@ -46,15 +51,41 @@ pub struct Reconciler {
     pub events: Events,
     /// What keeps the log short.
     pub repeats: Arc<Repeats>,
+    /// What was asked in vain.
+    pub ineffective: IneffectiveWrites,
+}
+
+/// What was asked of Deployments and of the statuses of Foos, and did not come to be.
+#[derive(Default)]
+pub struct IneffectiveWrites {
+    patches: Ineffective,
+    statuses: Ineffective,
+}
+
+/// What a patch of a Deployment asks for, whatever version it is based on.
+struct Asked<'a>(&'a Value);
+
+impl Hash for Asked<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self(patch) = self;
+        patch["metadata"]["labels"].to_string().hash(state);
+        patch["metadata"]["annotations"].to_string().hash(state);
+        patch["spec"].to_string().hash(state);
+    }
+}
+
+/// What a change that somebody makes to the Deployment is seen by: its rollout is none.
+fn left(deployment: &Deployment) -> impl Hash {
+    (&deployment.uid, deployment.generation, &deployment.labels)
 }
 
 /// What a Foo's Deployment needs.
 enum Need<'a> {
-    /// Nothing: it is right at this version.
+    /// Nothing that would help: it is right at this version, or as right as the API server lets it be.
     Nothing(Deployed, u64),
     Create(Desired<'a>),
     /// The strategic merge patch that puts this Deployment right.
-    Patch(Key, Value),
+    Patch(Desired<'a>, Snapshot<Deployment>, Value),
 }
 
 /// What a reconcile that did not fail has come to.
@@ -80,8 +111,13 @@ impl Reconciler {
     ) -> Result<Done, Error> {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             trace::decided("nothing: the Foo is gone");
+            self.ineffective.statuses.forget(key);
             return Ok(Done::Settled); // Row R8.
         };
+        if self.foos.is_outdated(key) {
+            trace::decided("nothing: the Foo is gone, and the watch behind");
+            return Err(Error::Conflict);
+        }
         let span = Span::current();
         span.record("foo.uid", &*foo.view.uid);
         span.record("foo.generation", foo.view.generation);
@@ -90,8 +126,11 @@ impl Reconciler {
         {
             trace::because_of(by);
         }
-        let result = self.deploy(key, &foo.view).await;
-        let told = self.tell(key, &foo, result.as_ref(), others_wait).await;
+        let (deployed, result) = self.deploy(key, &foo.view).await;
+        let error = result.as_ref().err();
+        let told = self
+            .tell(key, &foo, deployed.as_ref(), error, others_wait)
+            .await;
         match (result, told) {
             // What is final is not tried again: it must have been told.
             (Err(error), Err(untold)) if error.is_final() => Err(untold),
@@ -113,54 +152,69 @@ impl Reconciler {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             return true;
         };
+        if self.foos.is_outdated(key) {
+            return true;
+        }
         let mut settled_with = None;
-        let result = match self.compare(key, &foo.view) {
+        let (deployed, error) = match self.compare(key, &foo.view) {
             Ok(Need::Nothing(deployed, version))
-                if self.predecessors(key, &foo.view, &deployed).is_empty() =>
+                if self.superseded(key, &foo.view, &deployed).is_empty() =>
             {
                 settled_with = Some(version);
-                Ok(deployed)
+                (Some(deployed), None)
             }
-            Ok(_) => return false,
-            Err(error) => Err(error),
+            Ok(_) | Err(Error::Conflict) => return false,
+            Err(error) => (self.serving(key, &foo.view), Some(error)),
         };
-        let status = status::of(&foo.view, result.as_ref(), Timestamp::now());
-        let settled = status.is_none_or(|status| status == foo.view.status);
+        let now = Timestamp::now();
+        let status = status::of(&foo.view, deployed.as_ref(), error.as_ref(), now);
+        let settled = status.is_none_or(|status| !self.is_news(key, &foo.view, &status));
         if let Some(version) = settled_with.filter(|_| settled) {
             self.foos.settle(key, foo.version, version);
         }
         settled
     }
 
-    /// The Deployment, and none of the Foo's beside it.
-    async fn deploy(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
-        let mut deployed = match self.compare(key, foo)? {
-            Need::Nothing(deployed, _) => deployed,
+    /// The Deployment, and none of the Foo's beside it. What there is of it is returned whatever goes wrong.
+    async fn deploy(&self, key: &Key, foo: &Foo) -> (Option<Deployed>, Result<(), Error>) {
+        let mut deployed = match self.put_right(key, foo).await {
+            Ok(deployed) => deployed,
+            Err(error) => return (self.serving(key, foo), Err(error)),
+        };
+        for old in self.superseded(key, foo, &deployed) {
+            trace::decided("retire");
+            if let Err(error) = self.retire(key, old).await {
+                return (Some(deployed), Err(error));
+            }
+            deployed.changed = true;
+        }
+        (Some(deployed), Ok(()))
+    }
+
+    async fn put_right(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
+        match self.compare(key, foo)? {
+            Need::Nothing(deployed, _) => Ok(deployed),
             Need::Create(desired) => {
                 trace::decided("create");
-                let view = self.create(key, &desired).await?;
-                Deployed {
+                let replaced = self.earlier(key, foo, &desired.key).into_iter().next();
+                let replaced = replaced.map(|(_, old)| old.view);
+                let view = self.create(key, &desired, replaced.as_deref()).await?;
+                Ok(Deployed {
                     key: desired.key,
                     view,
                     changed: true,
-                }
+                })
             }
-            Need::Patch(deployment, patch) => {
+            Need::Patch(desired, actual, patch) => {
                 trace::decided("patch");
-                let view = self.patch(key, &deployment, &patch).await?;
-                Deployed {
-                    key: deployment,
+                let (view, changed) = self.patch(key, foo, &desired, &actual, &patch).await?;
+                Ok(Deployed {
+                    key: desired.key,
                     view,
-                    changed: true,
-                }
+                    changed,
+                })
             }
-        };
-        for old in self.predecessors(key, foo, &deployed) {
-            trace::decided("retire");
-            self.retire(key, old).await?;
-            deployed.changed = true;
         }
-        Ok(deployed)
     }
 
     /// What the Deployment needs: to be created, to be put right, or nothing (rows R1, R3, R4 and R6).
@@ -169,8 +223,12 @@ impl Reconciler {
         let Some(actual) = self.deployments.get(&desired.key) else {
             return Ok(Need::Create(desired));
         };
-        if let Some(patch) = desired.difference(&actual)? {
-            return Ok(Need::Patch(desired.key, patch));
+        let patches = &self.ineffective.patches;
+        let patch = desired.difference(&actual)?;
+        if let Some(patch) =
+            patch.filter(|patch| !patches.contains(&desired.key, Asked(patch), left(&actual.view)))
+        {
+            return Ok(Need::Patch(desired, actual, patch));
         }
         let deployed = Deployed {
             key: desired.key,
@@ -180,31 +238,50 @@ impl Reconciler {
         Ok(Need::Nothing(deployed, actual.version))
     }
 
-    /// What the Foo had under an earlier name, once the new one is available (row R11).
-    fn predecessors(
-        &self,
-        key: &Key,
-        foo: &Foo,
-        new: &Deployed,
-    ) -> Vec<(Key, Snapshot<Deployment>)> {
+    /// The Deployment that serves the Foo where the one that it asks for cannot be had: that one, as it is, if it is the
+    /// Foo's; else the one that it had before.
+    fn serving(&self, key: &Key, foo: &Foo) -> Option<Deployed> {
+        let wanted = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
+        let wanted = key.sibling(wanted.unwrap_or_default());
+        let actual = self.deployments.get(&wanted);
+        let ours = actual.filter(|actual| is_controlled_by(&actual.view, foo));
+        let (key, actual) = match ours {
+            Some(actual) => (wanted, actual),
+            None => self.earlier(key, foo, &wanted).into_iter().next()?,
+        };
+        Some(Deployed {
+            key,
+            view: actual.view,
+            changed: false,
+        })
+    }
+
+    /// What the Foo had under earlier names, `wanted` being the present one: the Deployment that its status names, which
+    /// comes first, and those that the controller made and that were never available. A Deployment that somebody else
+    /// made is not among them, even if it is a copy that names the Foo as its controller.
+    fn earlier(&self, key: &Key, foo: &Foo, wanted: &Key) -> Vec<(Key, Snapshot<Deployment>)> {
+        let served = |old: &Key| foo.status.deployment_name.as_deref() == Some(old.name());
+        let others = self.deployments.referring(key).into_iter();
+        let others = others.filter(|old| old != wanted);
+        let there = others.filter_map(|old| self.deployments.get(&old).map(|actual| (old, actual)));
+        let mut earlier: Vec<_> = there
+            .filter(|(old, actual)| {
+                is_controlled_by(&actual.view, foo)
+                    && (actual.view.foo_generation.is_some() || served(old))
+            })
+            .collect();
+        earlier.sort_by_key(|(old, actual)| (!served(old), actual.view.foo_generation));
+        earlier
+    }
+
+    /// What is to be deleted of it, once the new one is available (row R11).
+    fn superseded(&self, key: &Key, foo: &Foo, new: &Deployed) -> Vec<(Key, Snapshot<Deployment>)> {
         if !status::is_complete(&new.view) {
             return Vec::new();
         }
-        let others = self
-            .deployments
-            .referring(key)
-            .into_iter()
-            .filter(|old| *old != new.key);
-        let there = others.filter_map(|old| self.deployments.get(&old).map(|actual| (old, actual)));
-        let ours = |actual: &Deployment| {
-            actual
-                .owner
-                .as_ref()
-                .is_some_and(|owner| owner.uid == foo.uid)
-        };
-        there
-            .filter(|(_, actual)| !actual.view.deleting && ours(&actual.view))
-            .collect()
+        let mut earlier = self.earlier(key, foo, &new.key);
+        earlier.retain(|(_, old)| !old.view.deleting);
+        earlier
     }
 
     async fn retire(
@@ -221,9 +298,14 @@ impl Reconciler {
             ..DeleteParams::background()
         };
         self.deployments.mark(&key);
-        self.api::<Deployment>(&key)
+        let answer = self
+            .api::<Deployment>(&key)
             .delete(key.name(), &params)
-            .await?;
+            .await;
+        answer.map_err(|error| match error.into() {
+            Error::Rejected(words) | Error::Transient(words) => Error::DeletionFailed(words),
+            other => other,
+        })?;
         info!(%foo, deployment = %key, "deleted the Deployment of the Foo's earlier spec.deploymentName");
         Ok(())
     }
@@ -234,16 +316,18 @@ impl Reconciler {
         &self,
         key: &Key,
         foo: &Snapshot<Foo>,
-        result: Result<&Deployed, &Error>,
+        deployed: Option<&Deployed>,
+        error: Option<&Error>,
         others_wait: impl Fn() -> bool,
     ) -> Result<Done, Error> {
-        let Some(status) = status::of(&foo.view, result, Timestamp::now()) else {
+        let Some(status) = status::of(&foo.view, deployed, error, Timestamp::now()) else {
             return Ok(Done::Settled);
         };
-        let news = status != foo.view.status;
-        match result {
-            Ok(deployed) if deployed.changed => self.events.send(key, &foo.view.uid, Event::Synced),
-            Err(error) if news => {
+        let news = self.is_news(key, &foo.view, &status);
+        let changed = deployed.is_some_and(|deployed| deployed.changed);
+        match error {
+            None if changed => self.events.send(key, &foo.view.uid, Event::Synced),
+            Some(error) if news && error.reason().is_some() => {
                 if error.is_final() {
                     self.say(key, error, "waiting for the Foo to change");
                 }
@@ -252,12 +336,12 @@ impl Reconciler {
             _ => {}
         }
         if !news {
-            if matches!(result, Ok(Deployed { changed: false, .. })) {
+            if error.is_none() && !changed {
                 trace::decided("nothing");
             }
             return Ok(Done::Settled);
         }
-        if matches!(result, Ok(Deployed { changed: true, .. })) && others_wait() {
+        if error.is_none() && changed && others_wait() {
             trace::decided("status later");
             return Ok(Done::Untold);
         }
@@ -265,7 +349,7 @@ impl Reconciler {
         match self.put_status(key, foo, &status).await {
             // A Foo from before the schema may be so far from it that no status can be written. What is
             // wrong with the Foo decides about trying again.
-            Err(refused @ Error::StatusRejected(_)) if result.is_err() => {
+            Err(refused @ Error::StatusRejected(_)) if error.is_some() => {
                 self.say(key, &refused, "nothing can be told on the Foo");
                 Ok(Done::Settled)
             }
@@ -273,12 +357,27 @@ impl Reconciler {
         }
     }
 
+    /// Whether this status is to be written: it says something else than the Foo's, and not what was written in vain.
+    fn is_news(&self, key: &Key, foo: &Foo, status: &FooStatus) -> bool {
+        let left = (&foo.uid, Content(&foo.status));
+        *status != foo.status
+            && !self
+                .ineffective
+                .statuses
+                .contains(key, Content(status), left)
+    }
+
     /// A plain create, so that a Deployment that the cache has not seen yet is not taken over.
-    async fn create(&self, foo: &Key, desired: &Desired<'_>) -> Result<Arc<Deployment>, Error> {
+    async fn create(
+        &self,
+        foo: &Key,
+        desired: &Desired<'_>,
+        replaced: Option<&Deployment>,
+    ) -> Result<Arc<Deployment>, Error> {
         let key = &desired.key;
         let mark = self.deployments.mark(key);
         let url = Object::<Deployment>::url_path(&(), Some(key.namespace()));
-        let body = serde_json::to_vec(&desired.manifest())
+        let body = serde_json::to_vec(&desired.manifest(replaced))
             .map_err(|error| Error::Transient(error.to_string()))?;
         let request = Request::new(url)
             .create(&by_us(), body)
@@ -288,7 +387,16 @@ impl Reconciler {
         Ok(self.deployments.observe(answer, mark))
     }
 
-    async fn patch(&self, foo: &Key, key: &Key, patch: &Value) -> Result<Arc<Deployment>, Error> {
+    /// Returns the Deployment, and whether it is another one now.
+    async fn patch(
+        &self,
+        foo_key: &Key,
+        foo: &Foo,
+        desired: &Desired<'_>,
+        actual: &Snapshot<Deployment>,
+        patch: &Value,
+    ) -> Result<(Arc<Deployment>, bool), Error> {
+        let key = &desired.key;
         let mark = self.deployments.mark(key);
         let params = PatchParams {
             field_manager: by_us().field_manager,
@@ -298,8 +406,32 @@ impl Reconciler {
             .api::<Deployment>(key)
             .patch(key.name(), &params, &Patch::Strategic(patch))
             .await?;
-        info!(%foo, deployment = %key, spec = %patch["spec"], "changed the Deployment");
-        Ok(self.deployments.observe(answer, mark))
+        let version = answer.version;
+        let view = self.deployments.observe(answer, mark);
+        let changed = version != actual.version;
+        if changed {
+            info!(foo = %foo_key, deployment = %key, spec = %patch["spec"], "changed the Deployment");
+        }
+        let stored = Snapshot {
+            version,
+            view: Arc::clone(&view),
+        };
+        let patches = &self.ineffective.patches;
+        if let Ok(Some(missing)) = desired.difference(&stored) {
+            let exists = |key: &Key| self.deployments.version(key).is_some();
+            patches.record(key, Asked(patch), left(&view), exists);
+            let (labels, spec) = (&missing["metadata"]["labels"], &missing["spec"]);
+            let error = Error::Overruled(json!({ "labels": labels, "spec": spec }).to_string());
+            self.say(
+                foo_key,
+                &error,
+                "leaving it until the Foo or the Deployment changes",
+            );
+            self.events.send(foo_key, &foo.uid, Event::failed(&error));
+        } else {
+            patches.forget(key);
+        }
+        Ok((view, changed))
     }
 
     /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
@@ -311,6 +443,8 @@ impl Reconciler {
         status: &FooStatus,
     ) -> Result<(), Error> {
         let mark = self.foos.mark(key);
+        // Somebody may have annotated the Foo while the Deployment was written: no conflict.
+        let version = self.foos.newest(key, foo);
         let update = json!({
             "apiVersion": api::api_version(),
             "kind": api::KIND,
@@ -318,20 +452,32 @@ impl Reconciler {
                 "name": key.name(),
                 "namespace": key.namespace(),
                 "uid": foo.view.uid,
-                // Somebody may have annotated the Foo while the Deployment was written: no conflict.
-                "resourceVersion": self.foos.newest(key, foo).to_string(),
+                "resourceVersion": version.to_string(),
             },
             "status": status,
         });
         let answer = self
             .api(key)
             .replace_subresource("status", key.name(), &by_us(), &update)
-            .await
-            .map_err(|error| match error.into() {
-                Error::Rejected(words) => Error::StatusRejected(words),
-                other => other,
-            })?;
-        self.foos.observe(answer, mark);
+            .await;
+        if let Err(kube::Error::Api(status)) = &answer
+            && is_gone(status, key)
+        {
+            self.foos.outdate(key, version);
+        }
+        let answer = answer.map_err(|error| match error.into() {
+            Error::Rejected(words) => Error::StatusRejected(words),
+            other => other,
+        })?;
+        let stored = self.foos.observe(answer, mark);
+        let statuses = &self.ineffective.statuses;
+        if Content(&stored.status) == Content(status) {
+            statuses.forget(key);
+        } else {
+            let left = (&stored.uid, Content(&stored.status));
+            let exists = |key: &Key| self.foos.version(key).is_some();
+            statuses.record(key, Content(status), left, exists);
+        }
         Ok(())
     }
 
@@ -349,6 +495,21 @@ impl Reconciler {
     }
 }
 
+/// Whether there is no Foo of this name any more, or another one. (A 404 that names no object is about the resource.)
+fn is_gone(status: &Status, foo: &Key) -> bool {
+    let is_named = |details: &StatusDetails| details.name == foo.name();
+    match status.code {
+        404 => status.details.as_ref().is_some_and(is_named),
+        409 => status.message.contains("UID in precondition"),
+        _ => false,
+    }
+}
+
+fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
+    let owner = deployment.owner.as_ref();
+    owner.is_some_and(|owner| owner.uid == foo.uid)
+}
+
 fn by_us() -> PostParams {
     PostParams {
         field_manager: Some(MANAGER.to_owned()),
@@ -362,6 +523,7 @@ mod tests {
 
     use std::convert::Infallible;
 
+    use http::Method;
     use parking_lot::Mutex;
 
     use super::*;
@@ -407,7 +569,8 @@ mod tests {
                 view: deployment.view.clone().into(),
                 changed: false,
             };
-            foo.view.status = status::of(&foo.view, Ok(&deployed), Timestamp::now()).unwrap();
+            let now = Timestamp::now();
+            foo.view.status = status::of(&foo.view, Some(&deployed), None, now).unwrap();
             change(&mut foo, &mut deployment);
             let nobody = tower::service_fn(|_| async {
                 Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
@@ -453,6 +616,231 @@ mod tests {
         assert!(two.is_settled(&gone.key));
     }
 
+    /// An API server that answers each request with what `answer` makes of its method, path and body; and what it was
+    /// asked, in a few words.
+    fn server(
+        answer: impl Fn(&Method, &str, &Value) -> (u16, Value) + Clone + Send + 'static,
+    ) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let seen = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (seen, answer) = (Arc::clone(&seen), answer.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let path = head.uri.path();
+                let (_, what) = path.split_once("/default/").unwrap();
+                seen.lock().push(format!("{} {what}", head.method));
+                let (code, answer) = answer(&head.method, path, &body);
+                let answer = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
+                let response = http::Response::builder().status(code).body(answer);
+                Ok::<_, tower::BoxError>(response.unwrap())
+            }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    /// The fixture Deployment as the API server has it at this version, with this image.
+    fn stored(version: &str, image: &str, replicas: i32) -> Value {
+        json!({
+            "metadata": {
+                "name": "web", "namespace": "default", "uid": "web-uid", "resourceVersion": version, "generation": 4,
+                "labels": { "app": "nginx", "controller": "foo" },
+                "ownerReferences": [{ "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "foo",
+                    "uid": "foo-uid", "controller": true }],
+            },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": "nginx", "controller": "foo" } },
+                "template": {
+                    "metadata": { "labels": { "app": "nginx", "controller": "foo" } },
+                    "spec": { "containers": [{ "name": "nginx", "image": image }] },
+                },
+            },
+            "status": { "observedGeneration": 4, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3 },
+        })
+    }
+
+    /// A Foo whose status is as it was before anybody wrote one, whatever is written.
+    fn pruned() -> (u16, Value) {
+        let metadata = json!({
+            "name": "foo", "namespace": "default", "uid": "foo-uid", "resourceVersion": "7", "generation": 2
+        });
+        let spec = json!({ "deploymentName": "web", "replicas": 3 });
+        (200, json!({ "metadata": metadata, "spec": spec }))
+    }
+
+    /// Invariant I6: a webhook that puts its own image in the place of ours, and stamps every write (so that the version
+    /// moves each time), and a schema that prunes the status: each is asked once, until something changes.
+    #[tokio::test]
+    async fn what_is_stored_otherwise_is_not_asked_for_again() {
+        for stamped in [false, true] {
+            let (client, asked) = server(move |method, path, _| {
+                let version = if stamped { "10" } else { "9" };
+                match (method, path.ends_with("/status")) {
+                    (&Method::PATCH, _) => (200, stored(version, "mirror", 3)),
+                    (_, true) => pruned(),
+                    _ => (500, Value::Null),
+                }
+            });
+            let mut rewritten = deployment();
+            rewritten.view.image = Some("mirror".into());
+            let reconciler = reconciler(client, foo(), rewritten);
+            let key = &foo().key;
+            let reconcile = async || {
+                let done = reconciler.reconcile(key, || false).await;
+                assert_eq!(done.unwrap(), Done::Settled);
+                std::mem::take(&mut *asked.lock())
+            };
+            assert_eq!(
+                reconcile().await,
+                ["PATCH deployments/web", "PUT foos/foo/status"]
+            );
+            for _ in 0..3 {
+                assert!(reconciler.is_settled(key));
+                assert_eq!(reconcile().await, [""; 0]);
+            }
+            // A rollout, of which both the counts and the version tell, is no reason to ask for the image again.
+            let mut rolling: Object<Deployment> =
+                serde_json::from_value(stored("11", "mirror", 3)).unwrap();
+            rolling.view.progress.available = 2;
+            reconciler.deployments.apply(0, rolling);
+            assert!(!reconciler.is_settled(key));
+            assert_eq!(reconcile().await, ["PUT foos/foo/status"]);
+            // What somebody changes is.
+            let mut edited: Object<Deployment> =
+                serde_json::from_value(stored("12", "theirs", 3)).unwrap();
+            edited.view.generation = 5;
+            reconciler.deployments.apply(0, edited);
+            assert_eq!(reconcile().await[0], "PATCH deployments/web");
+            // And so is a Foo that asks for something else.
+            let mut changed = foo();
+            (changed.version, changed.view.generation) = (13, 3);
+            reconciler.foos.apply(0, changed);
+            assert_eq!(
+                reconcile().await,
+                ["PATCH deployments/web", "PUT foos/foo/status"]
+            );
+        }
+    }
+
+    /// Row R8: the Foo is gone, and the watch has not told yet, while the garbage collector deletes what is made for it.
+    #[tokio::test]
+    async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caught_up() {
+        for (code, message) in [
+            (404, "foos.samplecontroller.k8s.io \"foo\" not found"),
+            (
+                409,
+                "Precondition failed: UID in precondition: foo-uid, UID in object meta: other",
+            ),
+        ] {
+            let (client, asked) = server(move |method, _, _| match *method {
+                Method::POST => (201, stored("20", "nginx:latest", 3)),
+                _ => (
+                    code,
+                    json!({
+                        "kind": "Status", "status": "Failure", "code": code, "reason": "r", "message": message,
+                        "details": { "name": "foo", "kind": "foos" }
+                    }),
+                ),
+            });
+            let reconciler = reconciler(client, foo(), deployment());
+            let key = &foo().key;
+            let collect = |version| {
+                let mut collected = deployment();
+                collected.version = version;
+                reconciler.deployments.delete(0, &collected);
+            };
+            collect(10);
+            let reconcile = async || {
+                let done = reconciler.reconcile(key, || false).await;
+                assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+                std::mem::take(&mut *asked.lock())
+            };
+            assert_eq!(
+                reconcile().await,
+                ["POST deployments", "PUT foos/foo/status"]
+            );
+            collect(21);
+            for _ in 0..3 {
+                assert_eq!(reconcile().await, [""; 0]);
+            }
+            let mut again = foo();
+            (again.version, again.view.uid) = (30, "other".into());
+            reconciler.foos.apply(0, again);
+            assert_eq!(reconcile().await[0], "POST deployments");
+        }
+    }
+
+    /// A 404 that is about the resource says nothing of the Foo: the CRD may be without the subresource.
+    #[tokio::test]
+    async fn a_missing_status_subresource_stops_no_deployment() {
+        let (client, asked) = server(|method, _, _| match *method {
+            Method::POST => (201, stored("20", "nginx:latest", 3)),
+            _ => (
+                404,
+                json!({
+                    "kind": "Status", "code": 404, "reason": "NotFound",
+                    "message": "the server could not find the requested resource", "details": {}
+                }),
+            ),
+        });
+        let reconciler = reconciler(client, foo(), deployment());
+        for version in [10, 21] {
+            let mut deleted = deployment();
+            deleted.version = version;
+            reconciler.deployments.delete(0, &deleted);
+            let _conflict = reconciler.reconcile(&foo().key, || false).await;
+            let asked = std::mem::take(&mut *asked.lock());
+            assert_eq!(asked[0], "POST deployments");
+        }
+    }
+
+    /// Row R11: what is deleted is what the status names, and what the controller made; not a copy, nor what is another
+    /// Foo's.
+    #[tokio::test]
+    async fn superseded_is_what_the_foo_had() {
+        let (client, _) = server(|_, _, _| (500, Value::Null));
+        let mut renamed = foo();
+        renamed.view.status.deployment_name = Some("served".into());
+        let reconciler = reconciler(client, renamed.clone(), deployment());
+        let add = |name: &str, change: fn(&mut Deployment)| {
+            let mut other = deployment();
+            other.key = renamed.key.sibling(name);
+            change(&mut other.view);
+            reconciler.deployments.apply(0, other);
+        };
+        // From before the annotation, as every Deployment of an earlier release.
+        add("served", |d| d.foo_generation = None);
+        add("never-available", |d| d.foo_generation = Some(1));
+        add("a-copy", |d| d.foo_generation = None);
+        add("of-an-earlier-foo", |d| {
+            d.owner.as_mut().unwrap().uid = "earlier".into();
+        });
+        let new = reconciler.serving(&renamed.key, &renamed.view).unwrap();
+        assert_eq!(new.key.name(), "web");
+        let superseded = reconciler.superseded(&renamed.key, &renamed.view, &new);
+        let names = superseded.iter().map(|(key, _)| key.name());
+        assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
+    }
+
+    /// Row R5: the spec asks for nothing that can be had, and the pods of before are there: they are counted.
+    #[tokio::test]
+    async fn what_serves_is_counted_where_the_spec_is_invalid() {
+        let (client, _) = server(|_, _, _| (500, Value::Null));
+        let mut emptied = foo();
+        let spec = emptied.view.spec.as_mut().unwrap();
+        spec.deployment_name.clear();
+        emptied.view.status.deployment_name = Some("web".into());
+        let reconciler = reconciler(client, emptied.clone(), deployment());
+        let serving = reconciler.serving(&emptied.key, &emptied.view).unwrap();
+        assert_eq!(
+            (serving.key.name(), serving.view.progress.available),
+            ("web", 3)
+        );
+    }
+
     fn reconciler(client: Client, foo: Object<Foo>, deployment: Object<Deployment>) -> Reconciler {
         let reconciler = Reconciler {
             client: client.clone(),
@@ -461,6 +849,7 @@ mod tests {
             image: "nginx:latest".into(),
             events: Events::new(client, "test".into(), || false).0,
             repeats: Arc::default(),
+            ineffective: IneffectiveWrites::default(),
         };
         reconciler.foos.apply(0, foo);
         reconciler.deployments.apply(0, deployment);

@@ -1,5 +1,7 @@
 //! From a Foo and its Deployment to the Foo's status. Pure: no client in sight, and the time is told.
 
+use std::hash::{Hash, Hasher};
+
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
@@ -23,34 +25,39 @@ pub struct Deployed {
     pub changed: bool,
 }
 
-/// The status that tells how it went; `None` where that is nothing to bother the user with.
+/// The status that tells how it went; `None` where that is nothing to bother the user with. `deployed` is the Foo's
+/// Deployment as it is, also where an error says that it is not as it should be.
 #[must_use]
-pub fn of(foo: &Foo, result: Result<&Deployed, &Error>, now: Timestamp) -> Option<FooStatus> {
+pub fn of(
+    foo: &Foo,
+    deployed: Option<&Deployed>,
+    error: Option<&Error>,
+    now: Timestamp,
+) -> Option<FooStatus> {
     let old = &foo.status;
-    let (ready, progressing, deployment) = match result {
-        Ok(deployed) => {
-            let (ready, progressing) = verdicts(deployed);
-            (ready, progressing, Some(deployed))
+    if matches!(error, Some(Error::Transient(_))) {
+        return counts_of(old, &deployed?.view);
+    }
+    let (ready, progressing) = match (deployed, error) {
+        (Some(deployed), None) => verdicts(deployed),
+        // What the Foo asks for is there; what it asked for before is, too.
+        (Some(deployed), Some(error @ Error::DeletionFailed(_))) => {
+            (verdicts(deployed).0, Verdict::failed(error)?)
         }
-        Err(error) => {
-            let verdict = Verdict {
-                status: false,
-                reason: error.reason()?,
-                message: error.to_string(),
-            };
-            (verdict.clone(), verdict, None)
-        }
+        (_, Some(error)) => (Verdict::failed(error)?, Verdict::failed(error)?),
+        (None, None) => return None,
     };
-    let serving = match deployment {
+    let serving = match (deployed, error) {
         // Row R11: the old Deployment serves until the new one is available.
-        Some(deployed) if ready.status => Some(deployed.key.name().to_owned()),
-        Some(deployed) => old
+        (Some(deployed), None) if ready.status => Some(deployed.key.name().to_owned()),
+        (Some(deployed), None) => old
             .deployment_name
             .clone()
             .or_else(|| Some(deployed.key.name().to_owned())),
-        None => old.deployment_name.clone(),
+        // And is remembered until it is deleted.
+        _ => old.deployment_name.clone(),
     };
-    let view = deployment.map(|deployed| &*deployed.view);
+    let view = deployed.map(|deployed| &*deployed.view);
     let mut conditions: Vec<Condition> = old
         .conditions
         .iter()
@@ -69,6 +76,75 @@ pub fn of(foo: &Foo, result: Result<&Deployed, &Error>, now: Timestamp) -> Optio
         deployment_name: serving,
         conditions,
     })
+}
+
+/// What it said before, with the counts of now: what keeps the Deployment from being written does not keep its pods from
+/// dying. `None` where nothing was said before.
+fn counts_of(old: &FooStatus, deployment: &Deployment) -> Option<FooStatus> {
+    old.observed_generation?;
+    Some(FooStatus {
+        available_replicas: Some(deployment.progress.available),
+        replicas: Some(deployment.progress.replicas),
+        ..old.clone()
+    })
+}
+
+/// A status for what it says, whenever it came to be so.
+#[derive(Clone, Copy)]
+pub struct Content<'a>(pub &'a FooStatus);
+
+impl<'a> Content<'a> {
+    fn conditions(self) -> impl Iterator<Item = (&'a str, &'a str, &'a str, &'a str, Option<i64>)> {
+        self.0.conditions.iter().map(|c| {
+            let Condition {
+                type_,
+                status,
+                reason,
+                message,
+                observed_generation,
+                last_transition_time: _,
+            } = c;
+            (
+                &**type_,
+                &**status,
+                &**reason,
+                &**message,
+                *observed_generation,
+            )
+        })
+    }
+
+    fn rest(self) -> impl PartialEq + Hash + 'a {
+        let FooStatus {
+            available_replicas,
+            observed_generation,
+            replicas,
+            selector,
+            deployment_name,
+            conditions: _,
+        } = self.0;
+        (
+            available_replicas,
+            observed_generation,
+            replicas,
+            selector,
+            deployment_name,
+        )
+    }
+}
+
+impl PartialEq for Content<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rest() == other.rest() && self.conditions().eq(other.conditions())
+    }
+}
+
+impl Hash for Content<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rest().hash(state);
+        self.conditions()
+            .for_each(|condition| condition.hash(state));
+    }
 }
 
 /// Whether all that the Deployment asks for is there: `kubectl rollout status` would say so, too.
@@ -129,6 +205,14 @@ fn verdicts(deployed: &Deployed) -> (Verdict, Verdict) {
 }
 
 impl Verdict {
+    fn failed(error: &Error) -> Option<Self> {
+        Some(Self {
+            status: false,
+            reason: error.reason()?,
+            message: error.to_string(),
+        })
+    }
+
     /// A condition that stays as it is keeps its time, so that comparing statuses compares what they say.
     fn into_condition(self, type_: &str, foo: &Foo, now: Timestamp) -> Condition {
         let status = if self.status { "True" } else { "False" };
@@ -186,7 +270,7 @@ mod tests {
     }
 
     fn told(change: impl FnOnce(&mut Deployment)) -> FooStatus {
-        of(&foo().view, Ok(&deployed(change)), NOW).unwrap()
+        of(&foo().view, Some(&deployed(change)), None, NOW).unwrap()
     }
 
     /// Rows R5, A5 and A6.
@@ -253,7 +337,7 @@ mod tests {
     #[test]
     fn errors_that_concern_the_user_are_told() {
         let error = Error::ResourceExists("web".into());
-        let status = of(&foo().view, Err(&error), NOW).unwrap();
+        let status = of(&foo().view, None, Some(&error), NOW).unwrap();
         assert_eq!(
             conditions(&status),
             [
@@ -268,7 +352,83 @@ mod tests {
             Error::NotLeading,
             Error::Transient("down".into()),
         ] {
-            assert_eq!(of(&foo().view, Err(&quiet), NOW), None);
+            let view = deployed(|_| {});
+            assert_eq!(of(&foo().view, None, Some(&quiet), NOW), None);
+            assert_eq!(of(&foo().view, Some(&view), Some(&quiet), NOW), None);
+        }
+    }
+
+    /// Row R5: pods are counted as they are, whatever goes wrong with the Deployment beside that.
+    #[test]
+    fn the_counts_are_the_deployments_whatever_the_error() {
+        let mut foo = foo();
+        foo.view.status = told(|_| {});
+        let one_died = deployed(|d| d.progress.available = 2);
+        for error in [
+            Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
+            Error::ResourceExists("web".into()),
+            Error::Rejected("no".into()),
+            Error::DeletionFailed("no".into()),
+            Error::Transient("the API server answers 500: a webhook is down".into()),
+        ] {
+            let status = of(&foo.view, Some(&one_died), Some(&error), NOW).unwrap();
+            assert_eq!(
+                (status.available_replicas, status.replicas),
+                (Some(2), Some(3)),
+                "{error}"
+            );
+        }
+        let down = Error::Transient("down".into());
+        let again = of(&foo.view, Some(&deployed(|_| {})), Some(&down), NOW).unwrap();
+        assert_eq!(again, foo.view.status, "and nothing else is");
+    }
+
+    /// Row R11: the new Deployment is there and complete, and that the old one is still there is said beside it.
+    #[test]
+    fn a_refused_deletion_does_not_make_the_foo_unready() {
+        let mut foo = foo();
+        foo.view.status.deployment_name = Some("old".into());
+        let refused = Error::DeletionFailed("admission webhook \"x\" denied the request".into());
+        let status = of(&foo.view, Some(&deployed(|_| {})), Some(&refused), NOW).unwrap();
+        assert_eq!(
+            conditions(&status),
+            [
+                "Ready=True DeploymentAvailable",
+                "Progressing=False DeletionFailed"
+            ]
+        );
+        assert_eq!(status.conditions[1].message, refused.to_string());
+        assert_eq!(
+            status.deployment_name.as_deref(),
+            Some("old"),
+            "so that it is not forgotten"
+        );
+    }
+
+    /// What says the same at another time says the same; everything else tells two apart.
+    #[test]
+    fn the_content_is_all_but_the_time() {
+        let status = told(|_| {});
+        let hash = |status: &FooStatus| {
+            let mut hasher = std::hash::DefaultHasher::new();
+            Content(status).hash(&mut hasher);
+            hasher.finish()
+        };
+        let mut later = status.clone();
+        later.conditions[0].last_transition_time = Time(Timestamp::from_second(3600).unwrap());
+        assert!(Content(&status) == Content(&later) && hash(&status) == hash(&later));
+        let changes: [fn(&mut FooStatus); 6] = [
+            |s| s.available_replicas = None,
+            |s| s.conditions.clear(),
+            |s| s.conditions[0].status = "False".into(),
+            |s| s.conditions[1].message = "other".into(),
+            |s| s.selector = None,
+            |s| s.observed_generation = Some(9),
+        ];
+        for change in changes {
+            let mut other = status.clone();
+            change(&mut other);
+            assert!(Content(&status) != Content(&other) && hash(&status) != hash(&other));
         }
     }
 
@@ -278,11 +438,12 @@ mod tests {
         let mut foo = foo();
         foo.view.status = told(|_| {});
         let later = Timestamp::from_second(3600).unwrap();
-        let again = of(&foo.view, Ok(&deployed(|_| {})), later).unwrap();
+        let again = of(&foo.view, Some(&deployed(|_| {})), None, later).unwrap();
         assert_eq!(again, foo.view.status);
         let worse = of(
             &foo.view,
-            Ok(&deployed(|d| d.progress.available = 1)),
+            Some(&deployed(|d| d.progress.available = 1)),
+            None,
             later,
         )
         .unwrap();
@@ -295,7 +456,7 @@ mod tests {
         let mut foo = foo();
         foo.view.status = told(|_| {});
         foo.view.status.conditions[0].type_ = "Audited".into();
-        let status = of(&foo.view, Ok(&deployed(|_| {})), NOW).unwrap();
+        let status = of(&foo.view, Some(&deployed(|_| {})), None, NOW).unwrap();
         let types: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
         assert_eq!(types, ["Audited", "Ready", "Progressing"]);
     }
@@ -305,11 +466,14 @@ mod tests {
     fn a_renamed_foo_names_its_old_deployment_until_the_new_one_is_available() {
         let mut foo = foo();
         foo.view.status.deployment_name = Some("old".into());
-        let name = |result: Result<&Deployed, &Error>| {
-            of(&foo.view, result, NOW).unwrap().deployment_name.unwrap()
+        let name = |deployed: Option<&Deployed>, error: Option<&Error>| {
+            let status = of(&foo.view, deployed, error, NOW).unwrap();
+            status.deployment_name.unwrap()
         };
-        assert_eq!(name(Ok(&deployed(|d| d.progress.available = 0))), "old");
-        assert_eq!(name(Err(&Error::ResourceExists("web".into()))), "old");
-        assert_eq!(name(Ok(&deployed(|_| {}))), "web");
+        let begun = deployed(|d| d.progress.available = 0);
+        assert_eq!(name(Some(&begun), None), "old");
+        let taken = Error::ResourceExists("web".into());
+        assert_eq!(name(None, Some(&taken)), "old");
+        assert_eq!(name(Some(&deployed(|_| {})), None), "web");
     }
 }

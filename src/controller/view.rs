@@ -12,7 +12,7 @@ use kube::core::NamespaceResourceScope;
 use opentelemetry::trace::SpanContext;
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
-use super::key::Key;
+use super::{error::brief, key::Key};
 use crate::{
     api::{self, FooSpec, FooStatus},
     telemetry::trace,
@@ -20,6 +20,20 @@ use crate::{
 
 /// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
+
+/// The annotation that binds the generation to the Foo and the Deployment that it is about: see [`made_for`].
+pub const MADE_FOR_ANNOTATION: &str = "samplecontroller.k8s.io/made-for";
+
+/// What the controller writes on the Deployment of this name that it makes for the Foo of this UID. A copy of the
+/// Deployment under another name carries one that does not match, whatever else in it was renamed, and so does a
+/// Deployment that was given to another Foo.
+#[must_use]
+pub fn made_for(foo_uid: &str, deployment: &str) -> String {
+    let text = format!("{foo_uid}/{deployment}");
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let half = digest.as_ref().iter().take(8);
+    half.map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// A Foo as the cache keeps it.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +63,8 @@ pub struct Deployment {
     pub deleting: bool,
     /// `metadata.generation`.
     pub generation: i64,
-    /// The generation of the Foo that it was last made from ([`GENERATION_ANNOTATION`]).
+    /// The generation of its Foo that it was last made from ([`GENERATION_ANNOTATION`]); `None` unless the controller
+    /// made it, under this name and for the Foo that controls it ([`made_for`]).
     pub foo_generation: Option<i64>,
     /// `metadata.labels`.
     pub labels: Arc<Labels>,
@@ -75,7 +90,7 @@ pub struct Owner {
 }
 
 /// The labels that the controller owns (row R1); others are nobody's business here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Labels {
     /// `app`
@@ -187,8 +202,18 @@ pub struct Metadata {
 struct Annotations {
     #[serde(rename = "samplecontroller.k8s.io/foo-generation")]
     generation: Option<String>,
+    #[serde(rename = "samplecontroller.k8s.io/made-for")]
+    made_for: Option<String>,
     #[serde(rename = "foo-controller/traceparent")]
     traceparent: Option<String>,
+}
+
+impl Annotations {
+    /// The generation of the Foo of this UID that the Deployment of this name was made from.
+    fn generation_for(&self, foo_uid: &str, deployment: &str) -> Option<i64> {
+        let generation = self.generation.as_ref()?.parse().ok()?;
+        (*self.made_for.as_ref()? == made_for(foo_uid, deployment)).then_some(generation)
+    }
 }
 
 #[derive(Deserialize)]
@@ -231,7 +256,9 @@ impl View for Foo {
                 .as_ref()
                 .and_then(|annotations| trace::parse(annotations.traceparent.as_deref()?))
                 .map(Box::new),
-            spec: FooSpec::deserialize(raw.spec).map_err(|error| format!("spec: {error}").into()),
+            // It quotes the value, of whatever length.
+            spec: FooSpec::deserialize(raw.spec)
+                .map_err(|error| brief(&format!("spec: {error}")).into()),
             status,
         };
         (raw.metadata, view)
@@ -329,18 +356,16 @@ impl View for Deployment {
     fn from_raw(mut raw: RawDeployment) -> (Metadata, Self) {
         let metadata = &mut raw.metadata;
         let labels = Arc::new(metadata.labels.take().unwrap_or_default());
+        let owners = metadata.owner_references.take();
+        let owner = owners.and_then(|owners| owners.into_iter().find_map(OwnerReference::of_foo));
         let view = Self {
             uid: std::mem::take(&mut metadata.uid),
-            owner: metadata
-                .owner_references
-                .take()
-                .and_then(|owners| owners.into_iter().find_map(OwnerReference::of_foo)),
+            foo_generation: metadata.annotations.as_ref().zip(owner.as_ref()).and_then(
+                |(annotations, owner)| annotations.generation_for(&owner.uid, &metadata.name),
+            ),
+            owner,
             deleting: metadata.deletion_timestamp,
             generation: metadata.generation,
-            foo_generation: metadata
-                .annotations
-                .as_ref()
-                .and_then(|annotations| annotations.generation.as_ref()?.parse().ok()),
             selector: raw.spec.selector.match_labels.sharing(&labels),
             pod_labels: raw.spec.template.metadata.labels.sharing(&labels),
             labels,
@@ -491,6 +516,33 @@ mod tests {
             None
         );
         assert_eq!(owner(""), None);
+    }
+
+    /// Invariant I7: a generation is one of a certain Foo, and says nothing of another one, nor of a copy that somebody
+    /// made.
+    #[test]
+    fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
+        let generation = |name: &str, owner: &str, made_for: &str| {
+            object::<Deployment>(&format!(
+                "
+                metadata:
+                  name: {name}
+                  namespace: n
+                  uid: u
+                  resourceVersion: '1'
+                  annotations: {{samplecontroller.k8s.io/foo-generation: '7', {made_for}}}
+                  ownerReferences:
+                  - {{apiVersion: samplecontroller.k8s.io/v1alpha1, kind: Foo, name: f, uid: {owner}, controller: true}}
+                spec: {{template: {{}}}}"
+            ))
+            .view
+            .foo_generation
+        };
+        let ours = format!("{MADE_FOR_ANNOTATION}: '{}'", made_for("foo-uid", "web"));
+        assert_eq!(generation("web", "foo-uid", &ours), Some(7));
+        assert_eq!(generation("web", "the-next-foo", &ours), None);
+        assert_eq!(generation("web-copy", "foo-uid", &ours), None);
+        assert_eq!(generation("web", "foo-uid", "by: hand"), None);
     }
 
     #[test]
