@@ -11,7 +11,7 @@ mod cluster;
 mod controller;
 mod foos;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cluster::{AuditEvent, Cluster, Options, eventually};
 use controller::Controller;
@@ -27,6 +27,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 /// Foos that the schema refuses, stored before it was there, between 300 good ones: each is told what is wrong with it, no one
 /// is tried hotly, and the good ones converge as fast as they do alone.
@@ -279,6 +280,10 @@ async fn install_permissive_crd(cluster: &Cluster) {
     version["schema"]["openAPIV3Schema"] =
         json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     version.as_object_mut().unwrap().remove("subresources");
+    install(cluster, &crd).await;
+}
+
+async fn install(cluster: &Cluster, crd: &Value) {
     let crd = crd.to_string();
     cluster
         .kubectl_stdin(&["apply", "-f", "-"], &crd)
@@ -297,6 +302,293 @@ async fn install_permissive_crd(cluster: &Cluster) {
         )
         .await
         .success();
+}
+
+/// The CRD of kubernetes/sample-controller (`crd-status-subresource.yaml`), which prunes all of our status but the count.
+fn reference_crd() -> Value {
+    let spec = json!({ "type": "object", "properties": {
+        "deploymentName": { "type": "string" },
+        "replicas": { "type": "integer", "minimum": 1, "maximum": 10 },
+    } });
+    let status = json!({ "type": "object", "properties": {
+        "availableReplicas": { "type": "integer" },
+    } });
+    let schema = json!({ "type": "object", "properties": { "spec": spec, "status": status } });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "foos.samplecontroller.k8s.io",
+            "annotations": { "api-approved.kubernetes.io": "unapproved, experimental-only" },
+        },
+        "spec": {
+            "group": "samplecontroller.k8s.io",
+            "names": { "kind": "Foo", "plural": "foos" },
+            "scope": "Namespaced",
+            "versions": [{
+                "name": "v1alpha1",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": schema },
+                "subresources": { "status": {} },
+            }],
+        },
+    })
+}
+
+/// Invariant I6 where the API server stores less than is written: what was pruned is not written again, whether the Foo is well
+/// or has something to complain of. No request, no event and no line of the log for a resync.
+#[tokio::test]
+async fn at_rest_on_the_reference_crd_nothing_is_written() {
+    const FOOS: usize = 20;
+    const RESYNC: Duration = Duration::from_secs(2);
+    let cluster = Cluster::start(Options {
+        audit: true,
+        controllers: false,
+    });
+    install(&cluster, &reference_crd()).await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("reference").await;
+    let names = names("foo", FOOS);
+    create(&client, &namespace, &names).await;
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    let mut nameless = foo("nameless");
+    nameless.spec.deployment_name.clear();
+    foos.create(&PostParams::default(), &nameless)
+        .await
+        .unwrap();
+    let resync = format!("{}s", RESYNC.as_secs());
+    let args = ["--namespace", &namespace, "--resync", &resync];
+    let controller = Controller::start(&cluster, &args);
+    eventually(
+        DEADLINE,
+        "each Foo has its count, and its event",
+        async || {
+            let statuses = requests(&cluster, &namespace);
+            let statuses = statuses.iter().filter(|e| e.subresource == "status");
+            let synced = events(&client, &namespace, "Synced").await.len();
+            let invalid = events(&client, &namespace, "InvalidSpec").await.len();
+            let seen = (statuses.count(), synced, invalid);
+            if seen >= (FOOS + 1, FOOS, 1) {
+                Ok(())
+            } else {
+                Err(seen)
+            }
+        },
+    )
+    .await;
+    let before = requests(&cluster, &namespace).len();
+    let log = controller.log();
+    sleep(2 * RESYNC + RESYNC / 2).await;
+    let after = requests(&cluster, &namespace);
+    println!("{FOOS} Foos from the start on: {:#?}", counts(&after));
+    assert_eq!(after.len(), before, "{:#?}", counts(&after[before..]));
+    assert_eq!(controller.log(), log);
+
+    // What changes is still written.
+    let two = json!({ "spec": { "replicas": 2 } });
+    foos.patch("foo-000", &PatchParams::default(), &Patch::Merge(&two))
+        .await
+        .unwrap();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let available =
+        json!({ "status": { "replicas": 2, "readyReplicas": 2, "availableReplicas": 2 } });
+    eventually(DEADLINE, "the Deployment follows", async || {
+        let found = deployments.get("foo-000").await.unwrap();
+        let replicas = found.spec.unwrap().replicas;
+        if replicas == Some(2) {
+            Ok(())
+        } else {
+            Err(replicas)
+        }
+    })
+    .await;
+    deployments
+        .patch_status(
+            "foo-000",
+            &PatchParams::default(),
+            &Patch::Merge(&available),
+        )
+        .await
+        .unwrap();
+    eventually(DEADLINE, "and the count follows it", async || {
+        let status = foos.get_status("foo-000").await.unwrap().status;
+        match status.and_then(|status| status.available_replicas) {
+            Some(2) => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+}
+
+/// Invariant I6 where the API server stores something else than is asked: once it is known, it is let be, and said once; and what
+/// changes on either side is asked for again.
+#[tokio::test]
+async fn at_rest_under_a_mutating_policy_nothing_is_written() {
+    const FOOS: usize = 20;
+    const RESYNC: Duration = Duration::from_secs(2);
+    let resync = format!("{}s", RESYNC.as_secs());
+    let (cluster, client, namespace, controller) = setup("mutated", &["--resync", &resync]).await;
+    let policy = [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingAdmissionPolicy",
+            "metadata": { "name": namespace },
+            "spec": {
+                "reinvocationPolicy": "Never",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": ["apps"],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE", "UPDATE"],
+                    "resources": ["deployments"],
+                }] },
+                "mutations": [{ "patchType": "JSONPatch", "jsonPatch": { "expression":
+                    r#"[JSONPatch{op: "replace", path: "/spec/template/spec/containers/0/image", value: "mirror/nginx"}]"#
+                } }],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": { "name": namespace },
+            "spec": {
+                "policyName": namespace,
+                "matchResources": { "namespaceSelector": {
+                    "matchLabels": { "kubernetes.io/metadata.name": namespace },
+                } },
+            },
+        }),
+    ];
+    let policy = json!({ "apiVersion": "v1", "kind": "List", "items": policy }).to_string();
+    let apply = cluster.kubectl_stdin(&["apply", "-f", "-"], &policy);
+    apply.await.success();
+    let args = [
+        "create",
+        "deployment",
+        "dry",
+        "--image=i",
+        "--dry-run=server",
+        "-o",
+        "yaml",
+        "-n",
+    ];
+    let is_in_force = async || {
+        let dry = cluster.kubectl(&[&args[..], &[&namespace]].concat()).await;
+        dry.success().contains("mirror/nginx")
+    };
+    eventually(DEADLINE, "the policy is in force", async || {
+        if is_in_force().await { Ok(()) } else { Err(()) }
+    })
+    .await;
+
+    let names = names("foo", FOOS);
+    create(&client, &namespace, &names).await;
+    converged(&client, &namespace, &names).await;
+    let events_of = async |reason: &str, count: usize| {
+        eventually(DEADLINE, reason, async || {
+            let events = events(&client, &namespace, reason).await;
+            if events.len() == count {
+                Ok(())
+            } else {
+                Err(events)
+            }
+        })
+        .await;
+    };
+    events_of("Synced", FOOS).await;
+    events_of("DeploymentOverruled", FOOS).await;
+    let at_rest = async || {
+        let before = requests(cluster, &namespace).len();
+        let log = controller.log();
+        sleep(2 * RESYNC + RESYNC / 2).await;
+        let after = requests(cluster, &namespace);
+        assert_eq!(after.len(), before, "{:#?}", counts(&after[before..]));
+        assert_eq!(controller.log(), log);
+    };
+    at_rest().await;
+    let all = counts(&requests(cluster, &namespace));
+    println!("{FOOS} Foos from the start on: {all:#?}");
+    assert_eq!(
+        all["patch deployments 200"], FOOS,
+        "each was asked for once"
+    );
+
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let scaled = async |replicas: i32, image: &str| {
+        let spec = json!({ "spec": { "replicas": replicas } });
+        foos.patch("foo-000", &PatchParams::default(), &Patch::Merge(&spec))
+            .await
+            .unwrap();
+        eventually(DEADLINE, "the Deployment follows", async || {
+            let spec = deployments.get("foo-000").await.unwrap().spec.unwrap();
+            let pod = spec.template.spec.unwrap();
+            let seen = (spec.replicas, pod.containers[0].image.clone());
+            if seen == (Some(replicas), Some(image.to_owned())) {
+                Ok(())
+            } else {
+                Err(seen)
+            }
+        })
+        .await;
+    };
+    scaled(2, "mirror/nginx").await;
+    cluster
+        .kubectl_stdin(&["delete", "-f", "-"], &policy)
+        .await
+        .success();
+    eventually(DEADLINE, "the policy is gone", async || {
+        if is_in_force().await { Err(()) } else { Ok(()) }
+    })
+    .await;
+    scaled(3, "nginx:latest").await;
+}
+
+/// Rows R4 and R6, invariant I7: a Deployment that outlived its Foo, and that somebody gave to the next Foo of that name. That one is
+/// at its first generation, the Deployment was made from a later one of another Foo's.
+#[tokio::test]
+async fn a_deployment_adopted_by_a_foo_created_again_is_kept_right() {
+    let (_, client, namespace, _controller) = setup("adopted", NO_RETRY).await;
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let name = ["again".to_owned()];
+    create(&client, &namespace, &name).await;
+    for replicas in 2..5 {
+        let spec = json!({ "spec": { "replicas": replicas } });
+        foos.patch("again", &PatchParams::default(), &Patch::Merge(&spec))
+            .await
+            .unwrap();
+    }
+    converged(&client, &namespace, &name).await;
+    foos.delete("again", &DeleteParams::default())
+        .await
+        .unwrap();
+    create(&client, &namespace, &name).await;
+    not_ready(&client, &namespace, "again", "ErrResourceExists").await;
+    let uid = foos.get("again").await.unwrap().uid().unwrap();
+    let adopted =
+        json!([{ "op": "replace", "path": "/metadata/ownerReferences/0/uid", "value": uid }]);
+    let adopted = Patch::Json::<()>(serde_json::from_value(adopted).unwrap());
+    deployments
+        .patch("again", &PatchParams::default(), &adopted)
+        .await
+        .unwrap();
+    eventually(DEADLINE, "the Foo's replicas are its own", async || {
+        let replicas = deployments
+            .get("again")
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .replicas;
+        if replicas == Some(1) {
+            Ok(())
+        } else {
+            Err(replicas)
+        }
+    })
+    .await;
+    converged(&client, &namespace, &name).await;
 }
 
 /// A Foo with all the metadata that the API server takes is a Foo like any other.
@@ -424,6 +716,8 @@ async fn a_terminating_namespace() {
         .kubectl(&["delete", "namespace", &going, "--wait=false"])
         .await
         .success();
+    let warned = || controller.logged(" WARN ") + controller.logged(" ERROR ");
+    let warned_before = warned();
     foos.delete("held", &DeleteParams::default()).await.unwrap();
     let before = requests(cluster, &going).len();
     for name in ["held", "left"] {
@@ -450,11 +744,7 @@ async fn a_terminating_namespace() {
     );
     let tries: Vec<_> = tries.iter().collect();
     assert!(tries.len() <= tries_allowed(&tries));
-    println!(
-        "{} lines of warnings: {:?}",
-        controller.logged("WARN"),
-        controller.log().lines().find(|l| l.contains("WARN"))
-    );
+    assert_eq!(warned(), warned_before, "{}", controller.log());
 }
 
 /// Row R4: a Deployment that is not the Foo's is never written to, and the user is warned once, however often it is tried.

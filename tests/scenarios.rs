@@ -303,6 +303,11 @@ async fn scenario_7_a_bad_foo_is_refused_by_name_and_stops_no_other() {
         let spec = json!({ "deploymentName": good, "replicas": 1 });
         scene.apply(&foo(&good, &spec)).await;
     }
+    // As long, and as many, as may be.
+    let longest = "l".repeat(63);
+    scene
+        .apply(&foo(&longest, &spec(&longest, json!(10))))
+        .await;
     // Without kubectl's strictness the API server prunes what it does not know.
     let unknown = foo(
         "pruned",
@@ -321,7 +326,9 @@ async fn scenario_7_a_bad_foo_is_refused_by_name_and_stops_no_other() {
         "--timeout=60s",
     ];
     let ready = scene.kubectl(&all).await;
-    assert_eq!(ready.lines().count(), bad.len() + 1, "{ready}");
+    assert_eq!(ready.lines().count(), bad.len() + 2, "{ready}");
+    let longest = scene.get(&format!("deployment/{longest}")).await;
+    assert_eq!(longest["status"]["availableReplicas"], 10);
 }
 
 /// Rows A1, A4 and A7.
@@ -412,12 +419,20 @@ async fn a6_a_foo_scales() {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
             "metadata": { "name": "foo-sample" },
-            "spec": { "scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 5 },
+            "spec": { "scaleTargetRef": target, "minReplicas": 4, "maxReplicas": 5 },
         }))
         .await;
-    scene.wait("hpa/foo-sample", "condition=AbleToScale").await;
+    // Which takes no metrics.
+    scene
+        .wait("deployment/foo-sample", "jsonpath={.spec.replicas}=4")
+        .await;
+    assert_eq!(scene.get("foo/foo-sample").await["spec"]["replicas"], 4);
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    scene
+        .wait("hpa/foo-sample", "condition=ScalingActive=False")
+        .await;
     let hpa = scene.get("hpa/foo-sample").await;
-    assert_eq!(hpa["status"]["currentReplicas"], 3);
+    assert_eq!(hpa["status"]["currentReplicas"], 4);
     // Nobody serves metrics here: with a selector that it understands, that is all that it lacks.
     assert_eq!(
         condition(&hpa, "ScalingActive")["reason"],
@@ -496,6 +511,139 @@ async fn r2_an_orphan_stays() {
     assert_eq!(deployment["metadata"].get("ownerReferences"), None);
     scene.kubectl(&["apply", "-f", SAMPLE]).await;
     scene.events("ErrResourceExists").await;
+}
+
+/// Rows A3 and R11: what scaled the old Deployment is not undone by a new name.
+#[tokio::test]
+async fn r11_a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
+    let scene = Scene::new("count").await;
+    scene
+        .apply(&foo("foo-sample", &json!({ "deploymentName": "old" })))
+        .await;
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    scene
+        .kubectl(&["scale", "deployment/old", "--replicas=4"])
+        .await;
+    scene
+        .wait("foo/foo-sample", "jsonpath={.status.availableReplicas}=4")
+        .await;
+    scene.patch_foo(json!({ "deploymentName": "new" })).await;
+    scene.wait("deployment/old", "delete").await;
+    let new = scene.get("deployment/new").await;
+    assert_eq!(new["spec"]["replicas"], 4);
+    assert_eq!(new["metadata"]["generation"], 1, "from its creation on");
+}
+
+/// Row R11: renamed again before the second Deployment was available, both are deleted once the third one is. A copy that
+/// somebody made, with every mention of the name in it replaced, is that person's.
+#[tokio::test]
+async fn r11_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
+    let scene = Scene::with_sample("chain").await;
+    scene
+        .kubectl(&["create", "quota", "one-pod", "--hard=pods=1"])
+        .await;
+    scene
+        .wait("quota/one-pod", "jsonpath={.status.used.pods}=1")
+        .await;
+    scene.patch_foo(json!({ "deploymentName": "second" })).await;
+    scene
+        .wait("deployment/second", "condition=ReplicaFailure")
+        .await;
+    let mut copy = scene.get("deployment/second").await;
+    for server_made in ["uid", "resourceVersion", "generation"] {
+        copy["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove(server_made);
+    }
+    let copy = copy.to_string().replace("second", "second-debug");
+    scene
+        .try_kubectl(&["create", "-f", "-"], &copy)
+        .await
+        .success();
+    scene.patch_foo(json!({ "deploymentName": "third" })).await;
+    scene.wait("deployment/third", "create").await;
+    scene.kubectl(&["delete", "quota", "one-pod"]).await;
+    scene.wait("deployment/foo-sample", "delete").await;
+    scene.wait("deployment/second", "delete").await;
+    scene
+        .wait("foo/foo-sample", "jsonpath={.status.deploymentName}=third")
+        .await;
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    let copy = scene.get("deployment/second-debug").await;
+    assert_eq!(copy["metadata"].get("deletionTimestamp"), None);
+}
+
+/// Row R11: a policy that does not let the old Deployment go does not make the Foo unready, and when it is gone, so is the
+/// old Deployment.
+#[tokio::test]
+async fn r11_a_refused_deletion_is_said_beside_a_foo_that_is_ready() {
+    let scene = Scene::with_sample("kept").await;
+    let name = &scene.namespace;
+    let policy = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": { "name": name },
+            "spec": {
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": ["apps"],
+                    "apiVersions": ["v1"],
+                    "operations": ["DELETE"],
+                    "resources": ["deployments"],
+                }] },
+                "validations": [{ "expression": "false", "message": "nothing goes" }],
+            },
+        },
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": name },
+            "spec": {
+                "policyName": name,
+                "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": {
+                    "matchLabels": { "kubernetes.io/metadata.name": name },
+                } },
+            },
+        },
+    ] });
+    scene.apply(&policy).await;
+    let dry = ["delete", "deployment", "foo-sample", "--dry-run=server"];
+    let refused = async |expected: bool| {
+        eventually(DEADLINE, "the policy is in force, or not", async || {
+            let output = scene.try_kubectl(&dry, "").await;
+            if output.status.success() == expected {
+                Err(output)
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+    };
+    refused(true).await;
+    scene.patch_foo(json!({ "deploymentName": "new" })).await;
+    let warnings = scene.events("DeletionFailed").await;
+    assert_eq!(warnings[0]["type"], "Warning");
+    scene.wait("foo/foo-sample", "condition=Ready").await;
+    let foo = scene.get("foo/foo-sample").await;
+    let progressing = condition(&foo, "Progressing");
+    assert_eq!(progressing["reason"], "DeletionFailed");
+    let message = progressing["message"].as_str().unwrap();
+    assert!(message.contains("nothing goes"), "{message}");
+    assert_eq!(foo["status"]["availableReplicas"], 1);
+
+    scene
+        .try_kubectl(&["delete", "-f", "-"], &policy.to_string())
+        .await
+        .success();
+    refused(false).await;
+    // The backoff is an hour here.
+    scene.patch_foo(json!({ "replicas": 2 })).await;
+    scene.wait("deployment/foo-sample", "delete").await;
+    scene
+        .wait("foo/foo-sample", "jsonpath={.status.deploymentName}=new")
+        .await;
 }
 
 /// Row R11: renamed, the old Deployment serves until the new one is available, which a quota delays here.

@@ -32,6 +32,8 @@ use crate::cluster::AuditEvent;
 
 /// What carries the generation that I7 is about.
 pub const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
+/// The annotation that says whose generation it is: not comparable with another Foo's.
+pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
 
 /// How long after the deadline a write may arrive that was sent before: the machine may be busy.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
@@ -298,7 +300,7 @@ fn i4_i5_owner(log: &[AuditEvent], ours: &[&AuditEvent], lease: &str, report: &m
     }
 }
 
-/// I7: the generation that a Deployment was made from never goes back, whoever writes it.
+/// I7: the generation of one Foo that a Deployment was made from never goes back, whoever writes it.
 fn i7_generation(log: &[AuditEvent], report: &mut Report) {
     let mut writes: Vec<_> = log
         .iter()
@@ -306,14 +308,17 @@ fn i7_generation(log: &[AuditEvent], report: &mut Report) {
         .filter_map(|event| Some((version(&event.response_object)?, event)))
         .collect();
     writes.sort_by_key(|(version, _)| *version);
-    let mut newest: HashMap<&str, i64> = HashMap::new();
+    let mut newest: HashMap<(&str, Option<&str>), i64> = HashMap::new();
     for (_, event) in writes {
         let metadata = &event.response_object["metadata"];
         let generation = metadata["annotations"][GENERATION].as_str();
         let Some(generation) = generation.and_then(|text| text.parse::<i64>().ok()) else {
             continue;
         };
-        let newest = newest.entry(metadata["uid"].as_str().unwrap()).or_default();
+        let made_for = metadata["annotations"][MADE_FOR].as_str();
+        let newest = newest
+            .entry((metadata["uid"].as_str().unwrap(), made_for))
+            .or_default();
         if generation < *newest {
             report.violate(
                 "I7",
