@@ -421,14 +421,8 @@ async fn at_rest_on_the_reference_crd_nothing_is_written() {
     .await;
 }
 
-/// Invariant I6 where the API server stores something else than is asked: once it is known, it is let be, and said once; and what
-/// changes on either side is asked for again.
-#[tokio::test]
-async fn at_rest_under_a_mutating_policy_nothing_is_written() {
-    const FOOS: usize = 20;
-    const RESYNC: Duration = Duration::from_secs(2);
-    let resync = format!("{}s", RESYNC.as_secs());
-    let (cluster, client, namespace, controller) = setup("mutated", &["--resync", &resync]).await;
+/// A policy that puts another image into every Deployment of the namespace.
+fn rewriting_policy(namespace: &str) -> Value {
     let policy = [
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
@@ -459,7 +453,18 @@ async fn at_rest_under_a_mutating_policy_nothing_is_written() {
             },
         }),
     ];
-    let policy = json!({ "apiVersion": "v1", "kind": "List", "items": policy }).to_string();
+    json!({ "apiVersion": "v1", "kind": "List", "items": policy })
+}
+
+/// Invariant I6 where the API server stores something else than is asked: once it is known, it is let be, and said once; and what
+/// changes on either side is asked for again.
+#[tokio::test]
+async fn at_rest_under_a_mutating_policy_nothing_is_written() {
+    const FOOS: usize = 20;
+    const RESYNC: Duration = Duration::from_secs(2);
+    let resync = format!("{}s", RESYNC.as_secs());
+    let (cluster, client, namespace, controller) = setup("mutated", &["--resync", &resync]).await;
+    let policy = rewriting_policy(&namespace).to_string();
     let apply = cluster.kubectl_stdin(&["apply", "-f", "-"], &policy);
     apply.await.success();
     let args = [

@@ -598,7 +598,10 @@ mod tests {
         cache.observe(at("n", "a", 6, "f"), cache.mark(&key));
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
         assert_eq!(cache.get(&key).unwrap().version, 6);
-        assert_eq!(cache.referring(&Key::new("n", "f")), [key.clone()]);
+        assert_eq!(
+            cache.referring(&Key::new("n", "f")),
+            std::slice::from_ref(&key)
+        );
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
 
         // Deleted by somebody, and created again by us, before the watch tells of the deletion.

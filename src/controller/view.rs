@@ -31,8 +31,9 @@ pub const MADE_FOR_ANNOTATION: &str = "samplecontroller.k8s.io/made-for";
 pub fn made_for(foo_uid: &str, deployment: &str) -> String {
     let text = format!("{foo_uid}/{deployment}");
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-    let half = digest.as_ref().iter().take(8);
-    half.map(|byte| format!("{byte:02x}")).collect()
+    let first = digest.as_ref().iter().take(8);
+    let number = first.fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    format!("{number:016x}")
 }
 
 /// A Foo as the cache keeps it.
