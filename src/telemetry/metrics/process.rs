@@ -7,7 +7,10 @@ use super::Metrics;
 
 #[cfg(target_os = "linux")]
 pub(super) fn observe(metrics: &Metrics) {
-    use procfs::process::{LimitValue, Process};
+    use procfs::{
+        Current as _, Meminfo,
+        process::{LimitValue, Process},
+    };
 
     use super::{number, table};
 
@@ -31,8 +34,10 @@ pub(super) fn observe(metrics: &Metrics) {
         Ok(number(process.stat()?.rss * procfs::page_size()))
     });
     metrics.observe(&table::MEMORY_LIMIT, |see| {
-        let limit = memory_limit(Path::new("/sys/fs/cgroup"));
-        see(limit.map_or(f64::INFINITY, number), &[]);
+        let machine = || Some(Meminfo::current().ok()?.mem_total);
+        if let Some(limit) = memory_limit(Path::new("/sys/fs/cgroup")).or_else(machine) {
+            see(number(limit), &[]);
+        }
     });
     look(&table::PROCESS_VIRTUAL, |process| {
         Ok(number(process.stat()?.vsize))

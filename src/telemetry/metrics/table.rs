@@ -121,7 +121,7 @@ metrics! {
         PROCESS_RESIDENT: Gauge "process_resident_memory_bytes" "By" []
             "Resident memory.";
         MEMORY_LIMIT: Gauge "foo_controller_memory_limit_bytes" "By" []
-            "What the container's memory is limited to; infinite without a limit.";
+            "What the container's memory is limited to; without a limit, the machine's memory.";
         PROCESS_VIRTUAL: Gauge "process_virtual_memory_bytes" "By" []
             "Virtual memory.";
         PROCESS_FDS: Gauge "process_open_fds" "" []
