@@ -470,6 +470,9 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
     let service = format!("/api/v1/namespaces/{NAMESPACE}/services/foo-controller-metrics:http");
     let metrics = run(&format!("kubectl get --raw {service}/proxy/metrics")).await;
     assert!(metrics.contains("\n# TYPE "), "{metrics}");
+    // The container's, 384Mi.
+    let limit = "\nfoo_controller_memory_limit_bytes 402653184\n";
+    assert!(metrics.contains(limit), "{metrics}");
     // Idle for a while, renewals and probes aside.
     sleep(Duration::from_secs(5)).await;
     for pod in pods {
