@@ -19,7 +19,7 @@ test: ## every check and every test
 	tests/tools/build.sh manifests
 	cargo test --locked
 
-e2e: ## what deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
+e2e: ## what Nix builds and deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
 	tests/node/e2e.sh $(IMAGE)
 
 lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies

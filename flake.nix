@@ -3,36 +3,101 @@
 
   inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-26.05";
 
-  outputs = { self, nixpkgs }:
+  outputs =
+    { self, nixpkgs }:
     let
       inherit (nixpkgs) lib;
-      inherit ((lib.importTOML ./Cargo.toml).package) name version description license;
+      inherit ((lib.importTOML ./Cargo.toml).package)
+        name
+        version
+        description
+        license
+        ;
 
-      forSystems = f: lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: f nixpkgs.legacyPackages.${system});
+      forSystems =
+        f: lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: f nixpkgs.legacyPackages.${system});
 
       # What the program is made of: an edit of anything else rebuilds nothing.
-      sources = [ ./Cargo.toml ./Cargo.lock ./src ./config/foo-controller.toml ];
-      only = files: lib.fileset.toSource { root = ./.; fileset = lib.fileset.unions files; };
+      crates = lib.optional (builtins.pathExists ./crates) ./crates;
+      sources = [
+        ./Cargo.toml
+        ./Cargo.lock
+        ./src
+        ./config/foo-controller.toml
+      ]
+      ++ crates;
+      manifests = [
+        ./Cargo.toml
+        ./Cargo.lock
+      ]
+      ++ map (lib.fileset.fileFilter (file: file.name == "Cargo.toml")) crates;
+      only =
+        files:
+        lib.fileset.toSource {
+          root = ./.;
+          fileset = lib.fileset.unions files;
+        };
 
-      crate = rustPlatform: args: rustPlatform.buildRustPackage ({
-        pname = name;
-        inherit version;
-        src = only sources;
-        cargoLock.lockFile = ./Cargo.lock;
-      } // args);
+      crate =
+        rustPlatform: args:
+        rustPlatform.buildRustPackage (
+          {
+            pname = name;
+            inherit version;
+            src = only sources;
+            cargoLock.lockFile = ./Cargo.lock;
+            # What is to be tested is a check of its own.
+            doCheck = false;
+          }
+          // args
+        );
 
-      # The commit is written over these zeros once the program is linked: a commit that changes no source rebuilds nothing
-      # either. Hence always 40 characters.
-      noCommit = "0000000000000000000000000000000000000000";
-      commit = self.rev or (if self ? dirtyRev then lib.substring 0 34 self.dirtyRev + "-dirty" else noCommit);
+      # The dependencies alone, compiled for crates in which there is nothing: of sources it takes the manifests.
+      dependenciesOf =
+        pkgs: rustPlatform: args:
+        crate rustPlatform (
+          {
+            pname = "${name}-dependencies";
+            src = pkgs.runCommand "source" { } ''
+              cp -r ${only manifests} $out
+              chmod -R u+w $out
+              for manifest in $(find $out -name Cargo.toml); do
+                mkdir ''${manifest%/*}/src
+                touch ''${manifest%/*}/src/lib.rs
+                echo 'fn main() {}' > ''${manifest%/*}/src/main.rs
+              done
+            '';
+            installPhase = "mv target $out";
+            # It is for cargo, which knows each of its files.
+            dontFixup = true;
+          }
+          // args
+        );
+
+      # Begins a build with them. Cargo goes by the files' times: what was compiled is to be newer than the dependencies'
+      # sources, and older than ours.
+      beginWith = dependencies: ''
+        cp -r ${dependencies} target
+        chmod -R u+w target
+        touch compiled
+        find target -exec touch --no-dereference --reference compiled {} +
+        find . -path ./target -prune -o -type f -exec touch {} +
+      '';
+
+      # Written into the program once it is linked: a commit that changes no source compiles nothing. Always 40 characters.
+      commit =
+        self.rev or (if self ? dirtyRev then lib.substring 0 34 self.dirtyRev + "-dirty" else null);
+      told = "${name} ${version}" + lib.optionalString (commit != null) " (${commit})";
 
       # `static` is the package set that the program is compiled with, `pkgs` the one whose tools run here.
-      programOf = pkgs: static:
+      programOf =
+        pkgs: static:
         let
+          dependencies = dependenciesOf pkgs static.rustPlatform { };
           unstamped = crate static.rustPlatform {
-            env.FOO_CONTROLLER_COMMIT = noCommit;
-            # checks.tests runs them, without the minutes of a release build.
-            doCheck = false;
+            preConfigure = beginWith dependencies;
+            # All symbols: by default only those for debuggers go, and cargo is told to strip none.
+            stripAllList = [ "bin" ];
           };
         in
         pkgs.runCommand "${name}-${version}"
@@ -40,14 +105,22 @@
             nativeBuildInputs = [ pkgs.nukeReferences ];
             # It runs where there is no store.
             allowedReferences = [ ];
-            passthru = { inherit unstamped; };
-            meta = { inherit description; mainProgram = name; };
+            passthru = { inherit dependencies unstamped; };
+            meta = {
+              inherit description;
+              mainProgram = name;
+            };
           }
           ''
             install -D ${unstamped}/bin/${name} $out/bin/${name}
             nuke-refs $out/bin/${name}
-            LC_ALL=C sed -i s/${noCommit}/${commit}/ $out/bin/${name}
+            ${lib.optionalString (commit != null) "bash ${./nix/stamp.sh} $out/bin/${name} ${commit}"}
           '';
+
+      # Whom the program trusts where nothing else is said: Mozilla's authorities. Beside it rather than in it, they are renewed
+      # with nixpkgs, can be seen by who looks into the image, and SSL_CERT_FILE can name others.
+      authoritiesOf =
+        pkgs: pkgs.runCommand "ca-bundle.crt" { } "cp ${pkgs.cacert}/etc/ssl/certs/ca-bundle.crt $out";
 
       imageOf = pkgs: static: {
         inherit name;
@@ -56,30 +129,37 @@
         architecture = static.stdenv.hostPlatform.go.GOARCH;
         config = {
           Entrypoint = [ (lib.getExe (programOf pkgs static)) ];
+          Env = [ "SSL_CERT_FILE=${authoritiesOf pkgs}" ];
           User = "65532:65532";
           Labels = {
             "org.opencontainers.image.title" = name;
             "org.opencontainers.image.description" = description;
             "org.opencontainers.image.licenses" = license;
             "org.opencontainers.image.version" = version;
-            "org.opencontainers.image.revision" = commit;
-          };
+          }
+          // lib.optionalAttrs (commit != null) { "org.opencontainers.image.revision" = commit; };
         };
       };
       # Plain: containerd, and with it kind, unpacks no compressed archive.
-      archiveOf = pkgs: static: pkgs.dockerTools.buildLayeredImage (imageOf pkgs static // { compressor = "none"; });
+      archiveOf =
+        pkgs: static: pkgs.dockerTools.buildLayeredImage (imageOf pkgs static // { compressor = "none"; });
     in
     {
-      packages = forSystems (pkgs: rec {
-        default = programOf pkgs pkgs.pkgsStatic;
-        image = archiveOf pkgs pkgs.pkgsStatic;
-        image-stream = pkgs.dockerTools.streamLayeredImage (imageOf pkgs pkgs.pkgsStatic);
-        crds = pkgs.runCommand "crd.yaml" { } "${lib.getExe default} crd > $out";
-      } // lib.optionalAttrs (pkgs.stdenv.hostPlatform.system == "x86_64-linux") {
-        image-arm64 = archiveOf pkgs pkgs.pkgsCross.aarch64-multiplatform.pkgsStatic;
-      });
+      packages = forSystems (
+        pkgs:
+        rec {
+          default = programOf pkgs pkgs.pkgsStatic;
+          image = archiveOf pkgs pkgs.pkgsStatic;
+          image-stream = pkgs.dockerTools.streamLayeredImage (imageOf pkgs pkgs.pkgsStatic);
+          crds = pkgs.runCommand "crd.yaml" { } "${lib.getExe default} crd > $out";
+        }
+        // lib.optionalAttrs (pkgs.stdenv.hostPlatform.system == "x86_64-linux") {
+          image-arm64 = archiveOf pkgs pkgs.pkgsCross.aarch64-multiplatform.pkgsStatic;
+        }
+      );
 
-      apps = forSystems (pkgs:
+      apps = forSystems (
+        pkgs:
         let
           packages = self.packages.${pkgs.stdenv.hostPlatform.system};
           app = text: runtimeInputs: about: {
@@ -90,59 +170,113 @@
         in
         {
           default = app ''exec ${lib.getExe packages.default} "$@"'' [ ] description;
-          crds = app "exec ${lib.getExe packages.default} crd" [ ] "Print the CustomResourceDefinition of Foo";
-          push = app
-            ''
-              [ $# -ge 1 ] || { echo "usage: nix run .#push -- REGISTRY/NAME:TAG [OPTION OF skopeo copy...]" >&2; exit 2; }
-              exec ${./deploy/push.sh} "$1" ${packages.image} ${packages.image-arm64 or ""} -- "''${@:2}"
-            ''
-            [ pkgs.jq pkgs.skopeo ] "Push the images of all architectures to a registry, as an index of them";
-        });
+          crds =
+            app "exec ${lib.getExe packages.default} crd" [ ]
+              "Print the CustomResourceDefinition of Foo";
+          push =
+            app
+              ''
+                [ $# -ge 1 ] || { echo "usage: nix run .#push -- REGISTRY/NAME:TAG [OPTION OF skopeo copy...]" >&2; exit 2; }
+                exec ${./deploy/push.sh} "$1" ${packages.image} ${packages.image-arm64 or ""} -- "''${@:2}"
+              ''
+              [ pkgs.jq pkgs.skopeo ]
+              "Push the images of all architectures to a registry, as an index of them";
+        }
+      );
 
-      checks = forSystems (pkgs:
+      checks = forSystems (
+        pkgs:
         let
           packages = self.packages.${pkgs.stdenv.hostPlatform.system};
-          cargo = pname: tools: files: command: crate pkgs.rustPlatform {
-            inherit pname;
-            src = only (sources ++ files);
-            nativeBuildInputs = tools;
-            buildPhase = "cargo ${command}";
-            doCheck = false;
-            installPhase = "touch $out";
+          # Compiled once for the tests and for clippy, which have a profile of their own.
+          dependencies = dependenciesOf pkgs pkgs.rustPlatform {
+            buildPhase = ''
+              cargo test --frozen --workspace --lib --no-run
+              cargo check --frozen --workspace --lib --bins --tests
+            '';
+          };
+          cargo =
+            pname: tools: files: args: command:
+            crate pkgs.rustPlatform (
+              {
+                inherit pname;
+                src = only (sources ++ files);
+                nativeBuildInputs = tools;
+                buildPhase = "cargo ${command}";
+                installPhase = "touch $out";
+              }
+              // args
+            );
+          compiled = {
+            preConfigure = beginWith dependencies;
+            passthru = { inherit dependencies; };
           };
           # YAML, too: some tests include it.
-          code = map (lib.fileset.fileFilter (file: file.hasExt "rs" || file.hasExt "yaml")) [ ./benches ./tests ];
+          code = map (lib.fileset.fileFilter (file: file.hasExt "rs" || file.hasExt "yaml")) [
+            ./benches
+            ./tests
+          ];
         in
         {
           inherit (packages) default;
           # The test that reads the README is left to `make test`.
-          tests = cargo "tests" [ ] [ ] "test --frozen --lib -- --skip readme";
-          clippy = cargo "clippy" [ pkgs.clippy ] code "clippy --all-targets --frozen -- -D warnings";
-          fmt = cargo "fmt" [ pkgs.rustfmt ] code "fmt --check";
-          deny = cargo "deny" [ pkgs.cargo-deny ] [ ./deny.toml ] "deny --frozen check bans licenses sources";
+          tests = cargo "tests" [ ] [ ] compiled "test --frozen --workspace --lib -- --skip readme";
+          clippy = cargo "clippy" [
+            pkgs.clippy
+          ] code compiled "clippy --frozen --workspace --all-targets -- -D warnings";
+          fmt = cargo "fmt" [ pkgs.rustfmt ] code { } "fmt --all --check";
+          deny =
+            cargo "deny" [ pkgs.cargo-deny ] [ ./deny.toml ] { }
+              "deny --frozen check bans licenses sources";
           crd = pkgs.runCommand "crd" { } "diff ${./deploy/crd.yaml} ${packages.crds} && touch $out";
-          image = pkgs.runCommand "image" { nativeBuildInputs = [ pkgs.jq ]; } ''
-            program=${lib.getExe packages.default}
-            [ "$($program --version)" = "${name} ${version} (${commit})" ]
+          image =
+            pkgs.runCommand "image"
+              {
+                nativeBuildInputs = [
+                  pkgs.curl
+                  pkgs.jq
+                  pkgs.prometheus.cli
+                ];
+              }
+              ''
+                program=${lib.getExe packages.default} authorities=${authoritiesOf pkgs}
+                [ "$($program --version)" = "${told}" ]
 
-            [ "$(gzip < ${packages.image} | wc -c)" -le 12000000 ]
-            tar xf ${packages.image}
-            jq -e '.[0].RepoTags == ["${name}:${version}"]' manifest.json
-            jq -e --arg program "$program" '
-              .architecture == "${pkgs.stdenv.hostPlatform.go.GOARCH}" and .os == "linux" and (.created | startswith("1970-01-01T00:00:00"))
-              and .config.Entrypoint == [$program] and .config.User == "65532:65532"
-              and .config.Labels["org.opencontainers.image.version"] == "${version}"
-              and .config.Labels["org.opencontainers.image.revision"] == "${commit}"
-            ' "$(jq -r '.[0].Config' manifest.json)"
+                [ "$(gzip < ${packages.image} | wc -c)" -le 12000000 ]
+                tar xf ${packages.image}
+                jq -e '.[0].RepoTags == ["${name}:${version}"]' manifest.json
+                jq -e --arg program "$program" --arg authorities "$authorities" '
+                  .architecture == "${pkgs.stdenv.hostPlatform.go.GOARCH}" and .os == "linux" and (.created | startswith("1970-01-01T00:00:00"))
+                  and .config.Entrypoint == [$program] and .config.User == "65532:65532"
+                  and .config.Env == ["SSL_CERT_FILE=" + $authorities]
+                  and .config.Labels["org.opencontainers.image.version"] == "${version}"
+                  and .config.Labels["org.opencontainers.image.revision"] == ${builtins.toJSON commit}
+                ' "$(jq -r '.[0].Config' manifest.json)"
 
-            # The program is the only file, and names no store path.
-            jq -r '.[0].Layers[]' manifest.json | while read -r layer; do tar tf "$layer"; done | sed 's,^\.*/,,' | grep '[^/]$' > files
-            echo "''${program#/}" | diff - files
-            # (nuke-refs leaves e's, which no store path has.)
-            if grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program; then exit 1; fi
-            touch $out
-          '';
-        });
+                # The program and whom it trusts are the only files, and it names no store path.
+                jq -r '.[0].Layers[]' manifest.json | while read -r layer; do tar tf "$layer"; done | sed 's,^\.*/,,' | grep '[^/]$' | sort > files
+                printf '%s\n' "''${program#/}" "''${authorities#/}" | sort | diff - files
+                # (nuke-refs leaves e's, which no store path has.)
+                if grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program; then exit 1; fi
+
+                [ "$(grep -c 'BEGIN CERTIFICATE' $authorities)" -ge 100 ]
+                # It works where its telemetry goes by https to whom it does not know, and stops when it is asked to. What it serves is
+                # well formed, and its histograms' bounds are those of the program as cargo built it.
+                look() { # program
+                  env -i HOME="$PWD" SSL_CERT_FILE=$authorities "$1" run --master http://127.0.0.1:1 --leader-election=false \
+                    --http-addr 127.0.0.1:8080 --otlp-endpoint https://127.0.0.1:1 2> log &
+                  curl --silent --fail --retry 60 --retry-delay 1 --retry-connrefused http://127.0.0.1:8080/metrics > metrics || { cat log; exit 1; }
+                  kill %% && wait %% || { cat log; exit 1; }
+                  promtool check metrics < metrics
+                  grep -o 'le="[^"]*"' metrics | sort | uniq -c
+                }
+                look ${packages.default.unstamped}/bin/${name} > expected
+                look $program > bounds
+                diff expected bounds
+                cp bounds $out
+              '';
+        }
+      );
 
       devShells = forSystems (pkgs: {
         default = pkgs.mkShell {
@@ -159,7 +293,7 @@
             kubectl
             kustomize
             deadnix
-            nixpkgs-fmt
+            nixfmt
             shellcheck
             skopeo
           ];
@@ -167,10 +301,20 @@
         };
       });
 
-      formatter = forSystems (pkgs: pkgs.writeShellApplication {
-        name = "fmt";
-        runtimeInputs = [ pkgs.nixpkgs-fmt ];
-        text = ''exec nixpkgs-fmt "''${@:-.}"'';
-      });
+      formatter = forSystems (
+        pkgs:
+        pkgs.writeShellApplication {
+          name = "fmt";
+          runtimeInputs = [
+            pkgs.git
+            pkgs.nixfmt
+          ];
+          # Without a name, all of the project's: nixfmt takes no folder.
+          text = ''
+            [ $# -gt 0 ] || mapfile -t -d "" -- files < <(git ls-files -z -- '*.nix')
+            exec nixfmt "''${@:-"''${files[@]}"}"
+          '';
+        }
+      );
     };
 }

@@ -19,6 +19,7 @@ pub mod controller;
 mod dns;
 pub mod election;
 pub mod telemetry;
+pub mod version;
 
 use std::convert::Infallible;
 

@@ -11,8 +11,10 @@ use clap::{ArgMatches, Command};
 use foo_controller::{
     config::{self, Problems},
     telemetry::{self, LogLevel, Telemetry},
+    version,
 };
 use futures::FutureExt as _;
+use rustix::process::{Pid, kill_process};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -53,6 +55,8 @@ enum Failure {
     Configuration(#[from] Problems),
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error("process 1 is not this program: reload is to be run in a container of the controller")]
+    NotTheController,
     #[error("the CustomResourceDefinition cannot be written as YAML: {0}")]
     Crd(#[from] serde_saphyr::ser::Error),
     #[error(transparent)]
@@ -69,6 +73,7 @@ fn run() -> Result<(), Failure> {
             let (_, settings) = config::load(flags, std::env::vars_os())?;
             write!(io::stdout(), "{settings}")?;
         }
+        Some(("reload", _)) => ask_to_reload()?,
         Some((_, flags)) => serve(flags)?,
         None => serve(&flags)?,
     }
@@ -76,7 +81,7 @@ fn run() -> Result<(), Failure> {
 }
 
 /// The crate's version, and the commit where the build says it.
-static VERSION: LazyLock<String> = LazyLock::new(|| match option_env!("FOO_CONTROLLER_COMMIT") {
+static VERSION: LazyLock<String> = LazyLock::new(|| match version::commit() {
     Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),
     None => env!("CARGO_PKG_VERSION").to_owned(),
 });
@@ -97,10 +102,23 @@ fn command() -> Command {
                 .about("Run the controller; what happens, too, where no command is given"),
         )
         .subcommand(Command::new("crd").about("Print the CustomResourceDefinition of Foo"))
+        .subcommand(Command::new("reload").about(
+            "Have the controller of this container take over a changed log.level, as SIGHUP does",
+        ))
         .subcommand(
             Command::new("config")
                 .about("Print the configuration in force as TOML, with the origin of each value"),
         )
+}
+
+/// Sends SIGHUP to the controller of this container, in which there is nothing else that could.
+fn ask_to_reload() -> Result<(), Failure> {
+    let ours = std::env::current_exe()?;
+    if std::fs::read_link("/proc/1/exe").ok() != Some(ours) {
+        return Err(Failure::NotTheController);
+    }
+    kill_process(Pid::INIT, rustix::process::Signal::HUP).map_err(io::Error::from)?;
+    Ok(())
 }
 
 /// What `make generate` writes into deploy/.

@@ -400,6 +400,111 @@ fn version_is_the_crates() {
     );
 }
 
+/// Elsewhere than in a container of its own, process 1 is somebody else, to whom the signal means something else.
+#[test]
+fn reload_signals_nobody_else() {
+    let output = program().arg("reload").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        stderr(&output),
+        "error: process 1 is not this program: reload is to be run in a container of the controller\n"
+    );
+}
+
+/// `nix/stamp.sh`: what it makes of a copy of these bytes, and what it said where it failed.
+fn stamp(program: &[u8], commit: &str) -> Result<Vec<u8>, String> {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("program");
+    std::fs::write(&path, program).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/nix/stamp.sh");
+    let output = Command::new(script).arg(&path).arg(commit).output();
+    let output = output.unwrap();
+    let stamped = std::fs::read(&path).unwrap();
+    if output.status.success() {
+        Ok(stamped)
+    } else {
+        assert!(stamped == program, "a failure changes the program");
+        Err(stderr(&output).to_owned())
+    }
+}
+
+/// The program, and not a copy of it that a test still holds open for writing.
+fn says_its_version(program: &[u8]) -> String {
+    let dir = TempDir::new().unwrap();
+    let (file, path) = (dir.path().join("program"), dir.path().join("it"));
+    std::fs::write(&file, program).unwrap();
+    // A process that another test starts meanwhile inherits what is open for writing: copied by a process, it is not.
+    let install = Command::new("install").args([&file, &path]).status();
+    assert!(install.unwrap().success());
+    let output = Command::new(path).arg("--version").output().unwrap();
+    stdout(&output).to_owned()
+}
+
+/// A commit full of what else stands in a program: no digit of any number in it may change.
+#[test]
+fn a_stamped_program_differs_in_the_commit_alone() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_foo-controller")).unwrap();
+    for commit in [
+        "0123456789abcdef0123456789abcdef01234567",
+        "0000000000000000000000000000000000000000",
+        "0123456789abcdef0123456789abcdef01-dirty",
+    ] {
+        let stamped = stamp(&program, commit).unwrap();
+        assert_eq!(stamped.len(), program.len());
+        let differ = std::iter::zip(&program, &stamped).enumerate();
+        let differ = differ.filter(|(_, (old, new))| old != new);
+        let differ: Vec<usize> = differ.map(|(at, _)| at).collect();
+        let from = differ[0];
+        assert_eq!(differ, (from..from + 40).collect::<Vec<_>>());
+        assert_eq!(&stamped[from..from + 40], commit.as_bytes());
+        assert_eq!(
+            says_its_version(&stamped),
+            format!("foo-controller {} ({commit})\n", env!("CARGO_PKG_VERSION"))
+        );
+        let again = stamp(&stamped, commit).unwrap_err();
+        assert!(
+            again.ends_with(": 0 places for a commit, not one\n"),
+            "{again}"
+        );
+    }
+}
+
+#[test]
+fn stamping_fails_where_the_place_is_not_the_only_one() {
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let blank = "?".repeat(40);
+    let place = format!("foo-controller was built from commit {blank}");
+    let stamped = stamp(format!("a\0{place}\nb").as_bytes(), commit).unwrap();
+    assert_eq!(
+        stamped,
+        format!("a\0{}\nb", place.replace(&blank, commit)).as_bytes()
+    );
+    for (program, commit, why) in [
+        ("", commit, "0 places for a commit, not one"),
+        (&*blank, commit, "0 places for a commit, not one"),
+        (
+            &place[..place.len() - 1],
+            commit,
+            "0 places for a commit, not one",
+        ),
+        (
+            &format!("{place}\0{place}"),
+            commit,
+            "2 places for a commit, not one",
+        ),
+        (&*place, "0123", "\"0123\" has 4 characters, not 40"),
+        (&*place, "", "\"\" has 0 characters, not 40"),
+        (
+            &*place,
+            &"?".repeat(40),
+            "not only the commit's bytes would differ",
+        ),
+    ] {
+        let said = stamp(program.as_bytes(), commit).unwrap_err();
+        assert!(said.trim_end().ends_with(why), "{program:?}: {said}");
+    }
+}
+
 /// `foo-controller config | head -c1`: a reader that leaves early is no failure.
 #[test]
 fn closed_pipe_is_no_failure() {

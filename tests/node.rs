@@ -10,10 +10,14 @@
 )]
 
 mod cluster;
+mod collector;
+mod controller;
 mod foos;
 mod invariants;
+mod prometheus;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     env,
     fs::{self, File},
     io::Write as _,
@@ -23,6 +27,8 @@ use std::{
 };
 
 use cluster::{AuditEvent, eventually};
+use collector::{Collector, Received};
+use controller::Controller;
 use foo_controller::{Config, api::Foo};
 use foos::{DEADLINE, delays, foo, longest};
 use invariants::Election;
@@ -30,7 +36,7 @@ use k8s_openapi::{
     api::{
         apps::v1::Deployment,
         coordination::v1::Lease,
-        core::v1::{Namespace, Pod as PodObject},
+        core::v1::{ConfigMap, Namespace, Pod as PodObject},
     },
     jiff::Timestamp,
 };
@@ -39,6 +45,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
     config::AuthInfo,
 };
+use prometheus::promtool;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -52,6 +59,8 @@ use tokio::{
 const NAMESPACE: &str = "foo-system";
 const NAME: &str = "foo-controller";
 const IMAGE: &str = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
+/// The node's own address, which pods reach (`tests/node/node.sh`).
+const NODE_ADDRESS: &str = "10.231.0.1";
 /// What runs in Foos' pods; `tests/node/e2e.sh` makes it.
 const STAND_IN: &str = "stand-in:e2e";
 /// A promise: from `kubectl apply` to both replicas Ready.
@@ -159,12 +168,17 @@ struct Overlay {
     config: &'static [&'static str],
     /// The image's tag.
     tag: &'static str,
+    /// Over the container of the Deployment's pods, and over the pods themselves.
+    container: Value,
+    pod: Value,
 }
 
 const PLAIN: Overlay = Overlay {
     base: "deploy",
     config: &[],
     tag: env!("CARGO_PKG_VERSION"),
+    container: Value::Null,
+    pod: Value::Null,
 };
 
 impl Overlay {
@@ -187,8 +201,17 @@ impl Overlay {
             root.strip_prefix("/").unwrap().display(),
             self.base
         );
+        let mut pod = json!({"containers": [{"name": NAME}]});
+        merge(&mut pod, &self.pod);
+        merge(&mut pod["containers"][0], &self.container);
+        let patch = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "spec": {"template": {"spec": pod}},
+        });
         let kustomization = json!({
             "resources": [base],
+            "patches": [{"patch": patch.to_string()}],
             "images": [{"name": NAME, "newTag": self.tag}],
             "configMapGenerator": [{
                 "name": "foo-controller-config",
@@ -225,6 +248,13 @@ impl Overlay {
         let installation = Installation { client };
         installation.leader(None).await;
         installation
+    }
+}
+
+/// Adds these members to an object.
+fn merge(object: &mut Value, more: &Value) {
+    for (key, value) in more.as_object().into_iter().flatten() {
+        object[key] = value.clone();
     }
 }
 
@@ -488,6 +518,164 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
         );
         assert!(resident <= IDLE, "{role}: {resident}");
     }
+    assert_invariants();
+}
+
+/// The configuration of the image under test.
+async fn image() -> Value {
+    let archive = node().join("images/under-test.tar");
+    let read = async |file: &str| {
+        let json = run(&format!("tar xOf {} {file}", archive.display())).await;
+        serde_json::from_str::<Value>(&json).unwrap()
+    };
+    let manifest = read("manifest.json").await;
+    read(manifest[0]["Config"].as_str().unwrap()).await["config"].take()
+}
+
+/// The bounds of each histogram's buckets, as they stand in a scrape.
+fn bounds(metrics: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut bounds = BTreeMap::<_, BTreeSet<_>>::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, rest)) = line.split_once('{')
+            && let Some((_, rest)) = rest.split_once("le=\"")
+        {
+            let (bound, _) = rest.split_once('"').unwrap();
+            bounds.entry(name).or_default().insert(bound);
+        }
+    }
+    bounds
+}
+
+/// What runs is the commit that the image names, and serves the metrics that cargo's build of the same source serves.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_image_is_what_cargo_builds() {
+    let installation = PLAIN.install().await;
+    let built = Controller::spawn(|command| {
+        command.args(["--master", "http://127.0.0.1:1"]);
+    });
+    let metrics = format!("curl -sSf http://{}/metrics", built.http_addr().await);
+    let metrics = run(&metrics).await;
+    let expected = bounds(&metrics);
+    assert!(expected.len() >= 3, "{expected:?}");
+
+    let labels = &image().await["Labels"];
+    let commit = labels["org.opencontainers.image.revision"].as_str();
+    let version = match commit {
+        Some(commit) => format!("{NAME} {} ({commit})\n", env!("CARGO_PKG_VERSION")),
+        None => format!("{NAME} {}\n", env!("CARGO_PKG_VERSION")),
+    };
+    tell("the image", version.trim());
+    for pod in installation.pods().await {
+        let exec = format!("kubectl exec -n {NAMESPACE} {} --", pod.name);
+        assert_eq!(run(&format!("{exec} /proc/1/exe --version")).await, version);
+        let path = format!(
+            "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics",
+            pod.name
+        );
+        let metrics = run(&format!("kubectl get --raw {path}")).await;
+        let said = promtool(&["check", "metrics"], &metrics).await;
+        assert_eq!(said.as_deref(), Ok(""));
+        assert_eq!(bounds(&metrics), expected);
+    }
+    for (name, bounds) in expected {
+        tell(&format!("bounds of {name}"), &format!("{bounds:?}"));
+    }
+    assert_invariants();
+}
+
+/// The image alone knows whom to trust on the internet, and so not this collector, of which it tells and works on. With one
+/// more authority, where the image's trust has room for it, all three signals arrive.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn telemetry_goes_over_tls_by_the_images_own_trust() {
+    let collector = Collector::start_tls_at(NODE_ADDRESS).await;
+    let endpoint = json!({
+        "name": "FOO_CONTROLLER__TELEMETRY__ENDPOINT", "value": collector.endpoint(),
+    });
+    let strange = Overlay {
+        container: json!({"env": [endpoint]}),
+        ..PLAIN
+    };
+    let installation = strange.install().await;
+    for pod in installation.pods().await {
+        assert_eq!((pod.ready, pod.restarts), (true, 0));
+        pod.logs("UnknownIssuer").await;
+    }
+    let received = collector.received();
+    assert_eq!((received.spans.len(), received.logs.len()), (0, 0));
+
+    let ca = collector.ca();
+    run(&format!(
+        "kubectl create configmap authority -n {NAMESPACE} --from-file={}",
+        ca.display()
+    ))
+    .await;
+    let folder = "/etc/authorities";
+    let known = Overlay {
+        container: json!({
+            "env": [endpoint, {"name": "SSL_CERT_DIR", "value": folder}],
+            "volumeMounts": [{"name": "authority", "mountPath": folder}],
+        }),
+        pod: json!({"volumes": [{"name": "authority", "configMap": {"name": "authority"}}]}),
+        ..PLAIN
+    };
+    known.install().await;
+    let all = |received: &Received| {
+        let arrived = !received.spans.is_empty() && !received.logs.is_empty();
+        (arrived && !received.metrics.is_empty()).then_some(())
+    };
+    collector.wait_for("traces, logs and metrics", all).await;
+    tell("OTLP over TLS by the image's own trust", "all signals");
+    PLAIN.install().await;
+    run(&format!(
+        "kubectl delete configmap authority -n {NAMESPACE}"
+    ))
+    .await;
+    assert_invariants();
+}
+
+/// README, "Telemetry": no restart for a changed level. The program itself sends the signal: there is nothing else in its image.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn a_running_pod_takes_over_a_changed_log_level() {
+    let installation = PLAIN.install().await;
+    let pod = installation.leader(None).await;
+    let (name, process) = (&pod.name, pod.process().as_raw_nonzero());
+    let map = run(&format!(
+        "kubectl get pod -n {NAMESPACE} {name} -o=jsonpath={{.spec.volumes[?(@.name==\"config\")].configMap.name}}"
+    ))
+    .await;
+    let maps: Api<ConfigMap> = Api::namespaced(installation.client.clone(), NAMESPACE);
+    let mut data = maps.get(&map).await.unwrap().data.unwrap();
+    let config = data.get_mut("foo-controller.toml").unwrap();
+    *config = config.replace("level = \"info\"", "level = \"debug\"");
+    let patch = Patch::Merge(json!({"data": data}));
+    let patched = maps.patch(&map, &PatchParams::default(), &patch).await;
+    patched.unwrap();
+    // The kubelet lays it where it is mounted when it next looks at the pod: once a minute, or when the pod changes.
+    let mounted = format!("/proc/{process}/root/etc/foo-controller/foo-controller.toml");
+    let mut changes = 0;
+    eventually(DEADLINE, "the pod has the new file", async || {
+        changes += 1;
+        let note = format!("kubectl annotate pod -n {NAMESPACE} {name} --overwrite n={changes}");
+        run(&note).await;
+        let mounted = fs::read_to_string(&mounted).unwrap();
+        mounted
+            .contains("level = \"debug\"")
+            .then_some(())
+            .ok_or(())
+    })
+    .await;
+    run(&format!(
+        "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe reload"
+    ))
+    .await;
+    let said = pod.logs("log.level as configured now").await;
+    assert!(said.contains("debug"), "{said}");
+    let pods = installation.pods().await;
+    assert!(pods.iter().all(|pod| pod.restarts == 0), "{pods:?}");
+    PLAIN.install().await;
     assert_invariants();
 }
 

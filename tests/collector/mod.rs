@@ -39,6 +39,9 @@ pub use trace::Trace;
 /// How long the collector may take to start or end, and telemetry to arrive.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Where one listens unless it is told otherwise.
+const LOOPBACK: &str = "127.0.0.1";
+
 /// Who has to have a certificate.
 #[derive(Clone, Copy, PartialEq)]
 enum Tls {
@@ -51,6 +54,7 @@ enum Tls {
 pub struct Collector {
     program: PathBuf,
     folder: TempDir,
+    host: &'static str,
     tls: Tls,
     /// Configuration over the usual.
     more: Option<PathBuf>,
@@ -64,32 +68,38 @@ pub struct Collector {
 impl Collector {
     /// Starts one on a free loopback port, and waits until it takes OTLP there (a minute where it is to be built).
     pub async fn start() -> Self {
-        Self::new(Tls::Nobody, None).await
+        Self::new(LOOPBACK, Tls::Nobody, None).await
     }
 
     /// The same, with this configuration over the usual.
     pub async fn start_with(config: &Path) -> Self {
-        Self::new(Tls::Nobody, Some(config.to_owned())).await
+        Self::new(LOOPBACK, Tls::Nobody, Some(config.to_owned())).await
     }
 
     /// Starts one that takes nothing but TLS, with a certificate of [`Self::ca`] for `localhost` and `127.0.0.1`.
     pub async fn start_tls() -> Self {
-        Self::new(Tls::Server, None).await
+        Self::start_tls_at(LOOPBACK).await
+    }
+
+    /// The same, at another address of this machine's, for which its certificate is good, too.
+    pub async fn start_tls_at(host: &'static str) -> Self {
+        Self::new(host, Tls::Server, None).await
     }
 
     /// The same, but it talks to nobody without a certificate of [`Self::ca`], such as [`Self::client`]'s.
     pub async fn start_mutual_tls() -> Self {
-        Self::new(Tls::Both, None).await
+        Self::new(LOOPBACK, Tls::Both, None).await
     }
 
-    async fn new(tls: Tls, more: Option<PathBuf>) -> Self {
+    async fn new(host: &'static str, tls: Tls, more: Option<PathBuf>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         if tls != Tls::Nobody {
-            write_certificates(folder.path());
+            write_certificates(folder.path(), host);
         }
         let mut collector = Self {
             program: program(),
             folder,
+            host,
             tls,
             more,
             port: 0,
@@ -108,7 +118,7 @@ impl Collector {
         self.child = Some(self.command().spawn().unwrap());
         self.port = eventually(DEADLINE, "the collector listens", async || {
             let log = self.log();
-            let address = log.split_once("\"endpoint\": \"127.0.0.1:");
+            let address = log.split_once(&format!("\"endpoint\": \"{}:", self.host));
             let ready = log.contains("Everything is ready");
             match address.and_then(|(_, rest)| rest.split_once('"')) {
                 Some((port, _)) if ready => Ok(port.parse().unwrap()),
@@ -125,6 +135,7 @@ impl Collector {
         command
             .arg("--config")
             .arg(here.join("collector.yaml"))
+            .env("COLLECTOR_HOST", self.host)
             .env("COLLECTOR_PORT", self.port.to_string())
             .env("COLLECTOR_FOLDER", &run)
             .stdin(Stdio::null())
@@ -149,14 +160,14 @@ impl Collector {
         command
     }
 
-    /// Its address, `http://127.0.0.1:PORT`, or `https` if it was started so.
+    /// Its address, `http://HOST:PORT`, or `https` if it was started so.
     pub fn endpoint(&self) -> String {
         let scheme = if self.tls == Tls::Nobody {
             "http"
         } else {
             "https"
         };
-        format!("{scheme}://127.0.0.1:{}", self.port)
+        format!("{scheme}://{}:{}", self.host, self.port)
     }
 
     /// The file of the authority that signed its certificate, in PEM.
@@ -258,7 +269,7 @@ fn program() -> PathBuf {
 }
 
 /// Writes an authority's certificate, `ca.crt`, and two that it signed, `server.crt` and `client.crt` with their keys.
-fn write_certificates(folder: &Path) {
+fn write_certificates(folder: &Path, host: &str) {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -268,7 +279,7 @@ fn write_certificates(folder: &Path) {
 
     for who in ["server", "client"] {
         let key = KeyPair::generate().unwrap();
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let names = ["localhost", LOOPBACK, host].map(str::to_owned);
         let params = CertificateParams::new(names).unwrap();
         let certificate = params.signed_by(&key, &issuer).unwrap();
         let file = |extension| folder.join(who).with_extension(extension);

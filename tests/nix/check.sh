@@ -7,35 +7,58 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=/dev/null
 . tests/nix/setup.sh
 
-tool nixpkgs-fmt 1.3.0
+# nixfmt in Rust, which formats as nixfmt does, to the letter.
+tool nixfmt_rs 0.5.3
 tool deadnix 1.3.1
-git ls-files -z '*.nix' | xargs -0 "$cache/nixpkgs-fmt-1.3.0/bin/nixpkgs-fmt" --check
+git ls-files -z '*.nix' | xargs -0 "$cache/nixfmt_rs-0.5.3/bin/nixfmt" --check
 git ls-files -z '*.nix' | xargs -0 "$cache/deadnix-1.3.1/bin/deadnix" --fail
 
 nix flake check --all-systems --no-build "${flake_options[@]}"
 
 # Edits are tried on a copy, which has no commit.
+system=$(nix eval --raw --impure --expr builtins.currentSystem)
 copy=$work/copy
 mkdir "$copy"
 git ls-files -z | xargs -0 cp --parents --target-directory "$copy"
 derivations() {
   nix eval --json "${flake_options[@]}" "path:$copy#checks" --apply 'builtins.mapAttrs (_: builtins.mapAttrs (_: check: check.drvPath))'
 }
-unstamped() { nix eval --raw "${flake_options[@]}" "$1#default.unstamped.drvPath"; }
-[ "$(unstamped .)" = "$(unstamped "path:$copy")" ] || { say "a commit rebuilds the program"; exit 1; }
+derivation() { nix eval --raw "${flake_options[@]}" "$1#$2.drvPath"; }
+unstamped=$(derivation . default.unstamped)
+[ "$unstamped" = "$(derivation "path:$copy" default.unstamped)" ] || { say "a commit rebuilds the program"; exit 1; }
 before=$(derivations)
 echo >> "$copy/README.md"
 [ "$(derivations)" = "$before" ] || { say "an edit of README.md rebuilds something"; exit 1; }
+dependencies() {
+  derivation "path:$copy" default.dependencies
+  derivation "path:$copy" "checks.$system.tests.dependencies"
+  derivation "path:$copy" "checks.$system.clippy.dependencies"
+}
+compiled=$(dependencies)
+[ "$(sort -u <<<"$compiled" | wc -l)" = 2 ] || { say "the dependencies are compiled more often than once for what ships and once for checks"; exit 1; }
 echo >> "$copy/src/main.rs"
 [ "$(derivations)" != "$before" ] || { say "an edit of src/main.rs rebuilds nothing"; exit 1; }
+[ "$(dependencies)" = "$compiled" ] || { say "an edit of src/main.rs compiles the dependencies again"; exit 1; }
+echo >> "$copy/Cargo.lock"
+[ "$(dependencies)" != "$compiled" ] || { say "an edit of Cargo.lock compiles no dependency again"; exit 1; }
 
 nix flake check --print-build-logs "${flake_options[@]}"
 tests/nix/image.sh
+echo "the bounds of the histograms of the image's /metrics, which promtool finds no fault with:"
+nix store cat "$(nix build --no-link --print-out-paths "${flake_options[@]}" ".#checks.$system.image")"
+
+# Of this build, and so of any after an edit of src: these crates are compiled, and no other.
+ours=$(cargo metadata --format-version 1 --no-deps --locked --offline | jq -r '.packages[].name' | sort)
+for derivation in "$unstamped" "$(derivation . "checks.$system.tests")" "$(derivation . "checks.$system.clippy")"; do
+  crates=$(nix log "$derivation" | sed -nE 's/^ *(Compiling|Checking) (\S+) v.*/\2/p' | sort)
+  [ "$crates" = "$ours" ] || { say "$derivation compiled $crates, not only $ours"; exit 1; }
+  echo "compiled with the dependencies at hand: ${derivation#*-}: $crates"
+done
 
 # `default` is the program of `default.unstamped` with the commit written into it. What has been seen once is not built again.
 mkdir -p "$state/identical"
 for output in default.unstamped default image; do
-  derivation=$(nix eval --raw "${flake_options[@]}" ".#$output.drvPath")
+  derivation=$(derivation . "$output")
   seen=$state/identical/$(basename "$derivation")
   [ -e "$seen" ] || nix build --no-link --rebuild "${flake_options[@]}" ".#$output"
   touch "$seen"

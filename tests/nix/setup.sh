@@ -43,9 +43,11 @@ unpack() {
 # What stand-in/ needs besides itself.
 furnish() {
   tool cargo-deny 0.20.2
+  tool cargo-auditable 0.7.7
   (cd "$root" && cargo fetch --quiet --locked)
   cp -r "$here/stand-in" "$work"
-  cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$work/stand-in"
+  cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$cache/cargo-auditable-0.7.7/bin/cargo-auditable" "$work/stand-in"
+  cat /usr/share/ca-certificates/mozilla/*.crt > "$work/stand-in/ca-bundle.crt"
   (cd "$root" && rustc -vV && cc --version) > "$work/stand-in/compilers"
   mkdir "$work/stand-in/crates"
   local crate found

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # e2e.sh [IMAGE]: the tests of tests/node.rs, on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive;
-# without one, the static release binary is packed, alone, as Nix does. Takes root and the packages that .ci/run names.
+# without one, Nix builds it. Takes root and the packages that .ci/run names.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -22,22 +22,20 @@ pack() { # program, image, user
   tar --create --directory "$work" manifest.json config.json layer.tar
 }
 
-version=$(sed -nE 's/^version = "(.*)"/\1/p;T;q' Cargo.toml)
-if [ -n "${1:-}" ]; then
-  gzip --decompress --force --stdout "$1" >"$NODE/images/under-test.tar" # or a copy of what is not compressed
-else
-  target=$(rustc -vV | sed -n 's/^host: //p')
-  RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --bin foo-controller --target "$target"
-  binary=${CARGO_TARGET_DIR:-target}/$target/release/foo-controller
-  pack "$binary" "foo-controller:$version" 65532:65532 >"$NODE/images/under-test.tar"
+image=${1:-}
+if [ -z "$image" ]; then
+  tests/nix/image.sh
+  image=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/image.tar
 fi
+gzip --decompress --force --stdout "$image" >"$NODE/images/under-test.tar" # or a copy of what is not compressed
 gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
 pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 
 cargo test --locked --test node --no-run
 status=0
 tests/node/node.sh cargo test --locked --offline --test node -- --ignored --nocapture --test-threads 1 || status=$?
-echo "image: ${1:-the release binary, packed}, sha256 $(sha256sum <"$NODE/images/under-test.tar" | cut -d' ' -f1)"
-echo "on: $(kube-apiserver --version), $(containerd --version | cut -d' ' -f1,3), $(runc --version | head -n 1), Linux $(uname -r), $(nproc) CPUs"
+config=$(tar xOf "$NODE/images/under-test.tar" manifest.json | jq -r '.[0].Config')
+echo "image: $image, id sha256:${config%.json}"
+echo "on: $(kube-apiserver --version), $(containerd --version | cut -d' ' -f1,3), $(runc --version | head -n 1), cgroup v$([ -f /sys/fs/cgroup/cgroup.controllers ] && echo 2 || echo 1), Linux $(uname -r), $(nproc) CPUs"
 sort "$NODE/results" 2>/dev/null || true
 exit $status

@@ -4,7 +4,7 @@
 # COMMAND ends, the kernel ends everything else in them; nothing reaches the network of the host, and nothing stays on it.
 #
 # COMMAND finds kubectl and ctr on PATH, the cluster by KUBECONFIG, and under $NODE the images to import (NODE/images/*.tar,
-# docker or OCI archives, are there from the start), logs, audit.log, and kubelet.pid. Takes root and cgroup v1, the Debian
+# docker or OCI archives, are there from the start), logs, audit.log, and kubelet.pid. Takes root, cgroup v1 or v2, the Debian
 # packages that .ci/run installs, and $PROGRAMS, the folders of the control plane's and the node's programs, on PATH.
 #
 # What this node is not: it enforces no NetworkPolicy, has no DNS, and pulls no image.
@@ -19,19 +19,36 @@ die() { echo "node: $*" >&2; exit 1; }
 
 # ------------------------------------------------------------------------------------------------------------ on the host
 
-# Our cgroup in each hierarchy that we are in.
+# Whether there is one hierarchy of cgroups (v2), as Debian has it since 11, rather than one for each controller (v1).
+unified() { [ -f /sys/fs/cgroup/cgroup.controllers ]; }
+
+# Our cgroup in each hierarchy.
 cgroups() {
   local controllers path
+  if unified; then
+    # At the top, because no cgroup that processes are in, as in a session's, can hand controllers down.
+    echo /sys/fs/cgroup/foo-controller-node-$$
+    return
+  fi
   while IFS=: read -r _ controllers path; do
-    [ -n "$controllers" ] || continue # cgroup v2
+    [ -n "$controllers" ] || continue # cgroup v2, beside v1 and without controllers
     path=/sys/fs/cgroup/${controllers#name=}${path%/}
     [ ! -d "$path" ] || echo "$path/foo-controller-node-$$"
   done </proc/self/cgroup
 }
 
+# Hands all controllers that a cgroup (v2) has down to those in it.
+hand_down() { # cgroup
+  local controller missing=
+  for controller in $(cat "$1/cgroup.controllers"); do
+    echo "+$controller" 2>/dev/null >"$1/cgroup.subtree_control" || missing+=" $controller"
+  done
+  [[ " $missing " != *" cpu "* && " $missing " != *" memory "* ]]
+}
+
 host() {
   [ "$(id -u)" = 0 ] || die "takes root, for its namespaces"
-  [ -d /sys/fs/cgroup/memory ] || die "takes cgroup v1, which this machine does not have mounted in /sys/fs/cgroup"
+  unified || [ -d /sys/fs/cgroup/memory ] || die "takes cgroups, v1 or v2, mounted in /sys/fs/cgroup"
   local program
   for program in etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy \
     containerd ctr runc nft iptables conntrack ip unshare setpriv openssl curl; do
@@ -43,6 +60,15 @@ host() {
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
+  if unified && ! hand_down /sys/fs/cgroup; then
+    # In a container, whose processes are at what is the top to us: they make room, as they do for docker in docker.
+    mkdir -p /sys/fs/cgroup/init
+    local process
+    for process in $(cat /sys/fs/cgroup/cgroup.procs); do
+      echo "$process" 2>/dev/null >/sys/fs/cgroup/init/cgroup.procs || true # gone meanwhile
+    done
+    hand_down /sys/fs/cgroup || die "cannot hand down the controllers of /sys/fs/cgroup"
+  fi
   mkdir "${ours[@]}"
   local group file left
   for group in "${ours[@]}"; do
@@ -56,14 +82,24 @@ host() {
   # Whatever becomes of this script, the node's first process goes with it, and with that one all the others.
   (
     for group in "${ours[@]}"; do echo "$BASHPID" >"$group/cgroup.procs"; done
-    exec setpriv --pdeathsig KILL -- unshare --net --mount --pid --uts --ipc --cgroup --fork --kill-child \
-      --propagation private -- "$0" --inside "$@"
+    exec setpriv --pdeathsig KILL -- unshare --cgroup -- "$0" --leaf "${ours[0]}" "$@"
   ) &
   box=$!
   local status=0
   wait $box || status=$?
   box=
   exit $status
+}
+
+# Our cgroups are the tops of what we see by now.
+leaf() { # our first cgroup, command
+  local group=$1
+  shift
+  if unified; then # and what has others below it may have no process in it
+    mkdir "$group/node"
+    echo $$ >"$group/node/cgroup.procs"
+  fi
+  exec unshare --net --mount --pid --uts --ipc --fork --kill-child --propagation private -- "$0" --inside "$@"
 }
 
 clean_up() {
@@ -167,20 +203,26 @@ E
 }
 
 mounts() {
-  local ours controller setting
+  local ours version=1 controller setting
+  if unified; then version=2; fi
   ours=$(cat /proc/self/cgroup) # before the new /proc, which knows us under another process id
   mount --make-rshared /
   mount -t proc proc /proc
   mount -t sysfs sysfs /sys # the new network's
-  mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
-  for controller in cpu cpuacct cpuset memory devices freezer blkio pids; do
-    grep -qE "^[0-9]+:([a-z_,]*,)?$controller(,[a-z_,]*)?:" <<<"$ours" || continue
-    mkdir "/sys/fs/cgroup/$controller"
-    mount -t cgroup -o "$controller" cgroup "/sys/fs/cgroup/$controller"
-  done
-  if grep -q ':name=systemd:' <<<"$ours"; then # the kubelet wants every hierarchy that it is in
-    mkdir /sys/fs/cgroup/systemd
-    mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+  if [ $version = 2 ]; then
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+    hand_down /sys/fs/cgroup
+  else
+    mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
+    for controller in cpu cpuacct cpuset memory devices freezer blkio pids; do
+      grep -qE "^[0-9]+:([a-z_,]*,)?$controller(,[a-z_,]*)?:" <<<"$ours" || continue
+      mkdir "/sys/fs/cgroup/$controller"
+      mount -t cgroup -o "$controller" cgroup "/sys/fs/cgroup/$controller"
+    done
+    if grep -q ':name=systemd:' <<<"$ours"; then # the kubelet wants every hierarchy that it is in
+      mkdir /sys/fs/cgroup/systemd
+      mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
+    fi
   fi
   # Where the kubelet, containerd and the network plugins keep what they do not let us move.
   local folder
@@ -270,9 +312,8 @@ inside() {
   "$@"
 }
 
-if [ "${1:-}" = --inside ]; then
-  shift
-  inside "$@"
-else
-  host "$@"
-fi
+case ${1:-} in
+  --leaf) shift && leaf "$@" ;;
+  --inside) shift && inside "$@" ;;
+  *) host "$@" ;;
+esac
