@@ -60,6 +60,11 @@ pub enum Error {
         first_line(.0)
     )]
     NoCluster(KubeconfigError),
+    /// What a proxy forwards after the end of a term, it forwards for a replica that leads no more.
+    #[error(
+        "the kubeconfig names the proxy {0} (proxy-url): the API server is to be reached without one"
+    )]
+    Proxy(http::Uri),
     /// The service account of this pod cannot be read.
     #[error("in-cluster configuration: {0}")]
     InCluster(#[from] kube::config::InClusterError),
@@ -85,10 +90,7 @@ pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
         (None, _) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
             KubeConfig::incluster()?
         }
-        (None, master) => match (
-            KubeConfig::from_kubeconfig(&KubeConfigOptions::default()).await,
-            master,
-        ) {
+        (None, master) => match (from_default_file().await, master) {
             (Ok(kube), _) => kube,
             // As client-go: an address alone will do, for a server that asks for no credentials.
             (Err(KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath), Some(master)) => {
@@ -105,6 +107,9 @@ pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
             },
         },
     };
+    if let Some(proxy) = kube.proxy_url.take().filter(|url| url != NO_PROXY) {
+        return Err(Error::Proxy(proxy));
+    }
     if let Some(master) = &config.master {
         kube.cluster_url = master.clone();
     }
@@ -126,10 +131,31 @@ async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
         from: path.display().to_string(),
         error,
     };
-    let file = Kubeconfig::read_from(path).map_err(named)?;
-    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    from_kubeconfig(Kubeconfig::read_from(path).map_err(named)?)
         .await
         .map_err(named)
+}
+
+/// `$KUBECONFIG`, else `~/.kube/config`.
+async fn from_default_file() -> Result<KubeConfig, KubeconfigError> {
+    from_kubeconfig(Kubeconfig::read()?).await
+}
+
+/// Stands for no proxy where kube would look for one.
+const NO_PROXY: &str = "http://no-proxy.invalid/";
+
+/// Where a cluster names no proxy, kube goes by `HTTPS_PROXY`, for every address and without a look at `NO_PROXY`. Here no
+/// variable makes a proxy: the deadline of a write that one holds back is nobody's.
+async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigError> {
+    for cluster in file
+        .clusters
+        .iter_mut()
+        .flat_map(|named| &mut named.cluster)
+    {
+        let proxy = cluster.proxy_url.take().filter(|url| !url.is_empty());
+        cluster.proxy_url = proxy.or_else(|| Some(NO_PROXY.to_owned()));
+    }
+    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
 }
 
 /// The client of the work: it reads at any time, and writes only under a live term.
@@ -156,12 +182,8 @@ pub(crate) type Stack = BoxService<Request<Body>, Response<Box<DynBody>>, BoxErr
 /// wait for the first to be acknowledged.
 ///
 /// # Errors
-/// Where certificates or keys cannot be used, or a proxy is asked for.
+/// Where certificates or keys cannot be used.
 pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
-    if kube.proxy_url.is_some() {
-        // kube says that this build knows no proxies.
-        return ClientBuilder::try_from(kube.clone());
-    }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

@@ -10,6 +10,7 @@ mod controller;
 
 use std::{
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -82,6 +83,69 @@ async fn get(addr: std::net::SocketAddr, path: &str) -> u16 {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// No variable makes a proxy of the way to the API server, however it is written and whatever is excepted from it: everywhere in
+/// the environment it is the same broken or silent one. What a kubeconfig names, is refused.
+#[tokio::test]
+async fn proxies_of_the_environment_are_not_used() {
+    let namespace = namespace("proxy").await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent_url = format!("http://{}", silent.local_addr().unwrap());
+    let names = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"];
+    let all = names.map(|name| [name.to_owned(), name.to_lowercase()]);
+    let all = all.as_flattened();
+    let start = |with: &dyn Fn(&mut Command)| {
+        Controller::spawn(|command| {
+            let kubeconfig = shared().kubeconfig();
+            command
+                .args(["--namespace", &namespace])
+                .env("KUBECONFIG", kubeconfig);
+            with(command);
+        })
+    };
+    let set = |command: &mut Command, proxy: &str| {
+        command.envs(all.iter().map(|name| (name, proxy)));
+    };
+    let controllers = [
+        start(&|command| set(command, &silent_url)),
+        start(&|command| {
+            set(command, &silent_url);
+            command
+                .arg("--kubeconfig")
+                .arg(shared().kubeconfig())
+                .env("NO_PROXY", "*");
+        }),
+        start(&|command| {
+            set(command, &silent_url);
+            command
+                .env("NO_PROXY", "example.com")
+                .env("no_proxy", "127.0.0.1");
+        }),
+        start(&|command| set(command, "not a proxy")),
+    ];
+    for controller in &controllers {
+        controller.wait_for_log("working").await;
+    }
+    let connected = tokio::time::timeout(Duration::ZERO, silent.accept()).await;
+    assert!(connected.is_err(), "the proxy was asked");
+
+    let dir = tempfile::tempdir().unwrap();
+    let named = dir.path().join("named");
+    kubeconfig(shared(), &named, |config| {
+        config["clusters"][0]["cluster"]["proxy-url"] = silent_url.clone().into();
+    });
+    let mut refused = Controller::spawn(|command| {
+        command.env("KUBECONFIG", &named);
+    });
+    assert_eq!(refused.exit_code().await, 2);
+    let last = refused.log().lines().last().unwrap_or_default().to_owned();
+    assert_eq!(
+        last,
+        format!(
+            "error: the kubeconfig names the proxy {silent_url}/ (proxy-url): the API server is to be reached without one"
+        )
+    );
 }
 
 /// Row P1: each way to name the cluster, and what goes over what.

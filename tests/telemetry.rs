@@ -340,12 +340,16 @@ async fn an_election_is_traced() {
     assert_eq!(lone.count(), 0);
 }
 
-/// TLS by an authority of one's own.
+/// TLS by an authority of one's own, and past whatever proxy the environment names.
 #[tokio::test]
 async fn exports_over_tls() {
     let (cluster, collector) = tokio::join!(shared(), Collector::start_tls());
     let namespace = cluster.namespace("tls").await;
     let _controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        let proxies = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"];
+        let proxies = proxies.map(|name| [name.to_owned(), name.to_lowercase()]);
+        let nowhere = proxies.as_flattened().iter();
+        command.envs(nowhere.map(|name| (name, "http://127.0.0.1:1")));
         command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
         command.env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
     });
