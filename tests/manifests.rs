@@ -474,7 +474,7 @@ fn merge(base: &Value, one: &Value, other: &Value) -> Result<Value, String> {
     Ok(merged.into())
 }
 
-/// The component `prometheus`, alone and with any other: each port that its PodMonitor scrapes, as it says, gives metrics, and
+/// The component `prometheus`, alone and with any other: each port that its `PodMonitor` scrapes, as it says, gives metrics, and
 /// so does the one that the Service leads to.
 #[tokio::test]
 async fn what_the_podmonitor_scrapes_gives_metrics() {
@@ -533,7 +533,7 @@ async fn what_the_podmonitor_scrapes_gives_metrics() {
     }
 }
 
-/// Does what Prometheus would by this endpoint of a PodMonitor. A Secret's token is made here: nothing in this cluster does.
+/// Does what Prometheus would by this endpoint of a `PodMonitor`. A Secret's token is made here: nothing in this cluster does.
 async fn scrape(
     cluster: &Cluster,
     objects: &Objects,

@@ -204,14 +204,14 @@ impl Overlay {
         let mut pod = json!({"containers": [{"name": NAME}]});
         merge(&mut pod, &self.pod);
         merge(&mut pod["containers"][0], &self.container);
-        let patch = json!({
+        let over = json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": NAME, "namespace": NAMESPACE},
             "spec": {"template": {"spec": pod}},
         });
         let kustomization = json!({
             "resources": [base],
-            "patches": [{"patch": patch.to_string()}],
+            "patches": [{"patch": over.to_string()}],
             "images": [{"name": NAME, "newTag": self.tag}],
             "configMapGenerator": [{
                 "name": "foo-controller-config",

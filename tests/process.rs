@@ -131,12 +131,12 @@ async fn proxies_of_the_environment_are_not_used() {
     assert!(connected.is_err(), "the proxy was asked");
 
     let dir = tempfile::tempdir().unwrap();
-    let named = dir.path().join("named");
-    kubeconfig(shared(), &named, |config| {
+    let file = dir.path().join("with-proxy");
+    kubeconfig(shared(), &file, |config| {
         config["clusters"][0]["cluster"]["proxy-url"] = silent_url.clone().into();
     });
     let mut refused = Controller::spawn(|command| {
-        command.env("KUBECONFIG", &named);
+        command.env("KUBECONFIG", &file);
     });
     assert_eq!(refused.exit_code().await, 2);
     let last = refused.log().lines().last().unwrap_or_default().to_owned();
