@@ -717,11 +717,17 @@ async fn names_and_numbers_agree() {
     assert_eq!(account["namespace"], NAMESPACE);
 
     // Rights.
-    let made = &objects.one("ServiceAccount")["metadata"];
-    assert_eq!(
-        (&made["name"], &made["namespace"]),
-        (&account["name"], &account["namespace"])
-    );
+    let lease = config.leader_election.lease_name;
+    let record = format!("{lease}-fencing");
+    let mut made: Vec<_> = objects
+        .all("ServiceAccount")
+        .map(|made| {
+            assert_eq!(made["metadata"]["namespace"], NAMESPACE);
+            &made["metadata"]["name"]
+        })
+        .collect();
+    made.sort_by_key(|name| name.to_string());
+    assert_eq!(made, [&account["name"], &json!(record)]);
     for (binding, role) in [
         ("RoleBinding", "Role"),
         ("ClusterRoleBinding", "ClusterRole"),
@@ -734,8 +740,7 @@ async fn names_and_numbers_agree() {
             objects.named(role, "foo-controller")["metadata"]["name"]
         );
     }
-    // The Lease.
-    let lease = config.leader_election.lease_name;
+    // The Lease, and the fencing record.
     let role = objects.one("Role");
     let named: Vec<_> = role["rules"]
         .as_array()
@@ -743,14 +748,14 @@ async fn names_and_numbers_agree() {
         .iter()
         .filter_map(|rule| rule.get("resourceNames"))
         .collect();
-    assert_eq!(named, [&json!([lease])]);
+    assert_eq!(named, [&json!([lease]), &json!([record])]);
     assert_eq!(role["metadata"]["namespace"], NAMESPACE);
     assert_eq!(config.leader_election.lease_namespace, None, "the pod's");
     // Fencing.
     let policy = objects.one("ValidatingAdmissionPolicy");
     let binding = &objects.one("ValidatingAdmissionPolicyBinding")["spec"];
     assert_eq!(binding["policyName"], policy["metadata"]["name"]);
-    assert_eq!(binding["paramRef"]["name"], lease);
+    assert_eq!(binding["paramRef"]["name"], record);
     assert_eq!(binding["paramRef"]["namespace"], NAMESPACE);
     let user = format!(
         "request.userInfo.username == 'system:serviceaccount:{NAMESPACE}:{}'",

@@ -1,5 +1,5 @@
-//! An API server for unit tests that knows one Lease and nothing else: merge patches, conditional on a resourceVersion
-//! where there is one, conflicts, no-op writes, and bad days.
+//! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
+//! a resourceVersion where there is one, conflicts, no-op writes, and bad days.
 
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
@@ -29,6 +29,9 @@ pub struct FakeApi(Arc<Mutex<State>>);
 struct State {
     mood: Mood,
     lease: Option<Value>,
+    record: Option<Value>,
+    /// The answer to every request for the record, unless it is 0.
+    refuse_records: u16,
     version: u64,
     seen: Vec<Seen>,
 }
@@ -38,6 +41,8 @@ impl FakeApi {
         Self(Arc::new(Mutex::new(State {
             mood: Mood::Serves,
             lease: None,
+            record: None,
+            refuse_records: 0,
             version: 1,
             seen: Vec::new(),
         })))
@@ -60,6 +65,30 @@ impl FakeApi {
 
     pub fn delete(&self) {
         self.0.lock().lease = None;
+    }
+
+    /// Installs the fencing record as somebody else would have written it, or takes it away.
+    pub fn put_record(&self, annotations: Option<Value>) {
+        let mut state = self.0.lock();
+        state.version += 1;
+        let version = state.version.to_string();
+        state.record = annotations.map(|annotations| {
+            json!({"metadata": {"name": "l-fencing", "resourceVersion": version, "annotations": annotations}})
+        });
+    }
+
+    /// Answers every request for the fencing record with this failure; 0: serves it.
+    pub fn refuse_records(&self, code: u16) {
+        self.0.lock().refuse_records = code;
+    }
+
+    /// Whom the fencing record names.
+    pub fn recorded(&self) -> String {
+        let state = self.0.lock();
+        let metadata = state.record.as_ref().map(|record| &record["metadata"]);
+        let holder =
+            metadata.and_then(|m| m["annotations"][super::fencing_record::HOLDER].as_str());
+        holder.unwrap_or_default().to_owned()
     }
 
     pub fn spec(&self) -> Value {
@@ -121,6 +150,9 @@ impl State {
     }
 
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        if path.ends_with("/serviceaccounts/l-fencing") {
+            return self.answer_record(method, body);
+        }
         let named = path.ends_with("/leases/l");
         match (method, self.lease.clone()) {
             (&Method::GET, Some(lease)) if named => (StatusCode::OK, lease),
@@ -147,6 +179,24 @@ impl State {
             // Neither lists nor watches: a standby polls here.
             _ => failure(405),
         }
+    }
+
+    fn answer_record(&mut self, method: &Method, body: &Value) -> (StatusCode, Value) {
+        if self.refuse_records != 0 {
+            return failure(self.refuse_records);
+        }
+        let Some(record) = &mut self.record else {
+            return failure(404);
+        };
+        if method == Method::PATCH {
+            if body["metadata"]["resourceVersion"] != record["metadata"]["resourceVersion"] {
+                return failure(409);
+            }
+            merge(record, body);
+            self.version += 1;
+            record["metadata"]["resourceVersion"] = self.version.to_string().into();
+        }
+        (StatusCode::OK, record.clone())
     }
 }
 

@@ -6,7 +6,8 @@
 //! caches warm. So do events, which tell people what happened and harm nobody, and reviews, which store nothing.
 //!
 //! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its refusal
-//! is then told to the election, which looks at the Lease anew.
+//! is then told to the election, which looks at the Lease anew, and has the policy know this leader. Where it goes on
+//! rejecting the writes of a leader, that is reported.
 
 use super::term::Term;
 use crate::telemetry::{Metrics, metrics::table};
@@ -18,22 +19,29 @@ use http::{
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use kube::{client::Body, core::Status};
-use opentelemetry::metrics::BoundCounter;
+use opentelemetry::metrics::{BoundCounter, BoundGauge};
+use parking_lot::Mutex;
 use std::{
+    collections::BTreeSet,
     error::Error as StdError,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tower::{BoxError, Layer, Service};
-use tracing::info;
+use tracing::{debug, info, warn};
 
 /// The longest that any mutation may take; kube's client by itself would wait for ever.
 pub const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the name of the fencing policy contains.
 const POLICY: &str = "foo-controller-fencing";
+/// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
+const REJECTED_FOR: Duration = Duration::from_secs(10);
+/// The most causes that are reported of one term's rejections.
+const CAUSES: usize = 4;
 
 /// A write that was not sent, or that the API server refused, because this replica does not lead, or no longer did when
 /// the write's turn came.
@@ -64,6 +72,17 @@ pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
 pub struct FenceLayer {
     term: watch::Receiver<Option<Term>>,
     refusals: BoundCounter<u64>,
+    rejecting: BoundGauge<u64>,
+    rejections: Arc<Mutex<Option<Rejections>>>,
+}
+
+/// Writes that the fencing policy rejected, with none admitted in between, in one term.
+#[derive(Debug)]
+struct Rejections {
+    term: u64,
+    since: Instant,
+    /// The policy's messages, as far as they were reported.
+    reported: BTreeSet<String>,
 }
 
 impl FenceLayer {
@@ -71,7 +90,14 @@ impl FenceLayer {
     #[must_use]
     pub fn new(term: watch::Receiver<Option<Term>>, metrics: &Metrics) -> Self {
         let refusals = metrics.counter(&table::FENCE_REFUSALS, &[]);
-        Self { term, refusals }
+        let rejecting = metrics.gauge(&table::FENCING_REJECTS_LEADER, &[]);
+        rejecting.record(0);
+        Self {
+            term,
+            refusals,
+            rejecting,
+            rejections: Arc::default(),
+        }
     }
 
     /// Lets a mutation begin: tells it how long it may take, and what its connection asks again.
@@ -96,6 +122,49 @@ impl FenceLayer {
     fn refused(&self) -> Refused {
         self.refusals.add(1);
         Refused
+    }
+
+    /// Takes note that the fencing policy rejected a write: has the election look at the Lease, and reports what that does
+    /// not mend.
+    fn rejected(&self, message: String) {
+        let term = self.term.borrow().clone();
+        let Some(term) = term.filter(|term| term.remaining().is_some()) else {
+            info!("the fencing policy rejected a late write: {message}");
+            return;
+        };
+        term.dispute();
+        let mut rejections = self.rejections.lock();
+        let Some(earlier) = rejections.as_mut().filter(|r| r.term == term.id()) else {
+            info!("the fencing policy rejected a write, looking at the Lease: {message}");
+            self.rejecting.record(0);
+            *rejections = Some(Rejections {
+                term: term.id(),
+                since: Instant::now(),
+                reported: BTreeSet::new(),
+            });
+            return;
+        };
+        let lasted = earlier.since.elapsed();
+        if lasted < REJECTED_FOR {
+            debug!("the fencing policy rejected a write: {message}");
+            return;
+        }
+        self.rejecting.record(1);
+        if earlier.reported.len() < CAUSES && !earlier.reported.contains(&message) {
+            warn!(
+                "the fencing policy has rejected this leader's writes for {lasted:.0?}, though it holds the Lease: {message}. \
+                 Do the names in components/fencing agree with the controller's, and may it write the record? README, \
+                 \"Server-side fencing\""
+            );
+            earlier.reported.insert(message);
+        }
+    }
+
+    /// Takes note that the API server admitted a write.
+    fn admitted(&self) {
+        if self.rejections.lock().take().is_some() {
+            self.rejecting.record(0);
+        }
     }
 }
 
@@ -261,16 +330,17 @@ where
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
         let fence = self.fence.clone();
+        let judged = !harmless(request.uri().path());
         let reply = self.inner.call(request);
         let reply = async move {
             let (parts, body) = reply.await.map_err(plain)?.into_parts();
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
             if let Some(message) = denial(parts.status, &body) {
-                info!("the API server refuses a write, looking at the Lease: {message}");
-                if let Some(term) = &*fence.term.borrow() {
-                    term.dispute();
-                }
+                fence.rejected(message);
                 return Err(fence.refused().into());
+            }
+            if judged && parts.status.is_success() {
+                fence.admitted();
             }
             Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
         };
@@ -478,6 +548,104 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    /// The lines at `level` or above that are logged on this thread while the guard lives.
+    fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+        #[derive(Clone)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Arc::default();
+        let writer = Lines(Arc::clone(&lines));
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(move || writer.clone())
+            .finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
+        let (lines, _guard) = logged(tracing::Level::WARN);
+        let answer = Arc::new(Mutex::new(None::<&str>));
+        let service = service_fn({
+            let answer = Arc::clone(&answer);
+            move |_: Request<Body>| {
+                let cause = answer.lock().map(|why| {
+                    format!("ValidatingAdmissionPolicy 'foo-controller-fencing' with binding 'b' denied request: {why}")
+                });
+                async move {
+                    let status = json!({"details": {"causes": [{"message": cause}]}, "code": 403});
+                    let code = if cause.is_some() { 403 } else { 200 };
+                    let body = Body::from(serde_json::to_vec(&status).unwrap());
+                    Ok::<_, BoxError>(Response::builder().status(code).body(body).unwrap())
+                }
+            }
+        });
+        let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
+        let (sender, receiver) = watch::channel(Some(term(Duration::from_hours(1))));
+        let client = ClientBuilder::new(service, "default")
+            .with_layer(&FenceLayer::new(receiver, &metrics))
+            .build();
+        let write = async || send(&client, Method::POST, DEPLOYMENTS).await;
+        let rejecting = || {
+            let (_, text) = metrics.scrape(None);
+            text.contains("\nfoo_controller_fencing_rejects_leader 1\n")
+        };
+        let warnings = || {
+            let text = String::from_utf8(lines.lock().clone()).unwrap();
+            text.matches("the fencing policy has rejected").count()
+        };
+
+        // A hand-over.
+        *answer.lock() = Some("why");
+        write().await.unwrap_err();
+        advance(REJECTED_FOR / 2).await;
+        write().await.unwrap_err();
+        *answer.lock() = None;
+        write().await.unwrap();
+        advance(REJECTED_FOR).await;
+        *answer.lock() = Some("why");
+        write().await.unwrap_err();
+        assert!(!rejecting() && warnings() == 0);
+
+        advance(REJECTED_FOR).await;
+        for _ in 0..3 {
+            write().await.unwrap_err();
+        }
+        assert!(rejecting());
+        assert_eq!(warnings(), 1, "once");
+        *answer.lock() = Some("another cause");
+        for _ in 0..3 {
+            write().await.unwrap_err();
+        }
+        assert_eq!(warnings(), 2, "once a cause");
+        // An event is no write that the policy judges.
+        *answer.lock() = None;
+        send(&client, Method::POST, "/api/v1/namespaces/n/events")
+            .await
+            .unwrap();
+        assert!(rejecting());
+        write().await.unwrap();
+        assert!(!rejecting());
+
+        // Another term is another matter.
+        *answer.lock() = Some("why");
+        write().await.unwrap_err();
+        advance(REJECTED_FOR).await;
+        let start = Instant::now();
+        let clock = Clock::from_fn(move || start.elapsed());
+        sender.send_replace(Some(Term::new(2, 1, Duration::from_hours(1), clock)));
+        write().await.unwrap_err();
+        assert!(!rejecting() && warnings() == 2);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod decide;
 #[cfg(test)]
 mod fake;
 pub mod fence;
+mod fencing_record;
 mod identity;
 pub mod lease_guard;
 mod term;
@@ -28,6 +29,7 @@ use crate::{
     },
 };
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
+use fencing_record::{Asserted, FencingRecord};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
 use kube::{
@@ -170,6 +172,11 @@ struct Standing {
     lock: LeaseLock,
     guard: LeaseGuardLayer,
     leases: Api<Lease>,
+    record: FencingRecord,
+    /// The term, as the Lease's UID and transitions, that the fencing record is known to name, or known not to exist for.
+    recorded: Option<(String, i32)>,
+    /// What the last assertion of the fencing record came to, unless it succeeded.
+    record_trouble: String,
     announcer: Announcer,
     term: watch::Sender<Option<Term>>,
     published: Option<Held>,
@@ -219,6 +226,9 @@ impl Standing {
             lock: LeaseLock::new(client.clone(), &namespace, params),
             guard,
             announcer: Announcer::new(client.clone(), &namespace, &name, &identity),
+            record: FencingRecord::new(&client, &namespace, &name, &identity),
+            recorded: None,
+            record_trouble: String::new(),
             leases: Api::namespaced(client, &namespace),
             term,
             published: None,
@@ -240,8 +250,8 @@ impl Standing {
         let mut watch: Option<Watch> = None;
         let mut event = Event::Tick;
         loop {
-            // One call, or less.
-            pulse.beat("taking its turn", self.call.max(LOOK));
+            // An attempt and the assertion of the fencing record, or less.
+            pulse.beat("taking its turn", (self.call * 2).max(LOOK));
             let watched = self.elector.watching();
             let action = self
                 .elector
@@ -262,12 +272,18 @@ impl Standing {
                         seen = next(&mut watch, &self.leases, &self.name), if self.published.is_none() => {
                             self.watched(seen)
                         }
-                        () = self.disputes.notified(), if self.published.is_some() => Event::Disputed,
+                        () = self.disputes.notified(), if self.published.is_some() => {
+                            self.recorded = None;
+                            Event::Disputed
+                        }
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
                 // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then.
-                Action::Try(within) => self.attempt(within).await,
+                Action::Try(within) => {
+                    let tried = self.attempt(within).await;
+                    self.assert_record(tried).await
+                }
                 Action::Release => {
                     let span = self.span("release");
                     self.release().instrument(span).await;
@@ -355,6 +371,68 @@ impl Standing {
             sent,
             outcome,
             pause,
+        }
+    }
+
+    /// Has the fencing record name this replica, before its term is published, and again after the fencing policy rejected a
+    /// write. Whatever comes of it, the term goes on, unless the Lease turns out to be somebody else's: where the policy is
+    /// installed, it rejects the next write, and this is tried again.
+    async fn assert_record(&mut self, tried: Event) -> Event {
+        let Event::Tried {
+            sent,
+            outcome: Outcome::Held { uid, transitions },
+            pause,
+        } = tried
+        else {
+            return tried;
+        };
+        let mut outcome = Outcome::Held {
+            uid: uid.clone(),
+            transitions,
+        };
+        let term = Some((uid, transitions));
+        if let Some((uid, transitions)) = &term
+            && self.recorded != term
+        {
+            let asserting = time::timeout(self.call, self.record.assert(uid, *transitions));
+            match asserting.await {
+                Ok(Ok(Asserted::Named)) => {
+                    self.record_trouble.clear();
+                    self.recorded = term;
+                }
+                Ok(Ok(Asserted::NotInstalled(error))) => {
+                    debug!(record = self.record.object(), "no fencing record: {error}");
+                    self.recorded = term;
+                }
+                Ok(Ok(Asserted::Deposed(holder))) => {
+                    self.trouble = "the lease changed hands meanwhile".into();
+                    self.standing_by(&holder);
+                    outcome = Outcome::HeldBy(holder);
+                }
+                Ok(Err(error)) => self.record_failed(&error.to_string()),
+                Err(_) => {
+                    self.record_failed(&format!(
+                        "no answer from the API server in {:?}",
+                        self.call
+                    ));
+                }
+            }
+        }
+        Event::Tried {
+            sent,
+            outcome,
+            pause,
+        }
+    }
+
+    /// The same trouble is reported once.
+    fn record_failed(&mut self, trouble: &str) {
+        if self.record_trouble != trouble {
+            warn!(
+                record = self.record.object(),
+                "cannot write the fencing record: {trouble}"
+            );
+            trouble.clone_into(&mut self.record_trouble);
         }
     }
 

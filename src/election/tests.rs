@@ -8,7 +8,7 @@
 )]
 
 use super::{
-    fake::{FakeApi, Mood},
+    fake::{FakeApi, Mood, Seen},
     *,
 };
 use crate::telemetry::health::{Health, Question};
@@ -326,4 +326,66 @@ async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
     a.leads(false, SOON).await;
     a.leads(true, LEASE + RETRY * 2).await;
     assert_eq!(a.id(), Some(2));
+}
+
+/// Before anything is written as its leader, and by no renewal.
+#[tokio::test(start_paused = true)]
+async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
+    let api = FakeApi::new();
+    api.put_record(Some(json!({})));
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    assert_eq!(api.recorded(), "a_1");
+    let asked = |requests: Vec<Seen>| {
+        let record = requests
+            .iter()
+            .filter(|seen| seen.uri.contains("l-fencing"));
+        record.count()
+    };
+    assert_eq!(asked(api.requests()), 2, "a read and a write");
+    advance(LEASE * 4).await;
+    assert_eq!(asked(api.requests()), 0);
+}
+
+/// The component is installed, or installed again, while somebody leads; or somebody wrote the record by hand.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    for annotations in [json!({}), json!({super::fencing_record::HOLDER: "b_1"})] {
+        api.put_record(Some(annotations));
+        advance(RETRY / 2).await;
+        a.term.borrow().clone().unwrap().dispute();
+        advance(RETRY).await;
+        timeout(RETRY, async {
+            while api.recorded() != "a_1" {
+                tokio::time::sleep(SOON).await;
+            }
+        })
+        .await
+        .unwrap();
+        assert_eq!(a.id(), Some(1), "the same term");
+    }
+}
+
+/// The record is no more than the policy needs: a leader leads without it.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
+    let api = FakeApi::new();
+    api.refuse_records(500);
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    advance(LEASE * 4).await;
+    assert_eq!(a.id(), Some(1));
+    api.refuse_records(0);
+    api.put_record(Some(json!({})));
+    advance(RETRY * 2).await;
+    timeout(RETRY * 2, async {
+        while api.recorded() != "a_1" {
+            tokio::time::sleep(SOON).await;
+        }
+    })
+    .await
+    .unwrap();
 }

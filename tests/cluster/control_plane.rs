@@ -28,6 +28,8 @@ use crate::{
 };
 
 const APISERVER: &str = "kube-apiserver";
+/// The name of the second one's log and kubeconfig.
+const SECOND: &str = "kube-apiserver-2";
 const USERS: [&str; 7] = [
     "admin",
     "replica-1",
@@ -66,6 +68,10 @@ impl ControlPlane {
             dir.join("audit-policy.yaml"),
             include_str!("audit-policy.yaml"),
         )?;
+        // An API server appends to a log that is there; two of them share this one.
+        if audit {
+            File::create(dir.join("audit.log"))?;
+        }
         write_service_account_key(dir)?;
         let plane = Self {
             bin,
@@ -77,7 +83,7 @@ impl ControlPlane {
             children: BTreeMap::new(),
         };
         for (user, token) in &plane.tokens {
-            plane.write_kubeconfig(user, token)?;
+            plane.write_kubeconfig(user, token, plane.ports.apiserver())?;
         }
         Ok(plane)
     }
@@ -87,6 +93,7 @@ impl ControlPlane {
         let etcd = self.ports.etcd();
         let peer = format!("http://127.0.0.1:{}", self.ports.base + 2);
         self.spawn(
+            "etcd",
             "etcd",
             &[
                 "--name=etcd".into(),
@@ -109,14 +116,31 @@ impl ControlPlane {
 
     /// Starts the API server, on the port and the data that it had before, and waits until it is ready.
     pub async fn start_apiserver(&mut self) -> Result<()> {
-        if self.children.contains_key(APISERVER) {
-            return Err("the API server runs already".into());
+        self.start_apiserver_as(APISERVER, self.ports.apiserver(), "admin")
+            .await
+    }
+
+    /// Starts another API server on the same data, as one more behind a load balancer, and waits until it is ready.
+    pub async fn start_second_apiserver(&mut self) -> Result<()> {
+        let port = self.ports.second_apiserver();
+        self.write_kubeconfig(SECOND, &self.tokens["admin"], port)?;
+        self.start_apiserver_as(SECOND, port, SECOND).await
+    }
+
+    async fn start_apiserver_as(
+        &mut self,
+        name: &'static str,
+        port: u16,
+        kubeconfig: &str,
+    ) -> Result<()> {
+        if self.children.contains_key(name) {
+            return Err(format!("{name} runs already").into());
         }
         let mut flags = vec![
             format!("--etcd-servers={}", self.ports.etcd()),
             "--bind-address=127.0.0.1".into(),
             "--advertise-address=127.0.0.1".into(),
-            format!("--secure-port={}", self.ports.apiserver()),
+            format!("--secure-port={port}"),
             format!("--cert-dir={}", self.path("pki")),
             format!("--token-auth-file={}", self.path("tokens.csv")),
             "--authorization-mode=RBAC".into(),
@@ -135,8 +159,8 @@ impl ControlPlane {
             // Megabytes: a log that turned over would hide what a checker looks for.
             flags.push("--audit-log-maxsize=100000".into());
         }
-        self.spawn(APISERVER, &flags)?;
-        let config = Kubeconfig::read_from(self.kubeconfig("admin"))?;
+        self.spawn(name, APISERVER, &flags)?;
+        let config = Kubeconfig::read_from(self.kubeconfig(kubeconfig))?;
         let started = Instant::now();
         // A failing answer contains "ok", too: it is ready when it says nothing else.
         while readyz(&config).await.ok().as_deref() != Some("ok") {
@@ -201,7 +225,7 @@ impl ControlPlane {
             "--kube-api-qps=1000".into(),
             "--kube-api-burst=1000".into(),
         ];
-        self.spawn("kube-scheduler", &common)?;
+        self.spawn("kube-scheduler", "kube-scheduler", &common)?;
         let mut flags = common.to_vec();
         flags.push(format!(
             "--service-account-private-key-file={}",
@@ -210,8 +234,9 @@ impl ControlPlane {
         flags.push(format!("--root-ca-file={}", self.path("pki/apiserver.crt")));
         // kwok's node may go longer without a sign of life than a real one, and its pods never get Ready again.
         flags.push("--node-monitor-grace-period=24h".into());
-        self.spawn("kube-controller-manager", &flags)?;
+        self.spawn("kube-controller-manager", "kube-controller-manager", &flags)?;
         self.spawn(
+            "kwok",
             "kwok",
             &[
                 kubeconfig,
@@ -270,12 +295,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn spawn(&mut self, name: &'static str, flags: &[String]) -> Result<()> {
+    fn spawn(&mut self, name: &'static str, program: &str, flags: &[String]) -> Result<()> {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.folder.path.join(format!("{name}.log")))?;
-        let mut command = bound_command(self.bin.join(name));
+        let mut command = bound_command(self.bin.join(program));
         command
             .args(flags)
             // A terminal's Ctrl-C is for the supervisor to answer.
@@ -293,12 +318,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn write_kubeconfig(&self, user: &str, token: &str) -> Result<()> {
+    fn write_kubeconfig(&self, user: &str, token: &str, port: u16) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "foo-controller", "cluster": {
-                "server": self.ports.server(),
+                "server": format!("https://127.0.0.1:{port}"),
                 "certificate-authority": self.path("pki/apiserver.crt"),
             }}],
             "users": [{"name": user, "user": {"token": token}}],
@@ -418,8 +443,8 @@ impl Drop for Folder {
     }
 }
 
-/// Four loopback ports in a row, below those that the kernel gives to outgoing connections. The first is held as long as
-/// this lives, which keeps other supervisors away from all four; then etcd's two and the API server's.
+/// Five loopback ports in a row, below those that the kernel gives to outgoing connections. The first is held as long as
+/// this lives, which keeps other supervisors away from all five; then etcd's two and one for each API server.
 struct Ports {
     base: u16,
     _held: TcpListener,
@@ -427,12 +452,12 @@ struct Ports {
 
 impl Ports {
     fn new() -> Result<Self> {
-        let start = uuid::Uuid::new_v4().as_u128() % 3000;
-        for n in 0..3000 {
-            let base = 20_000 + 4 * u16::try_from((start + n) % 3000)?;
+        let start = uuid::Uuid::new_v4().as_u128() % 2500;
+        for n in 0..2500 {
+            let base = 20_000 + 5 * u16::try_from((start + n) % 2500)?;
             let bind = |port| TcpListener::bind(("127.0.0.1", port));
             if let Ok(held) = bind(base)
-                && (base + 1..=base + 3).all(|port| bind(port).is_ok())
+                && (base + 1..=base + 4).all(|port| bind(port).is_ok())
             {
                 return Ok(Self { base, _held: held });
             }
@@ -446,6 +471,10 @@ impl Ports {
 
     fn apiserver(&self) -> u16 {
         self.base + 3
+    }
+
+    fn second_apiserver(&self) -> u16 {
+        self.base + 4
     }
 
     fn server(&self) -> String {

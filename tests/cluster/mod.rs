@@ -162,6 +162,13 @@ impl Cluster {
         audit::parse(&std::fs::read_to_string(log).unwrap())
     }
 
+    /// Starts a second API server on the same etcd, and returns the kubeconfig of the user `admin` there. It has caches and
+    /// informers of its own; [`Self::audit`] has what both serve. The other commands are about the first one.
+    pub async fn start_second_apiserver(&self) -> PathBuf {
+        self.command("second").await;
+        self.ready.dir.join("kube-apiserver-2.kubeconfig")
+    }
+
     /// Kills the API server, as a crash would.
     pub async fn kill_apiserver(&self) {
         self.command("kill").await;

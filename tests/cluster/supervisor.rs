@@ -4,8 +4,9 @@
 //! children, and the next supervisor removes the folder.
 //!
 //! `cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`ready::Ready`]), and then answers each
-//! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server) with `{}` or `{"error": …}`. `--audit` keeps an audit
-//! log; `--controllers` adds kube-controller-manager, kube-scheduler and a kwok node whose pods become Ready.
+//! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server; `second`: starts another one on the same etcd) with `{}`
+//! or `{"error": …}`. `--audit` keeps an audit log; `--controllers` adds kube-controller-manager, kube-scheduler and a kwok
+//! node whose pods become Ready.
 #![allow(clippy::print_stderr, reason = "a program whose user reads its stderr")]
 
 mod control_plane;
@@ -94,7 +95,8 @@ async fn serve(plane: &mut ControlPlane, mut lines: mpsc::UnboundedReceiver<Stri
             "start" => plane.start_apiserver().await,
             "freeze" => plane.signal_apiserver(rustix::process::Signal::STOP),
             "thaw" => plane.signal_apiserver(rustix::process::Signal::CONT),
-            other => Err(format!("{other}: want kill, start, freeze or thaw").into()),
+            "second" => plane.start_second_apiserver().await,
+            other => Err(format!("{other}: want kill, start, freeze, thaw or second").into()),
         };
         say(&match done {
             Ok(()) => serde_json::json!({}),

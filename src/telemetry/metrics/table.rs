@@ -100,6 +100,8 @@ metrics! {
             "How long the leader's attempts to renew the Lease took, those that failed included.";
         FENCE_REFUSALS: Counter "foo_controller_fence_refusals_total" "" []
             "Writes that were refused, here or by the API server's fencing policy, because this replica did not lead.";
+        FENCING_REJECTS_LEADER: Gauge "foo_controller_fencing_rejects_leader" "" []
+            "Whether the API server's fencing policy has rejected the writes of this replica for over 10 s although it leads (1).";
     }
     "Foos" {
         FOOS: Gauge "foo_controller_foos" "" ["ready"]
