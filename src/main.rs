@@ -163,7 +163,7 @@ async fn reload(flags: ArgMatches, level: LogLevel, mut hangup: Signal) {
             Ok((config, _)) => {
                 level.set(&config.log.level);
                 tracing::info!(
-                    level = config.log.level,
+                    log.level = config.log.level,
                     "SIGHUP: log.level as configured now"
                 );
             }

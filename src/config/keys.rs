@@ -10,9 +10,8 @@ use clap::{Arg, ArgAction};
 use figment::value::Value;
 use http::Uri;
 use humantime_serde::Serde;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::filter::Targets;
 
+use super::directives::Directives;
 use crate::dns::{is_label, is_subdomain};
 
 /// What environment variables start with. Two underscores, since the kubelet injects `FOO_CONTROLLER_SERVICE_HOST`
@@ -273,11 +272,6 @@ pub(crate) fn is_address(text: &str) -> bool {
     text.is_empty() || (!text.contains(['@', '?', '#']) && text.parse().is_ok_and(fits))
 }
 
-/// A lone word that is no level would be taken for the name of a target, and would silence everything else.
 fn is_filter(text: &str) -> bool {
-    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
-    let clear = text
-        .split(',')
-        .all(|word| word.contains('=') || is_level(word.trim()));
-    clear && text.parse::<Targets>().is_ok()
+    text.parse::<Directives>().is_ok()
 }

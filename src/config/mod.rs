@@ -5,6 +5,7 @@
 //! `foo-controller config` can say it, too. Serde alone would stop at the first mistake; here [`keys`] has a rule for
 //! every key, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
 
+mod directives;
 mod keys;
 mod layers;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use directives::Directives;
 pub(crate) use keys::is_address;
 pub use layers::Settings;
 
@@ -118,7 +120,7 @@ pub struct Http {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// Directives that `tracing_subscriber::filter::Targets` parses: `info`, or `info,kube=debug`.
+    /// A level for everything, and others by target: `info`, or `info,kube=debug`.
     pub level: String,
     /// How lines are written.
     pub format: LogFormat,

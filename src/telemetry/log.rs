@@ -31,10 +31,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::config::{Log, LogFormat};
+use crate::config::{Directives, Log, LogFormat};
 
 /// What the libraries log for themselves is said by us once, with its cause, where it matters.
-const OURS_ALONE: &str = "kube_client=off,kube_runtime=off,opentelemetry=off";
+const OURS_ALONE: [&str; 3] = ["kube_client", "kube_runtime", "opentelemetry"];
 
 /// What an export itself makes use of, by the beginning of its target: exported, it would have no end.
 const EXPORTERS_OWN: [&str; 6] = ["hyper", "h2", "tonic", "tower", "rustls", "opentelemetry"];
@@ -66,10 +66,11 @@ impl LogLevel {
     }
 }
 
-/// Checked with the configuration; the later of two directives about one target counts, so what is said there
-/// of a library goes over its being silent.
+/// What the configuration says of a library, or of what its name begins with (`kube`), goes over its being silent.
 fn directives(level: &str) -> Targets {
-    format!("{OURS_ALONE},{level}").parse().unwrap_or_default()
+    // Checked with the configuration.
+    let directives: Directives = level.parse().unwrap_or_default();
+    directives.filter(&OURS_ALONE)
 }
 
 /// Starts the log: lines on standard error and, through `export`, records to a collector. `before` is what has
@@ -183,7 +184,7 @@ impl Line {
 
 /// An object with the fields at its top.
 fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
-    let mut object = Json(String::from("{"));
+    let mut object = Json::default();
     object.put("timestamp", time);
     object.put("level", event.metadata().level().as_str());
     event.record(&mut object);
@@ -192,8 +193,7 @@ fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
         object.put("trace_id", trace.trace_id().to_string());
         object.put("span_id", trace.span_id().to_string());
     }
-    object.0.push('}');
-    object.0
+    object.finish()
 }
 
 /// Whether a character could end a line, or change how a terminal shows what is around it.
@@ -218,47 +218,69 @@ impl Visit for Text {
     }
 }
 
-/// The fields of an event as JSON; a JSON object that is not closed yet.
-struct Json(String);
+/// The keys of a line that are not an event's to use.
+const RESERVED: [&str; 5] = ["timestamp", "level", "target", "trace_id", "span_id"];
+
+/// The fields of an event as JSON: an object that is not closed yet.
+#[derive(Default)]
+struct Json {
+    text: String,
+    /// The keys of the event's own fields.
+    fields: Vec<String>,
+}
 
 impl Json {
-    fn put(&mut self, name: &str, value: impl Serialize) {
-        let Ok(value) = serde_json::to_string(&value) else {
+    /// A field of the event's own. Whoever reads JSON takes one of two equal keys, and not always the same one: a name
+    /// that is taken goes under `fields.`.
+    fn field(&mut self, name: &str, value: impl Serialize) {
+        let mut key = name.to_owned();
+        while RESERVED.contains(&&*key) || self.fields.contains(&key) {
+            key.insert_str(0, "fields.");
+        }
+        self.put(&key, value);
+        self.fields.push(key);
+    }
+
+    fn put(&mut self, key: &str, value: impl Serialize) {
+        let (Ok(key), Ok(value)) = (serde_json::to_string(key), serde_json::to_string(&value))
+        else {
             return;
         };
-        if self.0.len() > 1 {
-            self.0.push(',');
-        }
-        let _ = write!(self.0, "\"{name}\":");
+        self.text.push(if self.text.is_empty() { '{' } else { ',' });
         // JSON itself demands this of some characters only.
-        for c in value.chars() {
+        for c in key.chars().chain([':']).chain(value.chars()) {
             if is_unruly(c) {
-                let _ = write!(self.0, "\\u{:04x}", u32::from(c));
+                let _ = write!(self.text, "\\u{:04x}", u32::from(c));
             } else {
-                self.0.push(c);
+                self.text.push(c);
             }
         }
+    }
+
+    fn finish(mut self) -> String {
+        self.text.push('}');
+        self.text
     }
 }
 
 impl Visit for Json {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.put(field.name(), format!("{value:?}"));
+        self.field(field.name(), format!("{value:?}"));
     }
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field.name(), value);
+        self.field(field.name(), value);
     }
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field.name(), value);
+        self.field(field.name(), value);
     }
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field.name(), value);
+        self.field(field.name(), value);
     }
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field.name(), value);
+        self.field(field.name(), value);
     }
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.put(field.name(), value);
+        self.field(field.name(), value);
     }
 }
 
@@ -268,8 +290,13 @@ mod tests {
 
     use std::{io, sync::Arc};
 
+    use http::{Request, Response};
+    use kube::client::Body;
     use opentelemetry::trace::{SpanId, TraceFlags, TraceId, TraceState};
     use parking_lot::Mutex;
+    use proptest::prelude::*;
+    use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
+    use tower::{BoxError, service_fn};
     use tracing::{info, subscriber::with_default, warn};
 
     use super::*;
@@ -288,6 +315,16 @@ mod tests {
 
     /// What is written while `log` runs.
     fn lines(json: bool, level: &mut LogLevel, log: impl FnOnce(&LogLevel)) -> Vec<String> {
+        lines_at("info", json, level, log)
+    }
+
+    /// The same, with `log.level` as in `text`.
+    fn lines_at(
+        text: &str,
+        json: bool,
+        level: &mut LogLevel,
+        log: impl FnOnce(&LogLevel),
+    ) -> Vec<String> {
         let sink = Sink::default();
         let to = sink.clone();
         let layer = tracing_subscriber::fmt::layer()
@@ -296,7 +333,7 @@ mod tests {
                 json,
                 colour: false,
             })
-            .with_filter(level.filter("info"));
+            .with_filter(level.filter(text));
         with_default(tracing_subscriber::registry().with(layer), || log(level));
         let text = String::from_utf8(sink.0.lock().clone()).unwrap();
         text.lines().map(str::to_owned).collect()
@@ -384,5 +421,153 @@ mod tests {
             .map(|line| line.split(' ').next_back().unwrap())
             .collect();
         assert_eq!(levels, ["info", "warn", "info"]);
+    }
+
+    proptest! {
+        /// Whatever `log.level` is, it is refused, or errors are logged, or it says that they are not to be.
+        #[test]
+        fn an_accepted_level_logs_errors_unless_it_says_off(
+            parts in prop::collection::vec(
+                (
+                    prop::sample::select(vec!["", " ", "\n", "\r\n", "\t "]),
+                    prop::sample::select(vec![
+                        "info", "WARN", "error", "debug", "trace", "off", "kube=debug", "kube = trace", "kube=off", "loud",
+                        "foo_controller=warn", "foo_controller", "foo_controller=off", "[{a}]=info", "=info", "kube=", "",
+                    ]),
+                    prop::sample::select(vec!["", " ", "\n", "\r\n", "\t "]),
+                ),
+                1..4,
+            )
+        ) {
+            let parts: Vec<String> = parts.into_iter().map(|(before, part, after)| format!("{before}{part}{after}")).collect();
+            let text = parts.join(",");
+            if text.parse::<Directives>().is_ok() && !text.contains("off") {
+                let lines = lines_at(&text, false, &mut LogLevel::default(), |_| error!("said"));
+                prop_assert_eq!(lines.len(), 1, "{:?}", text);
+            }
+        }
+
+        /// No key is in a line twice, and nothing that was logged is missing from it, whatever the fields are called.
+        #[test]
+        fn no_key_is_in_a_line_twice(
+            names in prop::collection::vec(
+                prop_oneof![
+                    any::<String>(),
+                    prop::sample::select(&RESERVED[..]).prop_map(str::to_owned),
+                    prop::sample::select(vec!["message", "a", "fields.a", "fields.level", "a\"b", "\u{2028}"])
+                        .prop_map(str::to_owned),
+                ],
+                0..8,
+            )
+        ) {
+            let mut object = Json::default();
+            object.put("timestamp", "t");
+            object.put("level", "INFO");
+            for name in &names {
+                object.field(name, 1);
+            }
+            object.put("target", "t");
+            object.put("trace_id", "t");
+            object.put("span_id", "t");
+            let line = object.finish();
+            let mut keys = keys(&line);
+            prop_assert_eq!(keys.len(), RESERVED.len() + names.len());
+            keys.sort_unstable();
+            keys.dedup();
+            prop_assert_eq!(keys.len(), RESERVED.len() + names.len(), "{}", line);
+            prop_assert!(!line.contains(is_unruly));
+        }
+    }
+
+    /// The keys of a JSON object, those that it has twice twice.
+    fn keys(line: &str) -> Vec<String> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Vec<String>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, IgnoredAny)) = map.next_entry()? {
+                    keys.push(key);
+                }
+                Ok(keys)
+            }
+        }
+        let mut line = serde_json::Deserializer::from_str(line);
+        line.deserialize_map(Keys).unwrap()
+    }
+
+    /// An event with fields of all those names: a line's own keys mean what they always mean.
+    #[test]
+    fn a_field_takes_no_key_of_the_lines() {
+        let json = lines(true, &mut LogLevel::default(), |_| {
+            info!(
+                level = "debug",
+                timestamp = 1,
+                target = "there",
+                trace_id = 2,
+                span_id = 3,
+                "said"
+            );
+        });
+        let mut keys = keys(&json[0]);
+        keys.sort_unstable();
+        let expected = [
+            "fields.level",
+            "fields.span_id",
+            "fields.target",
+            "fields.timestamp",
+            "fields.trace_id",
+            "level",
+            "message",
+            "target",
+            "timestamp",
+        ];
+        assert_eq!(keys, expected);
+        let value: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
+        assert_eq!(
+            (&value["level"], &value["fields.level"]),
+            (&"INFO".into(), &"debug".into())
+        );
+    }
+
+    /// What kube's client logs while the API server refuses a request.
+    fn what_kube_logs(level: &str) -> Vec<String> {
+        let lines = lines_at(level, true, &mut LogLevel::default(), |_| {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(async {
+                let refusal = service_fn(async |_: Request<Body>| {
+                    let refusal = Response::builder().status(404);
+                    Ok::<_, BoxError>(refusal.body(Body::from(b"no".to_vec())).unwrap())
+                });
+                let client = kube::Client::new(refusal, "default");
+                let request = Request::get("/api/v1").body(Vec::new()).unwrap();
+                client.request_text(request).await.unwrap_err();
+            });
+        });
+        let kubes = |line: &String| line.contains(r#""target":"kube_"#);
+        lines.into_iter().filter(kubes).collect()
+    }
+
+    /// As the documentation has it: `kube` is kube's crates, which are silent otherwise.
+    #[test]
+    fn kube_logs_where_it_is_told_to() {
+        for level in [
+            "info,kube=debug",
+            "kube=debug",
+            "off, kube = debug",
+            "info,kube_client=debug",
+            "info,kube_client::client=debug",
+        ] {
+            let lines = what_kube_logs(level);
+            assert!(!lines.is_empty(), "{level}");
+        }
+        for level in ["info", "trace", "info,kube=off", "debug,kube_runtime=debug"] {
+            let lines = what_kube_logs(level);
+            assert!(lines.is_empty(), "{level}: {lines:?}");
+        }
     }
 }
