@@ -472,32 +472,30 @@ async fn variables_have_their_effect() {
     );
 }
 
-/// A variable that is wrong ends the program with exit code 2 and one line; without an endpoint nobody cares.
+/// The program where it finds no cluster: its exit code, and what it says.
+fn without_a_cluster(vars: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
+    command
+        .env_clear()
+        .args(["--kubeconfig=/nowhere"])
+        .envs(vars.iter().copied());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1");
+
+/// A variable that there is no doing without ends the program with exit code 2 and one line; without an endpoint nobody cares.
 #[test]
 fn a_wrong_variable_is_refused() {
-    let run = |vars: &[(&str, &str)]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
-        command
-            .env_clear()
-            .args(["--kubeconfig=/nowhere"])
-            .envs(vars.iter().copied());
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        (
-            output.status.code(),
-            String::from_utf8(output.stderr).unwrap(),
-        )
-    };
-    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1");
     for (name, value, line) in [
         (
-            "OTEL_EXPORTER_OTLP_PROTOCOL",
-            "http/protobuf",
-            r#"OTEL_EXPORTER_OTLP_PROTOCOL = "http/protobuf" (environment variable): must be grpc"#,
-        ),
-        (
-            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
-            "10s",
-            r#"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT = "10s" (environment variable): must be a whole number from 1 to 86400000"#,
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "secret",
+            "OTEL_EXPORTER_OTLP_HEADERS = (hidden) (environment variable): must be name=value, with commas between them, as HTTP headers can be",
         ),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",
@@ -511,11 +509,67 @@ fn a_wrong_variable_is_refused() {
         ),
     ] {
         assert_eq!(
-            run(&[endpoint, (name, value)]),
+            without_a_cluster(&[ENDPOINT, (name, value)]),
             (Some(2), format!("error: {line}\n"))
         );
-        let (_, unused) = run(&[(name, value)]);
+        let (_, unused) = without_a_cluster(&[(name, value)]);
         assert!(!unused.contains(name), "{unused}");
+    }
+}
+
+/// What the OpenTelemetry specification has ignored, all at once, ends nothing: the program goes on to look for its cluster,
+/// and each variable is warned about once. What it allows is not. (`every_variable_goes_by_the_specification`, beside the
+/// code, goes through all of them one by one.)
+#[test]
+fn what_the_specification_allows_ends_nothing() {
+    let odd = [
+        ("OTEL_SDK_DISABLED", "False"),
+        ("OTEL_TRACES_EXPORTER", "otlp,console"),
+        ("OTEL_METRICS_EXPORTER", "prometheus,OTLP"),
+        ("OTEL_LOGS_EXPORTER", " "),
+        ("OTEL_PROPAGATORS", "tracecontext,baggage,b3"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_INSECURE", "0"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "GZIP\n"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+        ("OTEL_TRACES_SAMPLER_ARG", "endpoint=h"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_BLRP_MAX_QUEUE_SIZE", "many"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "-1"),
+    ];
+    let allowed = [
+        "OTEL_SDK_DISABLED",
+        "OTEL_METRICS_EXPORTER",
+        "OTEL_LOGS_EXPORTER",
+        "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+    ];
+    let (code, log) = without_a_cluster(&[&[ENDPOINT], &odd[..]].concat());
+    assert_eq!(code, Some(2));
+    assert!(log.contains("error: kubeconfig /nowhere: "), "{log}");
+    let warnings = |name: &str| {
+        let of = format!("{name} = ");
+        let lines = log.lines();
+        lines
+            .filter(|line| line.contains("WARN") && line.contains(&of))
+            .count()
+    };
+    for (name, _) in odd {
+        assert_eq!(
+            warnings(name),
+            usize::from(!allowed.contains(&name)),
+            "{name}: {log}"
+        );
+    }
+    // Nothing is exported by OTLP, so nothing is warned about.
+    for vars in [
+        &[("OTEL_METRICS_EXPORTER", "prometheus")][..],
+        &[("OTEL_SDK_DISABLED", "True"), ENDPOINT, odd[4]],
+    ] {
+        let (_, log) = without_a_cluster(vars);
+        assert!(!log.contains("OTEL_"), "{log}");
     }
 }
 

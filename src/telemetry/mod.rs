@@ -26,10 +26,10 @@ use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::{
     error::OTelSdkError,
-    logs::SdkLoggerProvider,
+    logs::{BatchConfigBuilder as LogBatches, BatchLogProcessor, SdkLoggerProvider},
     metrics::{PeriodicReader, SdkMeterProvider},
     propagation::TraceContextPropagator,
-    trace::SdkTracerProvider,
+    trace::{BatchConfigBuilder as SpanBatches, BatchSpanProcessor, SdkTracerProvider},
 };
 use tokio::{task::spawn_blocking, time::timeout};
 use tracing::{Level, Metadata, info, warn};
@@ -48,7 +48,7 @@ const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
 /// Telemetry cannot be set up as it is asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An `OTEL_*` variable is not what it must be; the text names it.
+    /// An `OTEL_*` variable that there is no doing without is not what it must be; the text names it.
     #[error("{0}")]
     Variable(String),
     /// No connection can be made of what is configured.
@@ -85,28 +85,47 @@ impl Telemetry {
     /// # Errors
     /// See [`Error`]. A collector that cannot be reached is none.
     pub fn start(config: &Config) -> Result<Self, Error> {
-        let env = Env::new(std::env::vars_os())?;
+        let env = Env::new(std::env::vars_os());
         let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
-        let resource = resource::resource(|name| std::env::var(name).ok());
+        let resource = resource::resource(env.attributes(), |name| std::env::var(name).ok());
 
         // First, since the other providers count what they drop by it.
-        let reader = exporters
-            .metrics
-            .map(|exporter| PeriodicReader::builder(exporter).build());
+        let reader = exporters.metrics.map(|exporter| {
+            let interval = env.milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000);
+            PeriodicReader::builder(exporter)
+                .with_interval(interval)
+                .build()
+        });
         let exports = reader.is_some() || exporters.traces.is_some() || exporters.logs.is_some();
         let (metrics, meters) = Metrics::new(resource.clone(), reader);
         global::set_meter_provider(meters.clone());
 
         let traces = exporters.traces.map(|exporter| {
-            let provider = SdkTracerProvider::builder().with_resource(resource.clone());
-            provider.with_batch_exporter(exporter).build()
+            let batches = SpanBatches::default()
+                .with_scheduled_delay(env.milliseconds("OTEL_BSP_SCHEDULE_DELAY", 5000))
+                .with_max_queue_size(env.number("OTEL_BSP_MAX_QUEUE_SIZE", 2048))
+                .with_max_export_batch_size(env.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512));
+            let processor =
+                BatchSpanProcessor::builder(exporter).with_batch_config(batches.build());
+            SdkTracerProvider::builder()
+                .with_resource(resource.clone())
+                .with_sampler(env.sampler())
+                .with_span_processor(processor.build())
+                .build()
         });
         if traces.is_some() && env.propagates() {
             global::set_text_map_propagator(TraceContextPropagator::new());
         }
         let logs = exporters.logs.map(|exporter| {
-            let provider = SdkLoggerProvider::builder().with_resource(resource);
-            provider.with_batch_exporter(exporter).build()
+            let batches = LogBatches::default()
+                .with_scheduled_delay(env.milliseconds("OTEL_BLRP_SCHEDULE_DELAY", 1000))
+                .with_max_queue_size(env.number("OTEL_BLRP_MAX_QUEUE_SIZE", 2048))
+                .with_max_export_batch_size(env.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", 512));
+            let processor = BatchLogProcessor::builder(exporter).with_batch_config(batches.build());
+            SdkLoggerProvider::builder()
+                .with_resource(resource)
+                .with_log_processor(processor.build())
+                .build()
         });
 
         let mut before = Vec::new();
@@ -129,6 +148,9 @@ impl Telemetry {
         }
         let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
         let level = log::start(&config.log, before, bridge);
+        for warning in exporters.warnings {
+            warn!("{warning}");
+        }
         if exports {
             info!("exporting {}", exporters.told.join(", "));
         }

@@ -1,12 +1,14 @@
 //! The way out by OTLP/gRPC: a connection for each signal that goes anywhere, and its exporter.
 //!
 //! The connections are ours, since the SDK's own have no limit for being made: a collector that is a black
-//! hole would hold a flush for two minutes. Headers and compression the SDK reads from the environment.
+//! hole would hold a flush for two minutes. Headers the SDK reads from the environment.
 
 use std::{fs, time::Duration};
 
 use http::Uri;
-use opentelemetry_otlp::{LogExporter, MetricExporter, SpanExporter, WithTonicConfig as _};
+use opentelemetry_otlp::{
+    Compression, LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithTonicConfig,
+};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::{
@@ -31,6 +33,8 @@ pub(super) struct Exporters {
     pub metrics: Option<MetricExporter>,
     /// Where they go, for the log: `traces to http://...`.
     pub told: Vec<String>,
+    /// What is wrong with the environment, for the log.
+    pub warnings: Vec<String>,
 }
 
 impl Exporters {
@@ -51,26 +55,44 @@ impl Exporters {
             return Ok(exporters);
         }
         let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
-        env.check_all(&signals)?;
+        exporters.warnings = env.warnings(&signals)?;
         for (signal, endpoint) in wanted {
             exporters.told.push(format!("{signal} to {endpoint}"));
             let channel = channel(env, signal, endpoint)?;
             match signal {
                 Signal::Traces => {
-                    let exporter = SpanExporter::builder().with_tonic();
-                    exporters.traces = Some(exporter.with_channel(channel).build()?);
+                    let exporter = set(env, signal, channel, SpanExporter::builder().with_tonic());
+                    exporters.traces = Some(exporter.build()?);
                 }
                 Signal::Logs => {
-                    let exporter = LogExporter::builder().with_tonic();
-                    exporters.logs = Some(exporter.with_channel(channel).build()?);
+                    let exporter = set(env, signal, channel, LogExporter::builder().with_tonic());
+                    exporters.logs = Some(exporter.build()?);
                 }
                 Signal::Metrics => {
-                    let exporter = MetricExporter::builder().with_tonic();
-                    exporters.metrics = Some(exporter.with_channel(channel).build()?);
+                    let exporter = MetricExporter::builder().with_temporality(env.temporality());
+                    let exporter = set(env, signal, channel, exporter.with_tonic());
+                    exporters.metrics = Some(exporter.build()?);
                 }
             }
         }
         Ok(exporters)
+    }
+}
+
+/// What the SDK would read from the environment by rules of its own.
+fn set<E: WithTonicConfig + WithExportConfig>(
+    env: &Env,
+    signal: Signal,
+    channel: Channel,
+    exporter: E,
+) -> E {
+    let exporter = exporter
+        .with_channel(channel)
+        .with_timeout(env.timeout(signal));
+    if env.compresses(signal) {
+        exporter.with_compression(Compression::Gzip)
+    } else {
+        exporter
     }
 }
 

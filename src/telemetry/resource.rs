@@ -1,7 +1,7 @@
 //! Who exports: the resource of all signals, by the semantic conventions.
 
-use opentelemetry::{Key, KeyValue};
-use opentelemetry_sdk::Resource;
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::{Resource, resource::TelemetryResourceDetector};
 use opentelemetry_semantic_conventions::attribute;
 use uuid::Uuid;
 
@@ -13,15 +13,8 @@ const POD: [(&str, &str); 4] = [
     (attribute::K8S_NODE_NAME, "NODE_NAME"),
 ];
 
-/// This process. What `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say goes over what is known here: in
-/// the SDK it would be the other way round.
-pub(super) fn resource(variable: impl Fn(&str) -> Option<String>) -> Resource {
-    let told = Resource::builder().build();
-    let is_told = |name: &'static str| match told.get(&Key::from_static_str(name)) {
-        // What the SDK makes up.
-        Some(value) => !value.as_str().starts_with("unknown_service"),
-        None => false,
-    };
+/// This process, known by the `variable`s of its pod. What is `told` of it goes over what is known here.
+pub(super) fn resource(told: Vec<KeyValue>, variable: impl Fn(&str) -> Option<String>) -> Resource {
     let variable = |name| variable(name).filter(|value: &String| !value.is_empty());
     let instance = variable("POD_UID").unwrap_or_else(|| Uuid::new_v4().to_string());
     let known = [
@@ -39,20 +32,31 @@ pub(super) fn resource(variable: impl Fn(&str) -> Option<String>) -> Resource {
     let attributes = known
         .into_iter()
         .chain(pod)
-        .filter(|(name, _)| !is_told(name))
         .filter_map(|(name, value)| Some(KeyValue::new(name, value?)));
-    Resource::builder().with_attributes(attributes).build()
+    // Not what the SDK reads from the environment by itself, which takes what is malformed in part.
+    Resource::builder_empty()
+        .with_detector(Box::new(TelemetryResourceDetector))
+        .with_attributes(attributes.chain(told))
+        .build()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use opentelemetry::Key;
+
     use super::*;
 
     #[test]
     fn says_which_pod_it_is() {
-        let resource = resource(|name| (name != "NODE_NAME").then(|| format!("the {name}")));
+        let told = vec![
+            KeyValue::new("team", "a"),
+            KeyValue::new("k8s.pod.uid", "told"),
+        ];
+        let resource = resource(told, |name| {
+            (name != "NODE_NAME").then(|| format!("the {name}"))
+        });
         let get = |name| {
             resource
                 .get(&Key::from_static_str(name))
@@ -62,7 +66,9 @@ mod tests {
         assert_eq!(get("service.version").unwrap(), env!("CARGO_PKG_VERSION"));
         assert_eq!(get("service.instance.id").unwrap(), "the POD_UID");
         assert_eq!(get("k8s.pod.name").unwrap(), "the POD_NAME");
-        assert_eq!(get("k8s.pod.uid").unwrap(), "the POD_UID");
+        assert_eq!(get("k8s.pod.uid").unwrap(), "told");
+        assert_eq!(get("team").unwrap(), "a");
+        assert_eq!(get("telemetry.sdk.language").unwrap(), "rust");
         assert_eq!(get("k8s.namespace.name").unwrap(), "the POD_NAMESPACE");
         assert_eq!(get("k8s.node.name"), None);
     }
