@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ffi::OsString;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -36,9 +37,9 @@ fn defaults_are_those_of_the_reference() {
             retry_period: Duration::from_secs(2),
         },
         http: Http {
-            addr: Some(([0, 0, 0, 0], 8080).into()),
+            addr: Some((Ipv6Addr::UNSPECIFIED, 8080).into()),
             metrics_auth: false,
-            metrics_addr: ([0, 0, 0, 0], 8443).into(),
+            metrics_addr: (Ipv6Addr::UNSPECIFIED, 8443).into(),
             metrics_cert_dir: None,
         },
         log: Log {

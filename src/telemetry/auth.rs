@@ -2,8 +2,11 @@
 //! the path `/metrics` (`SubjectAccessReview`), as controller-runtime's `filters.WithAuthenticationAndAuthorization` asks.
 //!
 //! Answers are kept for a while, so that a scrape costs the API server nothing as a rule. Of a token only a digest is kept.
+//!
+//! Anybody may send tokens, as many as he likes, and each costs a review. So a token that was good before does not wait
+//! behind those that never were, and no peer waits behind another one's crowd.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use k8s_openapi::api::{
@@ -25,8 +28,12 @@ const YES: Duration = Duration::from_mins(1);
 const NO: Duration = Duration::from_secs(10);
 /// How many answers are kept.
 const KEPT: usize = 1024;
-/// How many tokens are reviewed at once; more wait.
+/// How many tokens that were never good are reviewed at once; more wait.
 const AT_ONCE: usize = 4;
+/// How many of them may come from one peer, so that it holds at most as many places among those who wait for these turns.
+const OF_ONE_PEER: usize = 2;
+/// How many tokens that were good before are reviewed at once, beside the others.
+const KNOWN_AT_ONCE: usize = 2;
 /// How long both reviews may take, the wait for one's turn included.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -80,6 +87,8 @@ pub struct Auth {
     client: Client,
     answers: Mutex<Answers>,
     turns: Semaphore,
+    turns_of_the_known: Semaphore,
+    turns_of_peers: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
     /// What went wrong last, as said in the log.
     trouble: Mutex<String>,
 }
@@ -91,25 +100,34 @@ impl Auth {
             client,
             answers: Mutex::default(),
             turns: Semaphore::new(AT_ONCE),
+            turns_of_the_known: Semaphore::new(KNOWN_AT_ONCE),
+            turns_of_peers: Mutex::default(),
             trouble: Mutex::default(),
         }
     }
 
-    /// Whether who sent these headers may read metrics.
+    /// Whether who sent these headers, from `peer`, may read metrics.
     ///
     /// # Errors
     /// Why not.
-    pub async fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub async fn check(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
         let token = bearer(headers).ok_or(Refusal::NoToken)?;
         let mut id = [0; 32];
         id.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
         if let Some(answer) = self.answers.lock().get(&id) {
             return answer;
         }
+        let was_good = self.answers.lock().was_good(&id);
         let reviewed = timeout(PATIENCE, async {
-            // Never closed.
-            let _turn = self.turns.acquire().await;
-            self.review(token).await
+            // Semaphores that are never closed.
+            if was_good {
+                let _turn = self.turns_of_the_known.acquire().await;
+                self.review(token).await
+            } else {
+                let own = self.turns_of(peer);
+                let (_own, _turn) = (own.acquire().await, self.turns.acquire().await);
+                self.review(token).await
+            }
         });
         let cause = match reviewed.await {
             Ok(Ok(answer)) => {
@@ -126,6 +144,14 @@ impl Auth {
         };
         self.say(&cause);
         Err(Refusal::NoAnswer)
+    }
+
+    /// The turns that `peer` may have. There are at most as many peers as connections.
+    fn turns_of(&self, peer: IpAddr) -> Arc<Semaphore> {
+        let mut peers = self.turns_of_peers.lock();
+        peers.retain(|_, turns| Arc::strong_count(turns) > 1);
+        let turns = peers.entry(peer);
+        Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(OF_ONE_PEER))))
     }
 
     async fn review(&self, token: &str) -> kube::Result<Result<(), Refusal>> {
@@ -184,7 +210,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 type Id = [u8; 32];
 
-/// Answers, and until when they hold.
+/// Answers, and until when they hold. A yes is remembered beyond that.
 #[derive(Default)]
 struct Answers(HashMap<Id, (Instant, Result<(), Refusal>)>);
 
@@ -194,17 +220,26 @@ impl Answers {
         (Instant::now() < *until).then(|| answer.clone())
     }
 
+    /// Whether the last answer was a yes, however long ago.
+    fn was_good(&self, id: &Id) -> bool {
+        matches!(self.0.get(id), Some((_, Ok(()))))
+    }
+
     /// Where there is no room left, a no makes way for a yes: whoever sends made-up tokens does not make those of others be
-    /// reviewed again.
+    /// reviewed again. Then what held once makes way for what holds.
     fn keep(&mut self, id: Id, answer: Result<(), Refusal>) {
         let now = Instant::now();
         if self.0.len() >= KEPT {
-            self.0.retain(|_, (until, _)| now < *until);
+            self.0
+                .retain(|_, (until, answer)| answer.is_ok() || now < *until);
         }
         if self.0.len() >= KEPT {
             self.0.retain(|_, (_, answer)| answer.is_ok());
         }
-        if self.0.len() < KEPT {
+        if self.0.len() >= KEPT && answer.is_ok() {
+            self.0.retain(|_, (until, _)| now < *until);
+        }
+        if self.0.len() < KEPT || self.0.contains_key(&id) {
             let until = now + if answer.is_ok() { YES } else { NO };
             self.0.insert(id, (until, answer));
         }
@@ -213,7 +248,69 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use http::{HeaderValue, Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tokio::{task::JoinSet, time::interval};
+    use tower::{BoxError, service_fn};
+
     use super::*;
+
+    /// An API server that takes this long over a review, and takes "good" for somebody who may read metrics.
+    fn slow(review: Duration) -> Arc<Auth> {
+        let service = service_fn(move |request: Request<Body>| async move {
+            let body = request.into_body().collect().await?.to_bytes();
+            let mut review_of: Value = serde_json::from_slice(&body)?;
+            tokio::time::sleep(review).await;
+            let good = review_of["spec"]["token"] == "good";
+            review_of["status"] =
+                json!({"authenticated": good, "allowed": true, "user": {"username": "u"}});
+            Ok::<_, BoxError>(Response::new(Body::from(serde_json::to_vec(&review_of)?)))
+        });
+        Arc::new(Auth::new(Client::new(service, "default")))
+    }
+
+    async fn ask(auth: &Auth, peer: u8, token: &str) -> Result<(), Refusal> {
+        let mut headers = HeaderMap::new();
+        let bearer = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
+        headers.insert(AUTHORIZATION, bearer);
+        auth.check([10, 0, 0, peer].into(), &headers).await
+    }
+
+    /// 60 tokens a second, each another one, none good.
+    async fn flood(auth: Arc<Auth>, peer: u8) {
+        let mut asking = JoinSet::new();
+        let mut next = interval(Duration::from_secs(1) / 60);
+        for number in 0.. {
+            next.tick().await;
+            while asking.try_join_next().is_some() {}
+            let auth = Arc::clone(&auth);
+            asking.spawn(async move { ask(&auth, peer, &format!("bad-{number}")).await });
+        }
+    }
+
+    /// Beside 60 bad tokens a second, more than the API server can review, a scraper goes on to get its metrics even from
+    /// the address that they come from, and a new one from any other.
+    #[tokio::test(start_paused = true)]
+    async fn bad_tokens_starve_no_authorised_scrape() {
+        let auth = slow(Duration::from_millis(300));
+        assert_eq!(ask(&auth, 1, "good").await, Ok(()));
+        let attacks = tokio::spawn(flood(Arc::clone(&auth), 1));
+        for round in 0..10 {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            let begun = Instant::now();
+            assert_eq!(ask(&auth, 1, "good").await, Ok(()), "round {round}");
+            let took = begun.elapsed();
+            assert!(took <= Duration::from_secs(1), "{took:?} in round {round}");
+        }
+        auth.answers.lock().0.clear();
+        assert_eq!(ask(&auth, 2, "good").await, Ok(()), "who was never seen");
+        assert!(auth.turns_of_peers.lock().len() <= 2);
+        attacks.abort();
+    }
 
     fn id(number: usize) -> Id {
         let mut id = [0; 32];

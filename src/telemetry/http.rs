@@ -5,7 +5,12 @@
 //! connection would take another one's place.
 
 use std::{
-    collections::VecDeque, convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration,
+    collections::{HashMap, VecDeque},
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
 };
 
 use http::{
@@ -22,7 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::Client;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
@@ -32,13 +37,15 @@ use super::{
     Metrics,
     auth::Auth,
     health::{Health, Question},
-    tls::{self, Tls},
+    tls::{self, Certificate, Tls},
 };
 use crate::config;
 
-/// Connections served at once at one address. One more ends the oldest: a probe takes milliseconds, so the oldest is
-/// somebody's who dawdles.
+/// Connections served at once at one address. One more ends the oldest of the peer that has the most: a probe takes
+/// milliseconds, so that is somebody's who dawdles, and a crowd makes way for the others.
 const CONNECTIONS: usize = 256;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// How long a client may take over the TLS handshake, and again over its request.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a connection may last, the API server's reviews and a slow reader included: as long as a scrape.
@@ -74,12 +81,12 @@ impl Server {
     /// See [`Error`].
     pub async fn bind(config: &config::Http) -> Result<Self, Error> {
         let plain = match config.addr {
-            Some(addr) => Some(listen("http.addr", addr).await?),
+            Some(addr) => Some(listen("http.addr", addr, bind)?),
             None => None,
         };
         let secure = if config.metrics_auth {
-            let tls = Tls::new(config.metrics_cert_dir.clone())?;
-            Some((listen("http.metrics_addr", config.metrics_addr).await?, tls))
+            let tls = Tls::new(config.metrics_cert_dir.clone(), tls::PERIOD).await?;
+            Some((listen("http.metrics_addr", config.metrics_addr, bind)?, tls))
         } else {
             None
         };
@@ -114,34 +121,76 @@ impl Server {
                 metrics: Some(metrics.clone()),
                 auth: Some(Auth::new(client)),
             };
-            accept(listener, Some(tls), site).await;
+            accept_secure(listener, tls, site).await;
         };
         tokio::join!(health.watch(), plain, secure);
     }
 }
 
-async fn listen(key: &'static str, addr: SocketAddr) -> Result<TcpListener, Error> {
-    let failed = |error| Error::Listen(key, addr, error);
-    TcpListener::bind(addr).await.map_err(failed)
+/// Listens by `bind`; on every address of IPv4 where that is to be all of both, and this machine has no IPv6.
+fn listen(
+    key: &'static str,
+    addr: SocketAddr,
+    bind: impl Fn(SocketAddr) -> io::Result<TcpListener>,
+) -> Result<TcpListener, Error> {
+    let everywhere = addr.is_ipv6() && addr.ip().is_unspecified();
+    let bound = match bind(addr) {
+        Err(error) if everywhere && is_without_ipv6(&error) => {
+            let addr = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port());
+            info!("{key}: there is no IPv6 here, listening on {addr}");
+            bind(addr)
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| Error::Listen(key, addr, error))
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
+}
+
+/// `[::]` is all addresses of IPv4, too, whatever the system's default is (`net.ipv6.bindv6only`).
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv6() {
+        let socket = TcpSocket::new_v6()?;
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+        socket
+    } else {
+        TcpSocket::new_v4()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// The same over TLS.
+async fn accept_secure(listener: TcpListener, tls: Tls, site: Site) {
+    let certificate = tls.certificate();
+    tokio::join!(accept(listener, Some(certificate), site), tls.renewals());
+}
+
+/// Serves, over TLS, a site where nothing is.
+#[cfg(test)]
+pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
+    let site = Site {
+        health: None,
+        metrics: None,
+        auth: None,
+    };
+    accept_secure(listener, tls, site).await;
 }
 
 /// Serves `site` on `listener`, for ever.
-async fn accept(listener: TcpListener, mut tls: Option<Tls>, site: Site) {
+async fn accept(listener: TcpListener, tls: Option<Certificate>, site: Site) {
     let site = Arc::new(site);
     let mut connections = JoinSet::new();
-    let mut by_age: VecDeque<AbortHandle> = VecDeque::new();
+    let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = due(tls.as_mut()) => {
-                if let Some(tls) = &mut tls {
-                    tls.renew().await;
-                }
-                continue;
-            }
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            // One peer, whichever family it came by.
+            Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
             Err(error) => {
                 warn!("cannot accept a connection: {error}");
                 sleep(Duration::from_millis(100)).await;
@@ -149,42 +198,53 @@ async fn accept(listener: TcpListener, mut tls: Option<Tls>, site: Site) {
             }
         };
         while connections.try_join_next().is_some() {}
-        by_age.retain(|connection| !connection.is_finished());
+        by_age.retain(|(_, connection)| !connection.is_finished());
         if by_age.len() == CONNECTIONS
-            && let Some(oldest) = by_age.pop_front()
+            && let Some(at) = crowding(by_age.iter().map(|(peer, _)| *peer))
+            && let Some((_, connection)) = by_age.remove(at)
         {
-            oldest.abort();
+            connection.abort();
         }
-        let tls = tls.as_ref().map(Tls::acceptor);
-        let connection = serve(stream, tls, Arc::clone(&site));
+        let tls = tls.as_ref().map(Certificate::acceptor);
+        let connection = serve(stream, peer, tls, Arc::clone(&site));
         // A client that errs or dawdles is no news.
-        by_age.push_back(connections.spawn(async { drop(timeout(LIFETIME, connection).await) }));
+        let connection = connections.spawn(async { drop(timeout(LIFETIME, connection).await) });
+        by_age.push_back((peer, connection));
     }
 }
 
-/// When the certificate is to be looked at again.
-async fn due(tls: Option<&mut Tls>) {
-    match tls {
-        Some(tls) => tls.due().await,
-        None => std::future::pending().await,
+/// Which of these connections, the oldest first, is the oldest of a peer that has the most.
+fn crowding(peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
+    let mut counts = HashMap::new();
+    for peer in peers.clone() {
+        *counts.entry(peer).or_insert(0_usize) += 1;
     }
+    let most = counts.values().max()?;
+    peers
+        .clone()
+        .position(|peer| counts.get(&peer) == Some(most))
 }
 
-async fn serve(stream: TcpStream, tls: Option<tokio_rustls::TlsAcceptor>, site: Arc<Site>) {
+async fn serve(
+    stream: TcpStream,
+    peer: IpAddr,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    site: Arc<Site>,
+) {
     match tls {
-        None => converse(stream, site).await,
+        None => converse(stream, peer, site).await,
         Some(tls) => {
             if let Ok(Ok(stream)) = timeout(PATIENCE, tls.accept(stream)).await {
-                converse(stream, site).await;
+                converse(stream, peer, site).await;
             }
         }
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, site: Arc<Site>) {
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: IpAddr, site: Arc<Site>) {
     let service = service_fn(|request| {
         let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(site.answer(&request).await) }
+        async move { Ok::<_, Infallible>(site.answer(peer, &request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -205,7 +265,7 @@ struct Site {
 type Answer = Response<Full<Bytes>>;
 
 impl Site {
-    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+    async fn answer(&self, peer: IpAddr, request: &Request<Incoming>) -> Answer {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
             let allow = HeaderValue::from_static("GET, HEAD");
@@ -214,7 +274,9 @@ impl Site {
         }
         let path = request.uri().path();
         let found = match (&self.health, &self.metrics) {
-            (_, Some(metrics)) if path == "/metrics" => Some(self.scrape(metrics, request).await),
+            (_, Some(metrics)) if path == "/metrics" => {
+                Some(self.scrape(metrics, peer, request).await)
+            }
             (Some(health), _) => {
                 let query = request.uri().query().unwrap_or_default();
                 let keys = query.split('&').filter_map(|pair| pair.split('=').next());
@@ -235,9 +297,9 @@ impl Site {
         })
     }
 
-    async fn scrape(&self, metrics: &Metrics, request: &Request<Incoming>) -> Answer {
+    async fn scrape(&self, metrics: &Metrics, peer: IpAddr, request: &Request<Incoming>) -> Answer {
         if let Some(auth) = &self.auth
-            && let Err(refusal) = auth.check(request.headers()).await
+            && let Err(refusal) = auth.check(peer, request.headers()).await
         {
             let mut answer = text(refusal.status(), format!("{refusal}\n"));
             if let Some(challenge) = refusal.challenge() {
@@ -303,4 +365,84 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     let kind = HeaderValue::from_static(TEXT);
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::print_stderr,
+        reason = "a test fails by panicking, and says what it cannot test"
+    )]
+
+    use std::net::Ipv6Addr;
+
+    use super::*;
+    use crate::Config;
+
+    /// Both addresses, as they are by default, on a port that is free.
+    fn defaults() -> [SocketAddr; 2] {
+        let http = Config::default().http;
+        [http.addr.unwrap(), http.metrics_addr].map(|addr| SocketAddr::new(addr.ip(), 0))
+    }
+
+    /// By default a pod is reached by either family, whatever its cluster has.
+    #[tokio::test]
+    async fn both_families_are_served_by_default() {
+        for addr in defaults() {
+            let listener = listen("http.addr", addr, bind).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+                .await
+                .unwrap();
+            if let Err(error) = std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+                eprintln!("NOT TESTED: this machine has no IPv6, not even ::1 ({error})");
+                continue;
+            }
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+                .await
+                .unwrap();
+        }
+    }
+
+    /// Where the kernel has no IPv6, the default is all of IPv4; any other failure, or address, is what it is.
+    #[tokio::test]
+    async fn without_ipv6_the_default_is_ipv4() {
+        use rustix::io::Errno;
+        let failing = |errno: Errno| {
+            move |addr: SocketAddr| match addr {
+                SocketAddr::V6(_) => Err(errno.into()),
+                SocketAddr::V4(_) => bind(addr),
+            }
+        };
+        for addr in defaults() {
+            for errno in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+                let listener = listen("http.addr", addr, failing(errno)).unwrap();
+                let bound = listener.local_addr().unwrap();
+                assert_eq!(bound.ip(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            }
+            let taken = listen("http.addr", addr, failing(Errno::ADDRINUSE)).unwrap_err();
+            assert!(
+                taken
+                    .to_string()
+                    .starts_with("http.addr: cannot listen on [::]:0: ")
+            );
+        }
+        let one = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+        listen("http.addr", one, failing(Errno::ADDRNOTAVAIL)).unwrap_err();
+    }
+
+    /// Whoever has the most connections loses the oldest of them; among equals the oldest of all goes.
+    #[test]
+    fn a_crowd_makes_way_for_the_others() {
+        let peers = |text: &str| {
+            let peers: Vec<_> = text.bytes().map(|b| IpAddr::from([10, 0, 0, b])).collect();
+            crowding(peers.into_iter())
+        };
+        assert_eq!(peers("abbb"), Some(1));
+        assert_eq!(peers("babab"), Some(0));
+        assert_eq!(peers("cabab"), Some(1));
+        assert_eq!(peers("abc"), Some(0));
+        assert_eq!(peers(""), None);
+    }
 }
