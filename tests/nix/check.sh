@@ -30,9 +30,11 @@ before=$(derivations)
 echo >> "$copy/README.md"
 [ "$(derivations)" = "$before" ] || { say "an edit of README.md rebuilds something"; exit 1; }
 dependencies() {
-  derivation "path:$copy" default.dependencies
-  derivation "path:$copy" "checks.$system.tests.dependencies"
-  derivation "path:$copy" "checks.$system.clippy.dependencies"
+  local of
+  for of in default "checks.$system.tests" "checks.$system.clippy"; do
+    derivation "path:$copy" "$of.dependencies"
+    echo
+  done
 }
 compiled=$(dependencies)
 [ "$(sort -u <<<"$compiled" | wc -l)" = 2 ] || { say "the dependencies are compiled more often than once for what ships and once for checks"; exit 1; }
@@ -50,7 +52,7 @@ nix store cat "$(nix build --no-link --print-out-paths "${flake_options[@]}" ".#
 # Of this build, and so of any after an edit of src: these crates are compiled, and no other.
 ours=$(cargo metadata --format-version 1 --no-deps --locked --offline | jq -r '.packages[].name' | sort)
 for derivation in "$unstamped" "$(derivation . "checks.$system.tests")" "$(derivation . "checks.$system.clippy")"; do
-  crates=$(nix log "$derivation" | sed -nE 's/^ *(Compiling|Checking) (\S+) v.*/\2/p' | sort)
+  crates=$(nix log "$derivation" | sed -nE 's/\x1b\[[0-9;]*m//g; s/^ *(Compiling|Checking) (\S+) v.*/\2/p' | sort)
   [ "$crates" = "$ours" ] || { say "$derivation compiled $crates, not only $ours"; exit 1; }
   echo "compiled with the dependencies at hand: ${derivation#*-}: $crates"
 done
