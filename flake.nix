@@ -224,7 +224,7 @@
           clippy = cargo "clippy" [
             pkgs.clippy
           ] code compiled "clippy --frozen --workspace --all-targets -- -D warnings";
-          fmt = cargo "fmt" [ pkgs.rustfmt ] code { } "fmt --all --check";
+          fmt = cargo "fmt" [ pkgs.rustfmt ] code { } "fmt --check";
           deny =
             cargo "deny" [ pkgs.cargo-deny ] [ ./deny.toml ] { }
               "deny --frozen check bans licenses sources";
