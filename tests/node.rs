@@ -614,7 +614,11 @@ async fn telemetry_goes_over_tls_by_the_images_own_trust() {
     let folder = "/etc/authorities";
     let known = Overlay {
         container: json!({
-            "env": [endpoint, {"name": "SSL_CERT_DIR", "value": folder}],
+            "env": [
+                endpoint,
+                {"name": "SSL_CERT_DIR", "value": folder},
+                {"name": "OTEL_METRIC_EXPORT_INTERVAL", "value": "500"},
+            ],
             "volumeMounts": [{"name": "authority", "mountPath": folder}],
         }),
         pod: json!({"volumes": [{"name": "authority", "configMap": {"name": "authority"}}]}),
