@@ -13,7 +13,7 @@ mod invariants;
 
 use std::time::Duration;
 
-use cluster::{AuditEvent, eventually};
+use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
 use foos::{DEADLINE, delays};
@@ -212,18 +212,45 @@ fn i3_a_foo_without_its_deployment_is_found() {
     };
     let owner =
         json!({ "apiVersion": "v1", "kind": "Foo", "name": "f", "uid": "foo", "controller": true });
-    let deployment: Deployment = serde_json::from_value(json!({
-        "metadata": { "name": "d", "namespace": "n", "ownerReferences": [owner] },
-        "spec": { "replicas": 1, "selector": {}, "template": {} },
-    }))
-    .unwrap();
-    let deployments = [deployment];
-    assert!(unsettled(&[foo(1)], &deployments).is_empty());
-    assert_eq!(unsettled(&[foo(1)], &[]), ["I3 f has no Deployment"]);
+    let labels = json!({ "app": "nginx", "controller": "f" });
+    let right = json!({
+        "metadata": { "name": "d", "namespace": "n", "ownerReferences": [owner], "labels": labels },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": { "containers": [{ "name": "nginx", "image": "i" }] },
+            },
+        },
+    });
+    let wrong = |foo: Foo, pointer: &str, value: Value| {
+        let mut deployment = right.clone();
+        if let Some(place) = deployment.pointer_mut(pointer) {
+            *place = value;
+        }
+        let deployment: Deployment = serde_json::from_value(deployment).unwrap();
+        unsettled(&[foo], &[deployment], "i").concat()
+    };
+    assert_eq!(wrong(foo(1), "/none", Value::Null), "");
+    assert_eq!(unsettled(&[foo(1)], &[], "i"), ["I3 f has no Deployment"]);
     assert_eq!(
-        unsettled(&[foo(2)], &deployments),
-        ["I3 f has another number of replicas"]
+        wrong(foo(2), "/none", Value::Null),
+        "I3 f has another number of replicas"
     );
+    let image = "/spec/template/spec/containers/0/image";
+    assert_eq!(
+        wrong(foo(1), image, json!("evil")),
+        "I3 f has another image"
+    );
+    for place in [
+        "/metadata/labels/app",
+        "/spec/selector/matchLabels/controller",
+        "/spec/template/metadata/labels/app",
+    ] {
+        let said = wrong(foo(1), place, json!("other"));
+        assert_eq!(said, "I3 f has other labels", "{place}");
+    }
 }
 
 #[test]
@@ -241,6 +268,13 @@ fn i5_a_write_to_what_no_foo_controls_is_found() {
         log.add("b", "create", "configmaps", Value::Null, map);
     };
     assert_eq!(after_good(fault), ["I5"]);
+    let delete = |log: &mut Log, uid: &str| {
+        let preconditions = json!({ "preconditions": { "uid": uid } });
+        let status = json!({ "kind": "Status", "metadata": { "name": "d" } });
+        log.add("b", "delete", "deployments", preconditions, status);
+    };
+    assert!(after_good(|log| delete(log, "deployment")).is_empty());
+    assert_eq!(after_good(|log| delete(log, "another")), ["I5"]);
 }
 
 #[test]
@@ -371,10 +405,11 @@ async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     let _second = replica("replica-2");
     assert_eq!(first.stop().await, 0);
     apply(2).await;
+    rename(&cluster, "g", "h").await;
     let report = check(&cluster.audit(), &election, &[]);
     println!("a hand-over: {report}");
     assert!(report.violations.is_empty(), "{report}");
-    assert!(report.terms == 2 && report.writes >= 8, "{report}");
+    assert!(report.terms == 2 && report.writes >= 10, "{report}");
 
     let kubeconfig = cluster.kubeconfig_of("replica-1");
     let label = r#"{"metadata": {"labels": {"written-by": "deposed"}}}"#;
@@ -391,4 +426,30 @@ async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     let report = check(&cluster.audit(), &election, &[]);
     let invariants: Vec<_> = report.violations.iter().map(|line| &line[..2]).collect();
     assert_eq!(invariants, ["I1", "I2"], "{report}");
+}
+
+/// Renames the Foo's Deployment, and waits until the old one is deleted. Nothing makes pods here: that the new one is complete
+/// is said for it.
+async fn rename(cluster: &Cluster, foo: &str, to: &str) {
+    let patch = json!({ "spec": { "deploymentName": to } }).to_string();
+    let renamed = ["patch", "foo", foo, "--type=merge", "-p", &patch];
+    cluster.kubectl(&renamed).await.success();
+    let created = ["wait", "--for=create", "deployment", to, "--timeout=60s"];
+    cluster.kubectl(&created).await.success();
+    let status = json!({ "status": {
+        "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+    } });
+    let complete = [
+        "patch",
+        "deployment",
+        to,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+    ];
+    let status = status.to_string();
+    let complete = [&complete[..], &[&*status]].concat();
+    cluster.kubectl(&complete).await.success();
+    let deleted = ["wait", "--for=delete", "deployment", foo, "--timeout=60s"];
+    cluster.kubectl(&deleted).await.success();
 }

@@ -452,7 +452,7 @@ impl Load {
             let all = ListParams::default();
             let foos = foos.list(&all).await.unwrap().items;
             let deployments = deployments.list(&all).await.unwrap().items;
-            let mut wrong = invariants::unsettled(&foos, &deployments);
+            let mut wrong = invariants::unsettled(&foos, &deployments, STAND_IN);
             wrong.truncate(5);
             if wrong.is_empty() { Ok(()) } else { Err(wrong) }
         })

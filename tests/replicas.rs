@@ -275,7 +275,7 @@ impl Fleet {
                     .unwrap()
                     .items,
             );
-            let mut wrong = invariants::unsettled(&foos, &deployments);
+            let mut wrong = invariants::unsettled(&foos, &deployments, "nginx:latest");
             wrong.truncate(5);
             if wrong.is_empty() && !foos.is_empty() {
                 Ok(())

@@ -124,6 +124,19 @@ async fn r7_a_final_failure_waits_for_the_user() {
     }
 }
 
+/// A conflict passes by itself, and is no news; one that goes on and on is.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_that_does_not_pass_is_told() {
+    let (queue, repeats) = (queue(), Repeats::default());
+    queue.add(key("a"), Lane::Change);
+    for _ in 0..CONFLICTS + 2 {
+        let taken = queue.get().await.unwrap();
+        settle(taken, Err(Error::Conflict), &repeats);
+    }
+    let of_ten = (0..10).filter(|_| repeats.is_news(&Error::Conflict));
+    assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
+}
+
 /// Nobody waits longer than from one leader to the next for a look at everything.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_begins_with_what_has_waited_longest() {

@@ -23,7 +23,9 @@ use std::{
 
 use foo_controller::api::Foo;
 use k8s_openapi::{
-    api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp,
+    api::apps::v1::{Deployment, DeploymentSpec},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+    jiff::Timestamp,
 };
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -139,8 +141,8 @@ pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Times
     report
 }
 
-/// I3: what is wrong with each Foo whose Deployment, or whose status, is not what its spec says.
-pub fn unsettled(foos: &[Foo], deployments: &[Deployment]) -> Vec<String> {
+/// I3: what is wrong with each Foo whose Deployment, or whose status, is not what its spec and the configured image say.
+pub fn unsettled(foos: &[Foo], deployments: &[Deployment], image: &str) -> Vec<String> {
     let key = |namespace: Option<String>, name: &str| (namespace, name.to_owned());
     let by_name: BTreeMap<_, _> = deployments
         .iter()
@@ -166,6 +168,10 @@ pub fn unsettled(foos: &[Foo], deployments: &[Deployment]) -> Vec<String> {
             Some("does not control its Deployment")
         } else if foo.spec.replicas.is_some() && spec.replicas != foo.spec.replicas {
             Some("has another number of replicas")
+        } else if images(spec) != [Some(image)] {
+            Some("has another image")
+        } else if !has_labels(deployment, &foo.name_any()) {
+            Some("has other labels")
         } else if observed != foo.metadata.generation {
             Some("has an old status")
         } else {
@@ -175,6 +181,32 @@ pub fn unsettled(foos: &[Foo], deployments: &[Deployment]) -> Vec<String> {
     foos.iter()
         .filter_map(|foo| Some(format!("I3 {} {}", foo.name_any(), wrong(foo)?)))
         .collect()
+}
+
+/// The images of the pods' containers.
+fn images(spec: &DeploymentSpec) -> Vec<Option<&str>> {
+    let pod = spec.template.spec.iter();
+    let containers = pod.flat_map(|pod| &pod.containers);
+    containers
+        .map(|container| container.image.as_deref())
+        .collect()
+}
+
+/// Whether the Deployment, its selector and its pods have the labels of row R1.
+fn has_labels(deployment: &Deployment, foo: &str) -> bool {
+    let spec = deployment.spec.as_ref().unwrap();
+    let pods = spec.template.metadata.as_ref();
+    let all = [
+        deployment.metadata.labels.as_ref(),
+        spec.selector.match_labels.as_ref(),
+        pods.and_then(|pods| pods.labels.as_ref()),
+    ];
+    all.into_iter().all(|labels| {
+        labels.is_some_and(|labels| {
+            let is = |name: &str, value: &str| labels.get(name).is_some_and(|v| v == value);
+            is("app", "nginx") && is("controller", foo)
+        })
+    })
 }
 
 /// I1: whoever wrote held the Lease at that resourceVersion.
