@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows the controller at work: on a control plane of its own, which takes Rust and Go and nothing else, or, with
+# Shows the controller at work: on a control plane of its own, which takes what require.sh looks for, and Go, or, with
 # DEMO_CLUSTER=current, on the cluster of the current kubectl context, where everything happens in a namespace of its own.
 # DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C; DEMO_PROFILE=release builds with that profile.
 set -euo pipefail

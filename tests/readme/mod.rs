@@ -1,4 +1,4 @@
-//! Every command of README's console blocks, as it stands there: run here, or named with the test that runs it.
+//! Every command of README, as it stands there: run here, or named with the step of CI that runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -30,6 +30,27 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("make test", ".ci/run", "make test"),
     ("make e2e", ".ci/run", "make e2e"),
     ("make bench", ".ci/run", "make bench"),
+    ("make nix-check", ".ci/run", "make nix-check"),
+    ("make generate", "tests/metrics.rs", "run `make generate`"),
+    ("nix flake check", "tests/nix/check.sh", "nix flake check"),
+    ("nix build .#crds", "flake.nix", "${packages.crds}"),
+    ("kubectl wait", "tests/node.rs", "kubectl wait --for"),
+    ("kubectl scale foo/x", "tests/node.rs", "kubectl scale foo/"),
+    (
+        "kubectl rollout restart",
+        "tests/node.rs",
+        "kubectl rollout restart deployment/",
+    ),
+    (
+        "kubectl rollout undo deployment/foo-controller -n foo-system",
+        "tests/node.rs",
+        "kubectl rollout undo deployment/{NAME} -n {NAMESPACE}",
+    ),
+    (
+        "kubectl delete --ignore-not-found -k",
+        "tests/node.rs",
+        "kubectl delete -k {path} --ignore-not-found",
+    ),
     ("nix build", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#image", "tests/nix/image.sh", "\".#image\""),
     (
@@ -41,6 +62,22 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
 
 /// Commands that nothing here can run, and why.
 const NOWHERE: &[(&str, &str)] = &[
+    (
+        "DEMO_CLUSTER=current make demo",
+        "the script with the cluster that CI has",
+    ),
+    (
+        "nix build .#image-arm64",
+        "evaluated; there is no cross compiler",
+    ),
+    ("nix build .#image-stream", "evaluated; there is no docker"),
+    ("./result \\| docker load", "there is no docker"),
+    (
+        "nix run .#crds",
+        "evaluated; the CRD that it prints is checked",
+    ),
+    ("nix develop", "evaluated"),
+    ("nix fmt", "evaluated; the formatting is checked"),
     (
         "kind load image-archive \"$(readlink -f result)\"",
         "there is no kind",
@@ -106,6 +143,18 @@ pub enum Switch {
     To(String),
     /// Leaving out a component.
     Without(String),
+}
+
+/// The commands in README's text: code on a line that begins as one.
+fn inline() -> Vec<String> {
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let outside = text.split("\n```").step_by(2);
+    let code = outside.flat_map(|text| text.split('`').skip(1).step_by(2));
+    let lines = code.map(|code| code.split_whitespace().collect::<Vec<_>>().join(" "));
+    let begins = ["kubectl ", "make ", "nix ", "DEMO_CLUSTER=", "./"];
+    lines
+        .filter(|line| begins.iter().any(|begin| line.starts_with(begin)))
+        .collect()
 }
 
 /// The commands of README, "Switch", by what they are for.
@@ -187,11 +236,15 @@ async fn commands_work() {
         known.insert(line);
     }
     let mut unseen = known.clone();
+    let mut inline = inline();
+    unseen.retain(|line| !inline.iter().any(|there| there == line));
+    inline.retain(|line| !known.contains(&**line));
     for commands in blocks() {
         let mut script = String::new();
         let mut shown = Vec::new();
         for command in &commands {
             unseen.remove(&*command.line);
+            inline.retain(|line| *line != command.line);
             // The switches are run by a test of their own.
             if !known.contains(&*command.line) && command.switch().is_none() {
                 let program = command.line.split(' ').next().unwrap();
@@ -214,7 +267,8 @@ async fn commands_work() {
             assert!(there, "{header:?} is not in {output}");
         }
     }
-    assert_eq!(unseen, BTreeSet::new(), "README has them no longer");
+    assert!(inline.is_empty(), "README: nothing runs {inline:?}");
+    assert!(unseen.is_empty(), "README has them no longer: {unseen:?}");
 
     let clean = "kubectl delete clusterrolebinding prometheus-foo-controller && kubectl delete -f deploy/crd.yaml --timeout=60s";
     sh(&cluster, clean).await;
