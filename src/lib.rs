@@ -70,7 +70,8 @@ pub async fn run(
     let kube = client::config(&config).await?;
     let server = Server::bind(&config.http).await?;
     let identity = Identity::from_env()?;
-    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), %identity, "starting");
+    let commit = version::commit().unwrap_or("unknown");
+    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, term.clone(), &metrics)?;
     let mut health = Health::new();

@@ -421,7 +421,10 @@ async fn otlp_tells_what_is_scraped() {
         .scrape_until("the SDK's own metrics", |scrape| {
             let names = scrape.types.keys().map(String::as_str);
             names
-                .filter(|name| name.starts_with("otel_") || *name == table::LOST.name)
+                .filter(|name| {
+                    name.starts_with("otel_")
+                        || [table::LOST.name, table::REJECTED.name].contains(name)
+                })
                 .eq(listed.iter().copied())
         })
         .await;

@@ -233,7 +233,9 @@ fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     assert_eq!(root.attributes["reconcile.trigger"], "change");
     assert_eq!(root.attributes["reconcile.attempt"], 1);
     assert_eq!(root.attributes["foo.generation"], 1);
-    assert_eq!(root.attributes["k8s.namespace.name"], namespace);
+    assert_eq!(root.attributes["foo.namespace"], namespace);
+    // What the resource says of the process is said of nothing else.
+    assert!(!root.attributes.contains_key("k8s.namespace.name"));
     assert!(root.attributes["foo.uid"].is_string());
     assert!(root.attributes["reconcile.queue_seconds"].is_f64());
     assert_eq!(root.links[0].trace_id, TRACEPARENT[3..35]);
@@ -251,6 +253,12 @@ fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     assert_eq!(post.attributes["http.request.method"], "POST");
     assert_eq!(post.attributes["http.response.status_code"], 201);
     assert_eq!(post.attributes["server.address"], "127.0.0.1");
+    let url = post.attributes["url.full"].as_str().unwrap();
+    let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
+    assert!(
+        url.starts_with("https://127.0.0.1:") && url.contains(&path),
+        "{url}"
+    );
     assert_eq!(
         post.attributes["url.template"],
         "/apis/apps/v1/namespaces/{namespace}/deployments"

@@ -405,7 +405,8 @@ fn span(taken: &Taken<Key>, trigger: Option<&'static str>) -> Span {
         "reconcile",
         otel.status_description = Empty,
         error.type = Empty,
-        k8s.namespace.name = taken.key().namespace(),
+        // Not `k8s.namespace.name`, which is where this process runs.
+        foo.namespace = taken.key().namespace(),
         foo.name = taken.key().name(),
         foo.uid = Empty,
         foo.generation = Empty,

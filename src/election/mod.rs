@@ -45,7 +45,11 @@ use opentelemetry::{
     KeyValue,
     metrics::{BoundCounter, BoundGauge},
 };
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -155,6 +159,7 @@ fn call_timeout(settings: &LeaderElection) -> Duration {
 struct Counts {
     leading: BoundGauge<u64>,
     transitions: BoundCounter<u64>,
+    term_start: BoundGauge<u64>,
     renew: Timer,
 }
 
@@ -164,8 +169,17 @@ impl Counts {
         Self {
             leading: metrics.gauge(&table::LEADING, &[name]),
             transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
+            term_start: metrics.gauge(&table::TERM_START, &[]),
             renew: metrics.timer(&table::LEASE_RENEW, &[]),
         }
+    }
+
+    /// A term began.
+    fn began(&self) {
+        self.transitions.add(1);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        self.term_start
+            .record(since_1970.unwrap_or_default().as_secs());
     }
 }
 
@@ -346,7 +360,7 @@ impl Standing {
             uid, transitions, ..
         }) = held
         {
-            self.counts.transitions.add(1);
+            self.counts.began();
             info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
             self.announcer
                 .announce("BecomeLeader", "became leader", uid);

@@ -3,9 +3,17 @@
 //! The SDK tells of every failed export in events of its own, by name; they are the only way to know, and
 //! `tests/telemetry.rs` holds the names. A layer hands them to a task, since a layer must not log.
 
-use std::{fmt::Debug, time::Duration};
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use opentelemetry::{KeyValue, metrics::BoundCounter};
+use parking_lot::Mutex;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{Event, Metadata, Subscriber, field::Visit, info, warn};
 use tracing_subscriber::{
@@ -22,16 +30,24 @@ use super::{
 /// Bursts with less than this between them are told as one.
 const QUIET: Duration = Duration::from_mins(1);
 
+/// What is dropped is looked at this often, once anything was: it costs as much as a scrape.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// So many causes are told of one outage: a collector may put something new into each answer.
+const CAUSES: usize = 10;
+
 /// What an event of the SDK's says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum News {
-    /// A batch was lost, for the reason in this field.
-    Failed(Signal, &'static str),
+    /// What the collector said when it did not take a batch, which is told next.
+    Said(Signal),
+    /// A batch was lost.
+    Failed(Signal),
     /// A batch was taken.
     Taken(Signal),
-    /// A batch was taken in part, for the reason in this field. The SDK says so each time.
-    Partly(Signal, &'static str),
-    /// The queue is full. The SDK says so once in its life; its count is looked at with all other news.
+    /// A batch was taken in part: so many records were not. The SDK says so each time.
+    Partly(Signal, u64),
+    /// The queue is full. The SDK says so once in its life; from then on its count is looked at.
     Dropping,
 }
 
@@ -39,15 +55,18 @@ impl News {
     fn of(event: &Metadata<'_>) -> Option<Self> {
         use Signal::{Logs, Metrics, Traces};
         Some(match event.name() {
-            "BatchSpanProcessor.ExportError" => Self::Failed(Traces, "error"),
-            "BatchLogProcessor.ExportError" => Self::Failed(Logs, "error"),
-            "PeriodicReader.ExportError" => Self::Failed(Metrics, "error"),
+            "TonicTracesClient.ExportFailed" => Self::Said(Traces),
+            "TonicLogsClient.ExportFailed" => Self::Said(Logs),
+            "TonicMetricsClient.ExportFailed" => Self::Said(Metrics),
+            "BatchSpanProcessor.ExportError" => Self::Failed(Traces),
+            "BatchLogProcessor.ExportError" => Self::Failed(Logs),
+            "PeriodicReader.ExportError" => Self::Failed(Metrics),
             "TonicTracesClient.ExportSucceeded" => Self::Taken(Traces),
             "TonicLogsClient.ExportSucceeded" => Self::Taken(Logs),
             "TonicMetricsClient.ExportSucceeded" => Self::Taken(Metrics),
-            "TonicTracesClient.PartialSuccess" => Self::Partly(Traces, "error_message"),
-            "TonicLogsClient.PartialSuccess" => Self::Partly(Logs, "error_message"),
-            "TonicMetricsClient.PartialSuccess" => Self::Partly(Metrics, "error_message"),
+            "TonicTracesClient.PartialSuccess" => Self::Partly(Traces, 0),
+            "TonicLogsClient.PartialSuccess" => Self::Partly(Logs, 0),
+            "TonicMetricsClient.PartialSuccess" => Self::Partly(Metrics, 0),
             "BatchSpanProcessor.SpanDroppingStarted" | "BatchLogProcessor.LogDroppingStarted" => {
                 Self::Dropping
             }
@@ -59,61 +78,100 @@ impl News {
 /// The layer that listens and counts in `metrics`, and the task that speaks. Must be called within a Tokio
 /// runtime.
 pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
-    let lost = Signal::ALL.map(|signal| {
+    let series = |signal: Signal| {
         let labels = [KeyValue::new("signal", signal.to_string())];
-        (signal, metrics.counter(&table::LOST, &labels))
-    });
+        Series {
+            signal,
+            lost: metrics.counter(&table::LOST, &labels),
+            rejected: metrics.counter(&table::REJECTED, &labels),
+            said: Mutex::default(),
+        }
+    };
     // Each export makes one; what does not fit will be repeated.
     let (sender, mut receiver) = mpsc::channel::<(News, String)>(64);
+    let dropping = Arc::new(AtomicBool::new(false));
+    let ear = Ear {
+        sender,
+        series: Signal::ALL.map(series),
+        dropping: Arc::clone(&dropping),
+    };
     tokio::spawn(async move {
         let mut outages = Outages::default();
         let mut drops = Drops::default();
         while let Some((news, reason)) = receiver.recv().await {
             let now = Instant::now();
             outages.hear(news, &reason, now);
-            drops.hear(metrics.dropped(), now);
+            if dropping.load(Relaxed) {
+                drops.hear(|| metrics.dropped(), now);
+            }
         }
     });
     let known = filter_fn(|event: &Metadata<'_>| event.is_event() && News::of(event).is_some());
-    Ear { sender, lost }.with_filter(LevelFilter::DEBUG.and(known))
+    ear.with_filter(LevelFilter::DEBUG.and(known))
 }
 
 struct Ear {
     sender: mpsc::Sender<(News, String)>,
-    lost: [(Signal, BoundCounter<u64>); Signal::ALL.len()],
+    series: [Series; Signal::ALL.len()],
+    /// Whether anything was ever dropped.
+    dropping: Arc<AtomicBool>,
+}
+
+/// What is kept of one signal.
+struct Series {
+    signal: Signal,
+    lost: BoundCounter<u64>,
+    rejected: BoundCounter<u64>,
+    /// The collector's own words, which the SDK leaves out of what it tells next. An exporter has one export at a time.
+    said: Mutex<String>,
 }
 
 impl<S: Subscriber> Layer<S> for Ear {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let Some(news) = News::of(event.metadata()) else {
+        let Some(mut news) = News::of(event.metadata()) else {
             return;
         };
-        // Here, since what the channel has no room for counts, too.
-        if let News::Failed(failed, _) = news {
-            let lost = self.lost.iter().filter(|(signal, _)| *signal == failed);
-            lost.for_each(|(_, lost)| lost.add(1));
+        let mut told = Told::default();
+        event.record(&mut told);
+        let series = |wanted: Signal| self.series.iter().find(|series| series.signal == wanted);
+        // Counted here, since what the channel has no room for counts, too.
+        match &mut news {
+            News::Said(signal) => {
+                if let Some(series) = series(*signal) {
+                    *series.said.lock() = told.text;
+                }
+                return;
+            }
+            News::Failed(signal) => {
+                if let Some(series) = series(*signal) {
+                    series.lost.add(1);
+                    let said = std::mem::take(&mut *series.said.lock());
+                    told.text = cause(&told.text, &said);
+                }
+            }
+            News::Partly(signal, rejected) => {
+                *rejected = told.rejected;
+                if let Some(series) = series(*signal) {
+                    series.rejected.add(told.rejected);
+                }
+            }
+            News::Dropping => self.dropping.store(true, Relaxed),
+            News::Taken(_) => {}
         }
-        let mut reason = Reason {
-            field: "",
-            text: String::new(),
-        };
-        if let News::Failed(_, field) | News::Partly(_, field) = news {
-            reason.field = field;
-            event.record(&mut reason);
-        }
-        let _ = self.sender.try_send((news, reason.text));
+        let _ = self.sender.try_send((news, told.text));
     }
 }
 
-/// The value of one field.
-struct Reason {
-    field: &'static str,
+/// What an event's fields say, by the SDK's names for them.
+#[derive(Default)]
+struct Told {
     text: String,
+    rejected: u64,
 }
 
-impl Visit for Reason {
+impl Visit for Told {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn Debug) {
-        if field.name() == self.field {
+        if let "error" | "error_message" | "grpc_message" = field.name() {
             self.text = format!("{value:?}");
         }
     }
@@ -121,18 +179,25 @@ impl Visit for Reason {
     fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
+
+    fn record_i64(&mut self, field: &tracing::field::Field, value: i64) {
+        if field.name().starts_with("rejected_") {
+            self.rejected = u64::try_from(value).unwrap_or_default();
+        }
+    }
 }
 
 /// What is failing, and since when.
 #[derive(Default)]
 struct Outages {
     now: Vec<Outage>,
-    partly: Vec<Signal>,
+    /// Why something was taken in part.
+    partly: Vec<(Signal, String)>,
 }
 
-/// Signals that go to one collector fail for one cause.
+/// Signals that go to one collector fail for the same causes.
 struct Outage {
-    cause: String,
+    causes: Vec<String>,
     signals: Vec<Signal>,
     since: Instant,
     batches: u32,
@@ -141,9 +206,9 @@ struct Outage {
 impl Outages {
     fn hear(&mut self, news: News, reason: &str, now: Instant) {
         match news {
-            News::Failed(signal, _) => {
-                if let Some(cause) = self.failed(signal, reason, now) {
-                    warn!(%signal, "cannot export: {cause}; the work goes on, and what is not taken is lost");
+            News::Failed(signal) => {
+                if self.failed(signal, reason, now) {
+                    warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost");
                 }
             }
             News::Taken(signal) => {
@@ -151,39 +216,55 @@ impl Outages {
                     info!(%signal, ?outage, lost_batches = lost, "the collector takes exports again");
                 }
             }
-            News::Partly(signal, _) => {
-                if !self.partly.contains(&signal) {
-                    self.partly.push(signal);
-                    warn!(%signal, "the collector takes only part of what is exported: {}", brief(reason));
+            News::Partly(signal, rejected) => {
+                let reason = brief(reason);
+                if self.took_partly(signal, &reason) {
+                    if rejected == 0 {
+                        warn!(%signal, "the collector warns of what is exported: {reason}");
+                    } else {
+                        warn!(%signal, rejected, "the collector takes only part of what is exported: {reason}");
+                    }
                 }
             }
-            News::Dropping => {}
+            News::Said(_) | News::Dropping => {}
         }
     }
 
-    /// The cause, if it is to be told.
-    fn failed(&mut self, signal: Signal, reason: &str, now: Instant) -> Option<String> {
-        let cause = cause(reason);
-        let known = self
-            .now
-            .iter_mut()
-            .find(|outage| outage.signals.contains(&signal));
-        if let Some(outage) = known {
-            outage.batches += 1;
-            return None;
-        }
-        if let Some(outage) = self.now.iter_mut().find(|outage| outage.cause == cause) {
-            outage.batches += 1;
+    /// Whether the cause is to be told: no outage has had it yet.
+    fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> bool {
+        let had = |outage: &Outage| outage.causes.iter().any(|known| known == cause);
+        let is_new = !self.now.iter().any(had);
+        let mut outages = self.now.iter();
+        let at = outages.position(|outage| outage.signals.contains(&signal));
+        let at = at.or_else(|| self.now.iter().position(had));
+        let Some(outage) = at.and_then(|at| self.now.get_mut(at)) else {
+            self.now.push(Outage {
+                causes: vec![cause.to_owned()],
+                signals: vec![signal],
+                since: now,
+                batches: 1,
+            });
+            return is_new;
+        };
+        outage.batches += 1;
+        if !outage.signals.contains(&signal) {
             outage.signals.push(signal);
-            return None;
         }
-        self.now.push(Outage {
-            cause: cause.clone(),
-            signals: vec![signal],
-            since: now,
-            batches: 1,
-        });
-        Some(cause)
+        let tell = is_new && outage.causes.len() < CAUSES;
+        if tell {
+            outage.causes.push(cause.to_owned());
+        }
+        tell
+    }
+
+    /// Whether it is to be told that something was taken in part.
+    fn took_partly(&mut self, signal: Signal, reason: &str) -> bool {
+        let known = |(of, known): &(Signal, String)| *of == signal && known == reason;
+        let tell = self.partly.len() < CAUSES && !self.partly.iter().any(known);
+        if tell {
+            self.partly.push((signal, reason.to_owned()));
+        }
+        tell
     }
 
     /// How long the outage was that ends with this, and how many batches it cost.
@@ -210,6 +291,8 @@ struct Drops {
     over: u64,
     /// When the count last grew, as long as that is not over.
     grew: Option<Instant>,
+    /// When it was last looked at.
+    looked: Option<Instant>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -220,8 +303,12 @@ enum Drop {
 }
 
 impl Drops {
-    fn hear(&mut self, count: u64, now: Instant) {
-        match self.counted(count, now) {
+    fn hear(&mut self, count: impl FnOnce() -> u64, now: Instant) {
+        if self.looked.is_some_and(|looked| now - looked < LOOK) {
+            return;
+        }
+        self.looked = Some(now);
+        match self.counted(count(), now) {
             Some(Drop::Begins) => warn!(
                 "the collector is too slow: what the queue has no room for is dropped, and counted as \
                  queue_full in otel_sdk_processor_*_processed_total"
@@ -246,10 +333,14 @@ impl Drops {
     }
 }
 
-/// Without the SDK's own words before it, which differ by signal.
-fn cause(reason: &str) -> String {
+/// Without the SDK's own words before it, which differ by signal, and with what the collector `said`.
+fn cause(reason: &str, said: &str) -> String {
     let (_, told) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
-    brief(told)
+    if said.is_empty() || told.contains(said) {
+        brief(told)
+    } else {
+        brief(&format!("{told}: {said}"))
+    }
 }
 
 fn brief(text: &str) -> String {
@@ -267,17 +358,14 @@ mod tests {
     fn an_outage_is_told_once() {
         let mut outages = Outages::default();
         let start = Instant::now();
-        let reason = |signal: Signal| {
-            format!("Operation failed: {signal} export failed with gRPC code: Unavailable: refused")
-        };
-        let mut told = Vec::new();
+        let mut told = 0;
         for second in 0..100 {
             for signal in Signal::ALL {
                 let now = start + Duration::from_secs(second);
-                told.extend(outages.failed(signal, &reason(signal), now));
+                told += u32::from(outages.failed(signal, "Unavailable: refused", now));
             }
         }
-        assert_eq!(told, ["Unavailable: refused"]);
+        assert_eq!(told, 1);
         let end = start + Duration::from_secs(100);
         assert_eq!(outages.taken(Signal::Logs, end), None);
         assert_eq!(outages.taken(Signal::Traces, end), None);
@@ -291,11 +379,112 @@ mod tests {
             "nothing was wrong"
         );
         assert!(
-            outages
-                .failed(Signal::Logs, &reason(Signal::Logs), end)
-                .is_some(),
+            outages.failed(Signal::Logs, "Unavailable: refused", end),
             "a new outage"
         );
+    }
+
+    /// A second cause within one outage is told, too, once for all signals; and there is an end to it.
+    #[test]
+    fn each_new_cause_is_told_once() {
+        let mut outages = Outages::default();
+        let now = Instant::now();
+        let mut failed = |signal, cause: &str| outages.failed(signal, cause, now);
+        assert!(failed(Signal::Traces, "Unavailable: refused"));
+        assert!(failed(Signal::Metrics, "Unimplemented"));
+        for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
+            let told = failed(signal, "Unauthenticated: no token");
+            assert_eq!(told, signal == Signal::Traces, "{signal}");
+            assert!(!failed(signal, "Unavailable: refused"), "{signal}");
+        }
+        let told = (0..1000).filter(|number| failed(Signal::Traces, &format!("request {number}")));
+        assert!(told.count() < CAUSES);
+        assert!(outages.took_partly(Signal::Logs, "too old"));
+        assert!(!outages.took_partly(Signal::Logs, "too old"));
+        assert!(outages.took_partly(Signal::Logs, "too long"));
+        assert!(outages.took_partly(Signal::Traces, "too old"));
+    }
+
+    /// What the collector said is told with the code, and the connection's trouble as it is.
+    #[test]
+    fn the_collectors_own_words_are_in_the_cause() {
+        let reason = "Operation failed: TonicLogsClient export failed with gRPC code: ";
+        for (told, said, expected) in [
+            (
+                "Unauthenticated",
+                "no such tenant",
+                "Unauthenticated: no such tenant",
+            ),
+            ("Unavailable", "", "Unavailable"),
+            (
+                "Unavailable: transport error: refused",
+                "transport error",
+                "Unavailable: transport error: refused",
+            ),
+        ] {
+            assert_eq!(cause(&format!("{reason}{told}"), said), expected);
+        }
+    }
+
+    /// Exports cost no look at the counts as long as nothing is dropped, and few afterwards.
+    #[tokio::test]
+    async fn an_export_costs_no_scrape() {
+        let metrics = Metrics::default();
+        let layer = listen(metrics.clone());
+        let subscriber =
+            tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+        let _default = tracing::subscriber::set_default(subscriber);
+        let heard = async |news: fn()| {
+            for _ in 0..200 {
+                news();
+                tokio::task::yield_now().await;
+            }
+        };
+        heard(|| {
+            tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
+            tracing::error!(name: "BatchSpanProcessor.ExportError", error = "e");
+        })
+        .await;
+        assert_eq!(metrics.looks(), 0);
+        heard(|| {
+            tracing::warn!(name: "BatchSpanProcessor.SpanDroppingStarted", "");
+            tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
+        })
+        .await;
+        assert!((1..=5).contains(&metrics.looks()), "{}", metrics.looks());
+    }
+
+    /// What was rejected of what was taken is counted, record by record, and so is each batch that was not.
+    #[tokio::test]
+    async fn all_losses_are_counted() {
+        let metrics = Metrics::default();
+        let subscriber = tracing_subscriber::layer::SubscriberExt::with(
+            tracing_subscriber::registry(),
+            listen(metrics.clone()),
+        );
+        tracing::subscriber::with_default(subscriber, || {
+            // More than the channel has room for.
+            for _ in 0..100 {
+                tracing::warn!(
+                    name: "TonicTracesClient.PartialSuccess",
+                    rejected_spans = 3_i64,
+                    error_message = "too old"
+                );
+                tracing::warn!(name: "TonicLogsClient.PartialSuccess", rejected_log_records = 1_i64);
+                tracing::warn!(name: "TonicMetricsClient.PartialSuccess", rejected_data_points = 2_i64);
+                tracing::error!(name: "PeriodicReader.ExportError", error = "e");
+            }
+        });
+        let (_, text) = metrics.scrape(None);
+        for line in [
+            r#"telemetry_rejected_total{signal="traces"} 300"#,
+            r#"telemetry_rejected_total{signal="logs"} 100"#,
+            r#"telemetry_rejected_total{signal="metrics"} 200"#,
+            r#"telemetry_lost_total{signal="metrics"} 100"#,
+            r#"telemetry_lost_total{signal="logs"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
     }
 
     /// Drops are told when they begin and when they are over, burst or not, and each time anew.
@@ -320,16 +509,8 @@ mod tests {
     fn another_cause_is_another_outage() {
         let mut outages = Outages::default();
         let now = Instant::now();
-        assert!(
-            outages
-                .failed(Signal::Metrics, "gRPC code: Unimplemented", now)
-                .is_some()
-        );
-        assert!(
-            outages
-                .failed(Signal::Traces, "gRPC code: Unavailable", now)
-                .is_some()
-        );
+        assert!(outages.failed(Signal::Metrics, "Unimplemented", now));
+        assert!(outages.failed(Signal::Traces, "Unavailable", now));
         assert!(outages.taken(Signal::Traces, now).is_some());
     }
 }

@@ -1,8 +1,8 @@
 //! What is seen of each request to the API server: a client span by the semantic conventions for HTTP, and a count.
 //!
 //! A tower layer, the outermost of a client's, so that what the fence or the lease guard refuses is seen, too.
-//! A span ends with the answer's headers: that of a watch does not last as long as the watch. Neither a name
-//! nor a query is in it, so that spans of one kind have one name.
+//! A span ends with the answer's headers: that of a watch does not last as long as the watch. An object's name and
+//! the query are in `url.full` alone, so that spans of one kind have one name.
 
 use std::{
     error::Error as StdError,
@@ -11,7 +11,10 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
+    uri::{Authority, PathAndQuery},
+};
 use kube::client::Body;
 use opentelemetry::{Context as OtelContext, global, propagation::Injector};
 use tokio::time::Instant;
@@ -29,6 +32,8 @@ use crate::election::{fence, lease_guard};
 pub struct RequestLayer {
     host: Arc<str>,
     port: u16,
+    /// What a request's path is added to: scheme, host, port, and perhaps a path.
+    base: Arc<str>,
     /// Whether a request that is no part of anything is a trace of its own.
     alone: bool,
     counts: metrics::Requests,
@@ -48,6 +53,7 @@ impl RequestLayer {
         Self {
             host: host.into(),
             port,
+            base: base(server).into(),
             alone: true,
             counts: metrics.requests(&format!("{host}:{port}")),
         }
@@ -75,6 +81,7 @@ impl RequestLayer {
             http.response.status_code = Empty,
             server.address = &*self.host,
             server.port = i64::from(self.port),
+            url.full = Empty,
             url.template = Empty,
             error.type = Empty,
         );
@@ -82,9 +89,22 @@ impl RequestLayer {
             let (template, resource) = shape(request.uri().path());
             span.record("otel.name", format!("{} {resource}", request.method()));
             span.record("url.template", template);
+            let path = request.uri().path_and_query();
+            let path = path.map_or("/", PathAndQuery::as_str);
+            span.record("url.full", format!("{}{path}", self.base));
         }
         span
     }
+}
+
+/// The server's address without credentials, and without a slash at its end.
+fn base(server: &Uri) -> String {
+    let authority = server.authority().map(Authority::as_str);
+    let authority = authority.unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let scheme = server.scheme_str().unwrap_or("https");
+    let path = server.path().trim_end_matches('/');
+    format!("{scheme}://{host}{path}")
 }
 
 impl<S> Layer<S> for RequestLayer {
@@ -292,7 +312,7 @@ mod tests {
         found.map(|attribute| attribute.value.to_string())
     }
 
-    /// A request's span has what the conventions ask for, and no object's name or query.
+    /// A request's span has what the conventions ask for, and no object's name or query but in its URL.
     #[tokio::test]
     async fn a_request_is_a_client_span() {
         let span = span_of(layer(), Method::PATCH, || Ok(200)).await.unwrap();
@@ -306,13 +326,19 @@ mod tests {
             ("server.address", "api"),
             ("server.port", "6443"),
             (
+                "url.full",
+                "https://api:6443/apis/apps/v1/namespaces/n/deployments/secret-name?timeout=1s",
+            ),
+            (
                 "url.template",
                 "/apis/apps/v1/namespaces/{namespace}/deployments/{name}",
             ),
         ] {
             assert_eq!(attribute(&span, name).as_deref(), Some(value), "{name}");
         }
-        assert!(!format!("{span:?}").contains("secret-name"));
+        let named = span.attributes.iter();
+        let named = named.filter(|told| told.value.as_str().contains("secret-name"));
+        assert_eq!(named.count(), 1, "in url.full alone");
         assert_eq!(span.status, Status::Unset);
     }
 
@@ -362,6 +388,18 @@ mod tests {
             panic!("{spans:?}")
         };
         assert_eq!(request.parent_span_id, acquire.span_context.span_id());
+    }
+
+    /// The URL is the server's, with its path, and without credentials.
+    #[test]
+    fn a_url_begins_with_the_servers() {
+        for (server, expected) in [
+            ("https://api:6443", "https://api:6443"),
+            ("https://u:p@h/k8s/clusters/c/", "https://h/k8s/clusters/c"),
+            ("http://[::1]:8080/", "http://[::1]:8080"),
+        ] {
+            assert_eq!(base(&Uri::from_static(server)), expected);
+        }
     }
 
     /// No name that a user chose is in what spans are told apart by.

@@ -5,6 +5,8 @@ use opentelemetry_sdk::{Resource, resource::TelemetryResourceDetector};
 use opentelemetry_semantic_conventions::attribute;
 use uuid::Uuid;
 
+use crate::version;
+
 /// What the Deployment tells its pod of itself.
 const POD: [(&str, &str); 4] = [
     (attribute::K8S_POD_NAME, "POD_NAME"),
@@ -27,6 +29,10 @@ pub(super) fn resource(told: Vec<KeyValue>, variable: impl Fn(&str) -> Option<St
             Some(env!("CARGO_PKG_VERSION").to_owned()),
         ),
         (attribute::SERVICE_INSTANCE_ID, Some(instance)),
+        (
+            "vcs.ref.head.revision",
+            version::commit().map(str::to_owned),
+        ),
     ];
     let pod = POD.map(|(name, from)| (name, variable(from)));
     let attributes = known

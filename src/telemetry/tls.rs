@@ -127,12 +127,11 @@ impl Tls {
         loop {
             sleep(folder.period).await;
             let mut reading = Box::pin(Pair::reading(folder.path.clone()));
-            let read = match timeout(PATIENCE, &mut reading).await {
-                Ok(read) => read,
-                Err(_) => {
-                    folder.complain(&Error::Hangs(folder.path.clone()));
-                    reading.await
-                }
+            let read = if let Ok(read) = timeout(PATIENCE, &mut reading).await {
+                read
+            } else {
+                folder.complain(&Error::Hangs(folder.path.clone()));
+                reading.await
             };
             if let Some(acceptor) = folder.renewed(read) {
                 *self.certificate.0.lock() = acceptor;

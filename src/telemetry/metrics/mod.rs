@@ -35,6 +35,8 @@ use opentelemetry_sdk::{
 };
 use parking_lot::Mutex;
 
+use crate::version;
+
 pub use self::requests::Requests;
 use self::{
     exposition::Format,
@@ -62,6 +64,9 @@ struct Shared {
     reader: Arc<ManualReader>,
     /// Every timer there is: its series is told of from the start, with its exemplars.
     timers: Mutex<Vec<Timer>>,
+    /// How often [`Metrics::dropped`] was asked.
+    #[cfg(test)]
+    looks: std::sync::atomic::AtomicUsize,
 }
 
 impl Metrics {
@@ -84,9 +89,14 @@ impl Metrics {
             meter: provider.meter(env!("CARGO_PKG_NAME")),
             reader,
             timers: Mutex::default(),
+            #[cfg(test)]
+            looks: std::sync::atomic::AtomicUsize::new(0),
         }));
-        let version = [KeyValue::new("version", env!("CARGO_PKG_VERSION"))];
-        metrics.observe(&table::BUILD_INFO, move |see| see(1., &version));
+        let build = [
+            KeyValue::new("revision", version::commit().unwrap_or("unknown")),
+            KeyValue::new("version", env!("CARGO_PKG_VERSION")),
+        ];
+        metrics.observe(&table::BUILD_INFO, move |see| see(1., &build));
         process::observe(&metrics);
         (metrics, provider)
     }
@@ -105,6 +115,10 @@ impl Metrics {
 
     /// How many spans and log records the queues before the export have had no room for, as the SDK counts.
     pub(super) fn dropped(&self) -> u64 {
+        #[cfg(test)]
+        self.0
+            .looks
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let mut metrics = ResourceMetrics::default();
         let _ = self.0.reader.collect(&mut metrics);
         let metrics = metrics.scope_metrics().flat_map(ScopeMetrics::metrics);
@@ -119,6 +133,12 @@ impl Metrics {
             .filter(|point| point.attributes().any(|attribute| *attribute == full))
             .map(SumDataPoint::value)
             .sum()
+    }
+
+    /// How often [`Self::dropped`] was asked.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> usize {
+        self.0.looks.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// What counts requests to the API server at `host`.

@@ -96,6 +96,8 @@ metrics! {
             "Whether this replica leads (1) or stands by (0); the name is the Lease's.";
         LEADER_TRANSITIONS: Counter "foo_controller_leader_transitions_total" "" []
             "Terms of leadership that this replica began.";
+        TERM_START: Gauge "foo_controller_term_start_time_seconds" "s" []
+            "When the last term of leadership that this replica had began, in seconds since 1970; 0 if it had none.";
         LEASE_RENEW: Histogram "foo_controller_lease_renew_seconds" "s" []
             "How long the leader's attempts to renew the Lease took, those that failed included.";
         FENCE_REFUSALS: Counter "foo_controller_fence_refusals_total" "" []
@@ -134,8 +136,8 @@ metrics! {
             "Threads.";
         PROCESS_START: Gauge "process_start_time_seconds" "s" []
             "When the process started, in seconds since 1970.";
-        BUILD_INFO: Gauge "foo_controller_build_info" "" ["version"]
-            "Always 1; the version is the label's.";
+        BUILD_INFO: Gauge "foo_controller_build_info" "" ["revision", "version"]
+            "Always 1; the labels tell the version, and the commit that it was built from, or unknown.";
     }
     // The SDK's own but for the last: `error.type` and the like become labels by the rules of its specification.
     "Telemetry, where it is exported" {
@@ -149,5 +151,7 @@ metrics! {
             "Spans that were handed to the exporter or, with an error type, dropped because the collector is too slow, or away.";
         LOST: Counter "foo_controller_telemetry_lost_total" "" ["signal"]
             "Exports that failed, each of one batch of spans or log records, or of the metrics, by signal: traces; logs; metrics.";
+        REJECTED: Counter "foo_controller_telemetry_rejected_total" "" ["signal"]
+            "Spans, log records and data points that the collector refused of exports that it took, by signal: traces; logs; metrics.";
     }
 }
