@@ -19,7 +19,7 @@ use std::{
 };
 
 use cluster::{Cluster, Options, eventually};
-use collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace};
+use collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS};
 use controller::Controller;
 use foos::DEADLINE;
 use gateway::{Answer, Gateway, Mode};
@@ -609,6 +609,10 @@ async fn a_bad_collector_holds_nobody_up() {
                 .await;
         }
         controller.wait_for_log("cannot export").await;
+        if let Behaviour::Answer(..) = behaviour {
+            // The collector's own words, not only its code.
+            controller.wait_for_log(WORDS).await;
+        }
         let asked = Instant::now();
         assert_eq!(controller.stop().await, 0);
         assert!(

@@ -39,9 +39,13 @@ pub enum Behaviour {
     Garbage,
     /// Answers with a proxy's error page: 502 and HTML.
     Page,
-    /// Answers as a collector does, so long after the request, with this gRPC status (0 OK, 14 unavailable, 16 unauthenticated).
+    /// Answers as a collector does, so long after the request, with this gRPC status (0 OK, 14 unavailable, 16 unauthenticated)
+    /// and, where that is an error, with [`WORDS`].
     Answer(Duration, u8),
 }
+
+/// What a mock says when it does not take an export.
+pub const WORDS: &str = "the mock wants nothing";
 
 /// A mock on a loopback port, until it is dropped. It lives on the runtime of the test that started it.
 pub struct Mock {
@@ -134,7 +138,12 @@ async fn answer(
     let (status, content, frames) = if let Behaviour::Answer(after, code) = behaviour {
         sleep(after).await;
         let name = http::HeaderName::from_static("grpc-status");
-        let status = Frame::trailers(HeaderMap::from_iter([(name, u16::from(code).into())]));
+        let mut status = HeaderMap::from_iter([(name, u16::from(code).into())]);
+        if code != 0 {
+            let words = http::HeaderValue::from_static(WORDS);
+            status.insert("grpc-message", words);
+        }
+        let status = Frame::trailers(status);
         // An empty message: not compressed, of length 0.
         let empty = (code == 0).then(|| Frame::data(Bytes::from_static(&[0; 5])));
         let frames = empty.into_iter().chain([status]).collect();

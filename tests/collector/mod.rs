@@ -28,7 +28,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{bound_command, eventually};
 
-pub use mock::{Behaviour, Mock};
+pub use mock::{Behaviour, Mock, WORDS};
 pub use page::page;
 pub use received::{
     Attributes, Data, Event, Exemplar, Kind, Link, LogRecord, Metric, Origin, Point, Points,
