@@ -457,7 +457,9 @@ mod tests {
     /// What was rejected of what was taken is counted, record by record, and so is each batch that was not.
     #[tokio::test]
     async fn all_losses_are_counted() {
-        let metrics = Metrics::default();
+        // What is counted is told as long as its provider is there.
+        let resource = opentelemetry_sdk::Resource::builder_empty().build();
+        let (metrics, _provider) = Metrics::new(resource, None);
         let subscriber = tracing_subscriber::layer::SubscriberExt::with(
             tracing_subscriber::registry(),
             listen(metrics.clone()),
