@@ -449,12 +449,13 @@ fn median(what: &str, times: &mut [Duration]) -> Duration {
 #[tokio::test]
 async fn fencing_that_was_reinstalled_follows_the_next_leader_on_every_api_server() {
     let cluster = Cluster::start(Options::default());
-    install(&cluster).await;
-    let admin = cluster.client().await;
+    // Both from before the policy: a server that finds it at its start watches its parameter for good.
     let servers = [
         cluster.kubeconfig().to_owned(),
         cluster.start_second_apiserver().await,
     ];
+    install(&cluster).await;
+    let admin = cluster.client().await;
     let a = Replica::create(&cluster, "foo-controller-a").await;
     let b = Replica::create(&cluster, "foo-controller-b").await;
     // Each at another server.
