@@ -726,7 +726,7 @@ async fn names_and_numbers_agree() {
             &made["metadata"]["name"]
         })
         .collect();
-    made.sort_by_key(|name| name.to_string());
+    made.sort_by_key(ToString::to_string);
     assert_eq!(made, [&account["name"], &json!(record)]);
     for (binding, role) in [
         ("RoleBinding", "Role"),
@@ -1104,6 +1104,10 @@ impl Overlay {
 /// README, "Switch": after its commands there is what the new overlay renders, and nothing else of what was ever there. And what
 /// belongs to somebody else, such as the namespaces that other collectors live in, has not changed from the first `apply -k` to the
 /// last `delete -k`.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one installation, from switch to switch"
+)]
 #[tokio::test]
 async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_others_have() {
     let cluster = with_controllers().await;

@@ -215,7 +215,7 @@ mod tests {
         held_by(&api, "a");
         api.put_record(Some(json!({})));
         let a = with(&api, "a", Method::PATCH, |api| {
-            api.put_record(Some(json!({})))
+            api.put_record(Some(json!({})));
         });
         assert!(is(&a.assert("u1", 1).await.unwrap_err(), &[409]));
         assert_eq!(api.requests().len(), 9);

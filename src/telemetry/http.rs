@@ -214,15 +214,13 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, site: Site) {
 }
 
 /// Which of these connections, the oldest first, is the oldest of a peer that has the most.
-fn crowding(peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
+fn crowding(mut peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
     let mut counts = HashMap::new();
     for peer in peers.clone() {
         *counts.entry(peer).or_insert(0_usize) += 1;
     }
     let most = counts.values().max()?;
-    peers
-        .clone()
-        .position(|peer| counts.get(&peer) == Some(most))
+    peers.position(|peer| counts.get(&peer) == Some(most))
 }
 
 async fn serve(

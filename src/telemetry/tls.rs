@@ -87,25 +87,22 @@ impl Tls {
     /// # Errors
     /// See [`Error`].
     pub async fn new(folder: Option<PathBuf>, period: Duration) -> Result<Self, Error> {
-        let (acceptor, folder) = match folder {
-            Some(path) => {
-                let reading = Pair::reading(path.clone());
-                let read = timeout(PATIENCE, reading).await;
-                let read = read.unwrap_or_else(|_| Err(Error::Hangs(path.clone())))?;
-                let acceptor = read.acceptor(&path)?;
-                let trouble = String::new();
-                let folder = Folder {
-                    path,
-                    period,
-                    read,
-                    trouble,
-                };
-                (acceptor, Some(folder))
-            }
-            None => {
-                let made = self_signed().map_err(|error| Error::Make(error.to_string()))?;
-                (made, None)
-            }
+        let (acceptor, folder) = if let Some(path) = folder {
+            let reading = Pair::reading(path.clone());
+            let read = timeout(PATIENCE, reading).await;
+            let read = read.unwrap_or_else(|_| Err(Error::Hangs(path.clone())))?;
+            let acceptor = read.acceptor(&path)?;
+            let trouble = String::new();
+            let folder = Folder {
+                path,
+                period,
+                read,
+                trouble,
+            };
+            (acceptor, Some(folder))
+        } else {
+            let made = self_signed().map_err(|error| Error::Make(error.to_string()))?;
+            (made, None)
         };
         Ok(Self {
             certificate: Certificate(Arc::new(Mutex::new(acceptor))),
