@@ -292,6 +292,7 @@ async fn p2_work_in_flight_finishes() {
     let (mut controller, deployments) = in_flight(cluster, &[]).await;
     let before = controller.logged("created the Deployment");
     controller.signal(Signal::TERM);
+    controller.wait_for_log("stopping").await;
     cluster.thaw_apiserver().await;
     assert_eq!(controller.exit_code().await, 0);
     let after = controller.logged("created the Deployment");
