@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use super::{
     cache::{Cache, Change},
     error::root_cause,
+    scopes::{Place, Reason, Status},
     view::{Object, View},
 };
 use crate::{api, client::READ_TIMEOUT, telemetry::health::Pulse};
@@ -51,26 +52,26 @@ const PAGE: u32 = 500;
 /// Far longer than it takes to see to one event, or to the objects of one page.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one namespace (`None`: all) into `cache`, for ever, and has `pulse` tell that it does.
+/// Watches the objects of one scope into `cache`, for ever, and has `pulse` tell that it does, and `status` how it goes.
 ///
-/// `scope` is the namespace's place in what the cache was made with; `restarts` counts how often the watch is
-/// opened again because something is wrong. `changed` is told of every change, on
-/// this task: it must not block.
+/// `restarts` counts how often the watch is opened again because something is wrong. `changed` is told of every change,
+/// on this task: it must not block.
 pub async fn watch<V: View>(
     client: Client,
-    namespace: Option<String>,
+    status: Status,
     cache: Arc<Cache<V>>,
-    scope: usize,
     restarts: BoundCounter<u64>,
     pulse: Pulse,
     changed: impl Fn(Change<V>) + Send,
 ) {
+    let namespace = status.namespace();
     let api = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
     let (.., plural) = V::RESOURCE;
-    let mut outage = Outage::new(plural, namespace);
+    let scope = status.scope();
+    let mut outage = Outage::new(plural, namespace, status);
     let mut watch = Watch {
         api,
         cache,
@@ -93,6 +94,7 @@ pub async fn watch<V: View>(
         match ended {
             Ok(()) if opened.elapsed() >= SHORT => {}
             Ok(()) => {
+                outage.ends_at_once();
                 restarts.add(1);
                 outage.pause(&watch.pulse).await;
             }
@@ -140,7 +142,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
         if self.version.is_none() {
             self.cache.list_begins(self.scope);
             if self.pages {
-                self.list().await?;
+                self.list(outage).await?;
             }
         }
         let params = WatchParams {
@@ -152,11 +154,25 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
             .api
             .watch(&params, self.version.as_deref().unwrap_or_default());
         let mut events = pin!(in_time(opening, &self.pulse).await?);
+        // What is wrong is told at once. A watch that goes on where it was may have nothing to tell for long.
+        let mut first = true;
         loop {
             // One that is silent for longer is ended by the client.
             self.pulse.beat("reading", READ_TIMEOUT);
-            let Some(event) = events.try_next().await? else {
-                return Ok(());
+            let next = events.try_next();
+            let next = if std::mem::take(&mut first) && self.version.is_some() {
+                timeout(SHORT, next).await
+            } else {
+                Ok(next.await)
+            };
+            let event = match next {
+                Ok(Ok(Some(event))) => event,
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    outage.is_over();
+                    continue;
+                }
             };
             self.pulse.beat("handling an event", HANDLING);
             outage.is_over();
@@ -182,6 +198,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
                         .contains_key("k8s.io/initial-events-end")
                     {
                         self.listed(bookmark.metadata.resource_version);
+                        outage.status.synced();
                     } else if let Some(version) = &mut self.version {
                         *version = bookmark.metadata.resource_version;
                     }
@@ -192,7 +209,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
     }
 
     /// A list in pages.
-    async fn list(&mut self) -> kube::Result<()> {
+    async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = in_time(self.api.list(&params), &self.pulse).await?;
@@ -206,6 +223,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 self.listed(page.metadata.resource_version.unwrap_or_default());
+                outage.status.synced();
                 return Ok(());
             }
         }
@@ -244,6 +262,9 @@ async fn in_time<T>(
 struct Outage {
     plural: &'static str,
     namespace: Option<String>,
+    status: Status,
+    /// Whether the status has been told of a failure, and of nothing else since.
+    failing: bool,
     pauses: ExponentialBackoff,
     /// What was said of it already.
     causes: Vec<String>,
@@ -253,10 +274,12 @@ struct Outage {
 }
 
 impl Outage {
-    fn new(plural: &'static str, namespace: Option<String>) -> Self {
+    fn new(plural: &'static str, namespace: Option<String>, status: Status) -> Self {
         Self {
             plural,
             namespace,
+            status,
+            failing: false,
             pauses: pauses(),
             causes: Vec::new(),
             down: false,
@@ -266,6 +289,12 @@ impl Outage {
 
     fn say(&mut self, error: &Error) {
         let cause = explain(error, self.plural, self.namespace.as_deref());
+        let code = match error {
+            Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        self.status.fails(Reason::of(code), cause.clone());
+        self.failing = true;
         self.begin_anew_after_quiet();
         if !self.causes.contains(&cause) {
             warn!(
@@ -279,6 +308,13 @@ impl Outage {
         }
     }
 
+    fn ends_at_once(&mut self) {
+        let place = Place(self.namespace.as_deref());
+        let text = format!("the watch of {} in {place} ends at once", self.plural);
+        self.status.fails(Reason::Failing, text);
+        self.failing = true;
+    }
+
     async fn pause(&mut self, pulse: &Pulse) {
         self.begin_anew_after_quiet();
         pulse.beat("pausing", MAX_PAUSE.mul_f64(1.0 + SPREAD));
@@ -289,6 +325,9 @@ impl Outage {
     /// Something came. The pauses and the cause stay for a while: a list that succeeds every time before a
     /// watch that fails every time is one outage.
     fn is_over(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            self.status.works();
+        }
         if std::mem::take(&mut self.down) {
             info!(
                 resource = self.plural,
@@ -318,10 +357,7 @@ fn pauses() -> ExponentialBackoff {
 }
 
 fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
-    let place = namespace.map_or_else(
-        || "all namespaces".to_owned(),
-        |ns| format!("namespace {ns}"),
-    );
+    let place = Place(namespace);
     let status = match error {
         Error::Api(status) => Some(status.code),
         _ => None,

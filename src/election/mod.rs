@@ -14,7 +14,9 @@ pub mod lease_guard;
 mod term;
 #[cfg(test)]
 mod tests;
+mod writes;
 
+pub use decide::Ability;
 pub use identity::Identity;
 pub use term::{Clock, Term};
 
@@ -52,7 +54,9 @@ use tokio::{
     task::JoinSet,
     time,
 };
+
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
+use writes::Writes;
 
 /// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often: no more often
 /// than a leader renews by default, whom it would wake for nothing. (The fence looks at each write.)
@@ -61,6 +65,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
+/// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
+pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// Why an election cannot be held at all.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +92,9 @@ pub struct Election {
     pub identity: Identity,
     /// Where it is counted.
     pub metrics: Metrics,
+    /// How much of its work this replica can do. A leader says that it can do none once its work is drained, and then
+    /// lets the Lease go.
+    pub ability: watch::Receiver<Ability>,
 }
 
 /// Stands in the election until `stop`, publishes each term in `term`, `None` between them, and has `pulse` tell that the
@@ -103,6 +112,7 @@ pub async fn run(
         settings,
         identity,
         metrics,
+        ability,
     }: Election,
     term: watch::Sender<Option<Term>>,
     pulse: Pulse,
@@ -137,7 +147,7 @@ pub async fn run(
         term,
         counts,
     )
-    .run(&pulse, stop)
+    .run(&pulse, ability, stop)
     .await;
     Ok(())
 }
@@ -182,6 +192,8 @@ struct Standing {
     published: Option<Held>,
     /// The fence tells here that the API server refused a write by its fencing policy.
     disputes: Arc<Notify>,
+    /// The work's writes that may still land.
+    writes: Writes,
     identity: Identity,
     name: String,
     /// `namespace/name`, for logs.
@@ -219,6 +231,7 @@ impl Standing {
         let timing = Timing {
             renew_deadline: settings.renew_deadline,
             attempt: call,
+            yield_delay: YIELD_DELAY,
         };
         Self {
             elector: Elector::new(identity.to_string(), timing),
@@ -233,6 +246,7 @@ impl Standing {
             term,
             published: None,
             disputes: Arc::default(),
+            writes: Writes::default(),
             identity,
             lease: format!("{namespace}/{name}"),
             name,
@@ -244,11 +258,16 @@ impl Standing {
         }
     }
 
-    async fn run(mut self, pulse: &Pulse, stop: impl Future<Output = ()>) {
+    async fn run(
+        mut self,
+        pulse: &Pulse,
+        mut ability: watch::Receiver<Ability>,
+        stop: impl Future<Output = ()>,
+    ) {
         let mut stop = pin!(stop);
         let mut stopping = false;
         let mut watch: Option<Watch> = None;
-        let mut event = Event::Tick;
+        let mut event = Event::Able(*ability.borrow_and_update());
         loop {
             // An attempt and the assertion of the fencing record, or less.
             pulse.beat("taking its turn", (self.call * 2).max(LOOK));
@@ -269,6 +288,7 @@ impl Standing {
                             stopping = true;
                             Event::Stop
                         }
+                        able = changed(&mut ability) => Event::Able(able),
                         seen = next(&mut watch, &self.leases, &self.name), if self.published.is_none() => {
                             self.watched(seen)
                         }
@@ -285,6 +305,7 @@ impl Standing {
                     self.assert_record(tried).await
                 }
                 Action::Release => {
+                    pulse.beat("releasing the lease", self.call * 2);
                     let span = self.span("release");
                     self.release().instrument(span).await;
                     Event::Released
@@ -304,6 +325,7 @@ impl Standing {
         let term = |held: &Held| {
             Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
                 .disputed_to(Arc::clone(&self.disputes))
+                .counted_in(self.writes.clone())
         };
         self.term.send_replace(held.as_ref().map(term));
         self.counts.leading.record(held.is_some().into());
@@ -318,6 +340,9 @@ impl Standing {
             if !stopping {
                 let why = match &held {
                     Some(_) => "deleted or taken meanwhile, and acquired again",
+                    None if self.elector.ability() == Ability::Nothing => {
+                        "this replica cannot work"
+                    }
                     None if self.trouble.is_empty() => "not renewed in time",
                     None => &self.trouble,
                 };
@@ -519,7 +544,16 @@ impl Standing {
 
     /// Gives the Lease back if it is ours. A conflict means that somebody has written it (H4): a rival, and there is
     /// nothing to release, or an own renewal that came late, and there is.
+    /// Before nothing of ours can land any more, nobody else may lead: then it is left to expire, which is later than that.
     async fn release(&mut self) {
+        if time::timeout(self.call, self.writes.over()).await.is_err() {
+            warn!(
+                lease = self.lease,
+                holder = %self.identity,
+                "not releasing the lease, a write may still be on its way: it expires by itself"
+            );
+            return;
+        }
         let release = async {
             let mut conflicts = 0;
             loop {
@@ -554,6 +588,15 @@ impl Standing {
             }
         }
     }
+}
+
+/// How much of its work this replica can do, when that changes.
+async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
+    if ability.changed().await.is_err() {
+        // Whoever says so is gone, and the process about to end.
+        std::future::pending::<()>().await;
+    }
+    *ability.borrow_and_update()
 }
 
 /// The next sight of the Lease from its watch, which is started when there is none.
