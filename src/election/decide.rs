@@ -264,10 +264,7 @@ impl Elector {
                 });
             }
             Outcome::HeldBy(_) => {
-                // What the attempt was brought forward for is settled: a release may bring about the next.
-                if self.held.take().is_some() {
-                    self.early = Duration::ZERO;
-                }
+                self.held = None;
                 self.may_hold = false;
                 // The watch should have told us before we asked.
                 self.watching = false;
