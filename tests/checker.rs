@@ -17,7 +17,7 @@ use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
 use foos::{DEADLINE, delays};
-use invariants::{Election, GENERATION, Report, check, unsettled, version};
+use invariants::{Election, FENCING_HOLDER, GENERATION, Report, check, unsettled, version};
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
 };
@@ -268,6 +268,14 @@ fn i5_a_write_to_what_no_foo_controls_is_found() {
         log.add("b", "create", "configmaps", Value::Null, map);
     };
     assert_eq!(after_good(fault), ["I5"]);
+    let record = |log: &mut Log, name: &str, holder: &str| {
+        let annotations = json!({ FENCING_HOLDER: holder });
+        let record = json!({ "metadata": { "name": name, "annotations": annotations } });
+        log.add("b", "patch", "serviceaccounts", Value::Null, record);
+    };
+    assert!(after_good(|log| record(log, "l-fencing", "b_1")).is_empty());
+    assert_eq!(after_good(|log| record(log, "l-fencing", "a_1")), ["I5"]);
+    assert_eq!(after_good(|log| record(log, "another", "b_1")), ["I5"]);
     let delete = |log: &mut Log, uid: &str| {
         let preconditions = json!({ "preconditions": { "uid": uid } });
         let status = json!({ "kind": "Status", "metadata": { "name": "d" } });

@@ -40,6 +40,9 @@ pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
 /// How long after the deadline a write may arrive that was sent before: the machine may be busy.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
+/// What the leader writes its identity into, of the Lease's fencing record (`deploy/components/fencing`).
+pub const FENCING_HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
+
 /// The holder where nobody can know: somebody has written the Lease, and the answer was lost.
 const UNKNOWN: &str = "?";
 
@@ -327,6 +330,12 @@ fn i4_i5_owner(log: &[AuditEvent], ours: &[&AuditEvent], lease: &str, report: &m
             }
             ("foos", "status", _) | ("events", "", _) => {}
             ("leases", "", _) if subject(event) == lease => {}
+            ("serviceaccounts", "", "patch") if subject(event) == format!("{lease}-fencing") => {
+                let annotations = &event.response_object["metadata"]["annotations"];
+                if user(annotations[FENCING_HOLDER].as_str().unwrap_or_default()) != event.user {
+                    report.violate("I5", event, "which names another than its writer");
+                }
+            }
             _ => report.violate("I5", event, "which is not ours to write"),
         }
     }
