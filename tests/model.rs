@@ -139,6 +139,8 @@ fn standing(replica: usize) -> Replica {
     let timing = Timing {
         renew_deadline: Duration::from_secs(RENEW),
         attempt: Duration::from_secs(RENEW),
+        // Attempts are brought forward at any time.
+        retry_period: Duration::ZERO,
     };
     Replica {
         elector: Elector::new(NAMES[replica].to_owned(), timing),

@@ -228,7 +228,7 @@ async fn a_standby_costs_one_watch_of_the_lease_and_nothing_else() {
             .ok_or(requests.clone())
     })
     .await;
-    assert_eq!(requests.len(), 3, "a look, a list, a watch: {requests:?}");
+    assert_eq!(requests.len(), 2, "a read, a watch: {requests:?}");
     sleep(RETRY * 5).await;
     let then: Vec<String> = proxy.requests();
     assert!(then.is_empty(), "{then:?}");

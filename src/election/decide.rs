@@ -5,10 +5,6 @@
 
 use std::time::Duration;
 
-/// How soon after a renewal a dispute may bring about the next. The API server's policies see a new holder milliseconds
-/// late, 100 on a busy machine, and a policy that refuses for ever must not make the leader renew all the time.
-const DISPUTE_PACE: Duration = Duration::from_millis(200);
-
 /// What a Lease says, as far as the election goes.
 ///
 /// `renewed` is compared and never read as a time: another machine's clock says nothing about ours (H5).
@@ -62,6 +58,12 @@ impl Sighting {
         }
     }
 
+    /// Whether there is a Lease.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.exists
+    }
+
     /// Whether the Lease is this one's, or was when it was deleted.
     #[must_use]
     pub fn names(&self, holder: &str) -> bool {
@@ -78,6 +80,10 @@ pub struct Timing {
     pub renew_deadline: Duration,
     /// The longest that one attempt to acquire or renew may take (H6).
     pub attempt: Duration,
+    /// What lies between two attempts that nothing brings forward. Something may bring one forward once in four of these,
+    /// by all but a tenth: what would do so again and again, a policy that refuses for ever or a watch that is behind,
+    /// makes no replica ask all the time (H14).
+    pub retry_period: Duration,
 }
 
 /// The leadership that an elector has.
@@ -160,6 +166,10 @@ pub struct Elector {
     held: Option<Held>,
     terms: u64,
     next_try: Duration,
+    /// When the last attempt began.
+    tried: Duration,
+    /// When an attempt may be brought forward again.
+    early: Duration,
     watching: bool,
     /// An attempt may have made us the holder without our knowing it.
     may_hold: bool,
@@ -176,6 +186,8 @@ impl Elector {
             held: None,
             terms: 0,
             next_try: Duration::ZERO,
+            tried: Duration::ZERO,
+            early: Duration::ZERO,
             watching: false,
             may_hold: false,
             stopping: false,
@@ -201,7 +213,7 @@ impl Elector {
             Event::Watched { news } => {
                 self.watching = true;
                 if news && lease.free_at() <= now {
-                    self.next_try = now;
+                    self.bring_forward(now);
                 }
             }
             Event::WatchLost => self.watching = false,
@@ -210,22 +222,28 @@ impl Elector {
                 outcome,
                 pause,
             } => {
+                self.tried = sent;
                 self.next_try = sent.saturating_add(pause);
                 self.tried(sent, outcome);
             }
             // Not the end of the term: the refusal may be older than it. A renewal tells, because it is conditional.
-            Event::Disputed => {
-                if let Some(held) = &self.held {
-                    let renewed = held.deadline.saturating_sub(self.timing.renew_deadline);
-                    self.next_try = self.next_try.min(renewed + DISPUTE_PACE);
-                }
-            }
+            Event::Disputed => self.bring_forward(now),
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
         }
         self.held
             .take_if(|held| self.stopping || now >= held.deadline);
         self.next(now, lease)
+    }
+
+    /// Has the next attempt begin as soon as may be.
+    fn bring_forward(&mut self, now: Duration) {
+        let period = self.timing.retry_period;
+        let at = now.max(self.tried + period / 10).max(self.early);
+        if at < self.next_try {
+            self.next_try = at;
+            self.early = at + period * 4;
+        }
     }
 
     fn tried(&mut self, sent: Duration, outcome: Outcome) {

@@ -1,20 +1,45 @@
 //! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
-//! a resourceVersion where there is one, conflicts, no-op writes, and bad days.
+//! a resourceVersion where there is one, conflicts, no-op writes, watches, and bad days.
 
+use futures::{Stream, StreamExt as _, stream};
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame};
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{io, sync::Arc};
+use tokio::sync::watch;
 use tower::{BoxError, service_fn, util::BoxService};
 
-pub type Service = BoxService<Request<Body>, Response<Body>, BoxError>;
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+pub type Service = BoxService<Request<Body>, Answer, BoxError>;
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mood {
     Serves,
     Fails(u16),
     Hangs,
+    /// What is no JSON, with status 200.
+    Garbage,
+    /// The connection breaks.
+    Resets,
+    /// A watch begins, says what is true now, and ends.
+    Ends,
+    /// A watch begins, says that the Lease was just released, and ends: another API server is behind.
+    EndsStale,
+}
+
+/// How many requests are answered between two calls of [`FakeApi::requests`].
+const LIMIT: usize = 10_000;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    Get,
+    Watch,
+    Create,
+    Patch,
 }
 
 pub struct Seen {
@@ -28,10 +53,13 @@ pub struct FakeApi(Arc<Mutex<State>>);
 
 struct State {
     mood: Mood,
+    /// Of one verb, over `mood`.
+    moods: Vec<(Verb, Mood)>,
     lease: Option<Value>,
     record: Option<Value>,
     /// The answer to every request for the record, unless it is 0.
     refuse_records: u16,
+    changed: watch::Sender<Option<Value>>,
     version: u64,
     seen: Vec<Seen>,
 }
@@ -40,9 +68,11 @@ impl FakeApi {
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             mood: Mood::Serves,
+            moods: Vec::new(),
             lease: None,
             record: None,
             refuse_records: 0,
+            changed: watch::Sender::new(None),
             version: 1,
             seen: Vec::new(),
         })))
@@ -50,6 +80,11 @@ impl FakeApi {
 
     pub fn mood(&self, mood: Mood) {
         self.0.lock().mood = mood;
+    }
+
+    /// What becomes of all requests of this verb, whatever the mood is.
+    pub fn mood_of(&self, verb: Verb, mood: Mood) {
+        self.0.lock().moods.insert(0, (verb, mood));
     }
 
     /// Writes the Lease's spec as somebody else would.
@@ -64,7 +99,9 @@ impl FakeApi {
     }
 
     pub fn delete(&self) {
-        self.0.lock().lease = None;
+        let mut state = self.0.lock();
+        state.lease = None;
+        state.changed.send_replace(None);
     }
 
     /// Installs the fencing record as somebody else would have written it, or takes it away.
@@ -120,25 +157,72 @@ impl FakeApi {
         }))
     }
 
-    async fn serve(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    async fn serve(&self, request: Request<Body>) -> Result<Answer, BoxError> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await?;
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        let mood = self.0.lock().mood;
-        let (status, reply) = match mood {
-            Mood::Serves => self.0.lock().answer(&parts.method, parts.uri.path(), &body),
-            Mood::Fails(code) => failure(code),
-            Mood::Hangs => std::future::pending().await,
+        let watches = parts
+            .uri
+            .query()
+            .is_some_and(|query| query.contains("watch=true"));
+        let mood = self.0.lock().mood_for(&parts.method, watches);
+        let answer = match mood {
+            Mood::Serves if watches => streaming(self.0.lock().watch()),
+            Mood::Ends => streaming(self.0.lock().watch().take(1)),
+            Mood::EndsStale => streaming(stream::iter([self.0.lock().released()])),
+            Mood::Serves => self
+                .0
+                .lock()
+                .answer(&parts.method, parts.uri.path(), &body)
+                .into(),
+            Mood::Fails(code) => failure(code).into(),
+            Mood::Hangs => Reply::Hangs,
+            Mood::Garbage => Reply::Raw("<html>\n".into()),
+            Mood::Resets => Reply::Resets,
         };
         self.0.lock().seen.push(Seen {
             method: parts.method,
             uri: parts.uri.to_string(),
             body,
         });
-        Ok(Response::builder()
-            .status(status)
-            .body(Body::from(serde_json::to_vec(&reply)?))?)
+        // Whoever asks without a pause would keep paused time from going on.
+        if self.0.lock().seen.len() > LIMIT {
+            return std::future::pending().await;
+        }
+        let (status, body) = match answer {
+            Reply::Json(status, value) => (status, full(serde_json::to_vec(&value)?)),
+            Reply::Raw(text) => (StatusCode::OK, full(text.into_bytes())),
+            Reply::Stream(body) => (StatusCode::OK, body),
+            Reply::Hangs => std::future::pending().await,
+            Reply::Resets => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+        };
+        Ok(Response::builder().status(status).body(body)?)
     }
+}
+
+enum Reply {
+    Json(StatusCode, Value),
+    Raw(String),
+    Stream(UnsyncBoxBody<Bytes, BoxError>),
+    Hangs,
+    Resets,
+}
+
+impl From<(StatusCode, Value)> for Reply {
+    fn from((status, value): (StatusCode, Value)) -> Self {
+        Self::Json(status, value)
+    }
+}
+
+fn full(bytes: Vec<u8>) -> UnsyncBoxBody<Bytes, BoxError> {
+    Full::from(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+fn streaming(events: impl Stream<Item = Value> + Send + 'static) -> Reply {
+    let frames = events.map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))));
+    Reply::Stream(StreamBody::new(frames).boxed_unsync())
 }
 
 impl State {
@@ -146,7 +230,48 @@ impl State {
         self.version += 1;
         lease["metadata"]["resourceVersion"] = self.version.to_string().into();
         self.lease = Some(lease.clone());
+        self.changed.send_replace(Some(lease.clone()));
         lease
+    }
+
+    fn mood_for(&self, method: &Method, watches: bool) -> Mood {
+        let verb = match *method {
+            Method::GET if watches => Verb::Watch,
+            Method::GET => Verb::Get,
+            Method::POST => Verb::Create,
+            _ => Verb::Patch,
+        };
+        let of_verb = self.moods.iter().find(|(of, _)| *of == verb);
+        of_verb.map_or(self.mood, |(_, mood)| *mood)
+    }
+
+    /// What is there, and every change.
+    fn watch(&self) -> impl Stream<Item = Value> + use<> {
+        let mut changes = self.changed.subscribe();
+        if self.lease.is_some() {
+            changes.mark_changed();
+        }
+        stream::unfold((changes, None), |(mut changes, last)| async {
+            changes.changed().await.ok()?;
+            let now = changes.borrow_and_update().clone();
+            let event = match (&now, last) {
+                (Some(lease), _) => json!({"type": "MODIFIED", "object": lease}),
+                (None, last) => {
+                    json!({"type": "DELETED", "object": last.unwrap_or(json!({"metadata": {"name": "l"}}))})
+                }
+            };
+            Some((event, (changes, now)))
+        })
+    }
+
+    fn released(&mut self) -> Value {
+        self.version += 1;
+        let mut lease = self.lease.clone().unwrap_or_default();
+        lease["metadata"]["resourceVersion"] = "1".into();
+        lease["spec"]["holderIdentity"] = "".into();
+        lease["spec"]["renewTime"] =
+            format!("2020-01-01T00:00:00.{:06}Z", self.version % 1_000_000).into();
+        json!({"type": "MODIFIED", "object": lease})
     }
 
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
@@ -176,7 +301,6 @@ impl State {
                     (StatusCode::OK, self.store(new))
                 }
             }
-            // Neither lists nor watches: a standby polls here.
             _ => failure(405),
         }
     }

@@ -67,7 +67,16 @@ pub struct LeaseGuardLayer {
 struct Seen {
     /// The resourceVersion of the last read, until a write uses it up.
     read: Option<String>,
+    /// The newest version seen: a watch may be served by an API server that is behind.
+    version: u64,
     sighting: Sighting,
+}
+
+fn version(lease: &Lease) -> u64 {
+    let version = lease.metadata.resource_version.as_deref();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
 }
 
 impl LeaseGuardLayer {
@@ -84,11 +93,18 @@ impl LeaseGuardLayer {
     }
 
     /// Takes note of a Lease (`None`: it does not exist) that came by another way than the lock's own reads, such as a
-    /// watch; true when it is news. A write still needs a read of its own.
+    /// watch; true when it is news. What is older than what was seen is none. A write still needs a read of its own.
     #[must_use]
     pub fn observe(&self, lease: Option<&Lease>) -> bool {
+        let mut seen = self.seen.lock();
+        if let Some(version) = lease.map(version) {
+            if version < seen.version {
+                return false;
+            }
+            seen.version = version;
+        }
         let record = lease.map(|lease| self.record(lease));
-        self.seen.lock().sighting.observe(self.clock.now(), record)
+        seen.sighting.observe(self.clock.now(), record)
     }
 
     /// The Lease as last seen.
@@ -121,6 +137,7 @@ impl LeaseGuardLayer {
         let now = self.clock.now();
         let mut seen = self.seen.lock();
         seen.read.clone_from(&lease.metadata.resource_version);
+        seen.version = version(&lease);
         seen.sighting.observe(now, Some(record.clone()));
         let free = now >= seen.sighting.free_at();
         lease.spec = Some(LeaseSpec {

@@ -11,6 +11,7 @@ pub mod fence;
 mod fencing_record;
 mod identity;
 pub mod lease_guard;
+mod lease_watch;
 mod term;
 #[cfg(test)]
 mod tests;
@@ -34,14 +35,12 @@ use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
 use kube::{
     Api, Client,
-    runtime::{
-        WatchStreamExt,
-        events::{self, EventType, Recorder, Reporter},
-        watcher,
-    },
+    core::Status,
+    runtime::events::{self, EventType, Recorder, Reporter},
 };
 use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
 use lease_guard::LeaseGuardLayer;
+use lease_watch::{Failure, Observed};
 use opentelemetry::{
     KeyValue,
     metrics::{BoundCounter, BoundGauge},
@@ -54,7 +53,7 @@ use std::{
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time,
+    time::{self, Instant},
 };
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
@@ -63,6 +62,10 @@ use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn}
 const LOOK: Duration = Duration::from_secs(2);
 /// How long an event about a change of leader may take; nobody waits for it but the end of the process.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A failure after this long without one is a new outage: it is logged again.
+const QUIET: Duration = Duration::from_mins(2);
+/// How many causes of one outage are remembered as logged.
+const CAUSES: usize = 8;
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
 
@@ -124,8 +127,9 @@ pub async fn run(
     kube.default_retry = false;
     kube.connect_timeout = Some(call);
     kube.write_timeout = Some(call);
-    // A watch that is silent for a whole lease has nothing to say, or says it to nobody.
-    kube.read_timeout = Some(settings.lease_duration);
+    // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
+    // replaced after a whole lease, and its silence is no failure of the watch.)
+    kube.read_timeout = Some(settings.lease_duration * 2);
     let guard = LeaseGuardLayer::new(Clock::boottime(), call, settings.lease_duration);
     let client = crate::client::builder(&kube)
         .map_err(Error::Client)?
@@ -206,10 +210,11 @@ struct Standing {
     leader: String,
     /// What went wrong last, until an attempt succeeds: why a term is lost.
     trouble: String,
+    /// What is logged already: of the attempts, and of the watch.
+    failures: Failures,
+    watch_failures: Failures,
     counts: Counts,
 }
-
-type Watch = BoxStream<'static, watcher::Result<Option<Lease>>>;
 
 impl Standing {
     /// A replica that stands with a `client` that has `guard` in it.
@@ -233,6 +238,7 @@ impl Standing {
         let timing = Timing {
             renew_deadline: settings.renew_deadline,
             attempt: call,
+            retry_period: settings.retry_period,
         };
         Self {
             elector: Elector::new(identity.to_string(), timing),
@@ -254,6 +260,8 @@ impl Standing {
             call,
             leader: String::new(),
             trouble: String::new(),
+            failures: Failures::default(),
+            watch_failures: Failures::default(),
             counts,
         }
     }
@@ -261,18 +269,26 @@ impl Standing {
     async fn run(mut self, pulse: &Pulse, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         let mut stopping = false;
-        let mut watch: Option<Watch> = None;
+        let mut watch: Option<BoxStream<'static, Observed>> = None;
         let mut event = Event::Tick;
         loop {
             // An attempt and the assertion of the fencing record, or less.
             pulse.beat("taking its turn", (self.call * 2).max(LOOK));
-            let watched = self.elector.watching();
+            let (watched, tried) = (
+                self.elector.watching(),
+                matches!(event, Event::Tried { .. }),
+            );
             let action = self
                 .elector
                 .step(self.clock.now(), event, &self.guard.sighting());
             self.publish(stopping);
-            if self.elector.held().is_some() || (watched && !self.elector.watching()) {
+            let sighting = self.guard.sighting();
+            // A leader needs none; nor is one kept that did not tell what an attempt then found.
+            if self.published.is_some() || (tried && watched && !self.elector.watching()) {
                 watch = None;
+            }
+            if watch.is_none() && self.published.is_none() && sighting.exists() {
+                watch = Some(self.watch());
             }
             event = match action {
                 Action::Wait(until) => {
@@ -283,7 +299,7 @@ impl Standing {
                             stopping = true;
                             Event::Stop
                         }
-                        seen = next(&mut watch, &self.leases, &self.name), if self.published.is_none() => {
+                        Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
                             self.watched(seen)
                         }
                         () = self.disputes.notified(), if self.published.is_some() => {
@@ -469,6 +485,7 @@ impl Standing {
         let holder = spec.holder_identity.unwrap_or_default();
         if holder == self.identity.as_str() {
             self.trouble.clear();
+            self.failures.clear();
             self.leader.clear();
             let uid = lease.metadata.uid.unwrap_or_default();
             return Outcome::Held {
@@ -489,24 +506,31 @@ impl Standing {
         };
         trace::failed(&span, "lease", &trouble);
         let _entered = span.entered();
-        if self.trouble == trouble {
-            debug!(
-                lease = self.lease,
-                "cannot acquire or renew the lease: {trouble}"
-            );
-        } else {
+        if self.failures.is_new(trouble) {
             warn!(
                 lease = self.lease,
                 "cannot acquire or renew the lease: {trouble}"
             );
-            trouble.clone_into(&mut self.trouble);
+        } else {
+            debug!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
         }
+        trouble.clone_into(&mut self.trouble);
         Outcome::Failed
     }
 
-    fn watched(&mut self, seen: watcher::Result<Option<Lease>>) -> Event {
+    fn watch(&self) -> BoxStream<'static, Observed> {
+        lease_watch::watch(self.leases.clone(), &self.name, self.retry_period)
+    }
+
+    fn watched(&mut self, seen: Observed) -> Event {
         match seen {
             Ok(lease) => {
+                if self.watch_failures.is_over() {
+                    info!(lease = self.lease, "watch re-established");
+                }
                 let news = self.guard.observe(lease.as_ref());
                 let holder = lease
                     .and_then(|lease| lease.spec)
@@ -514,11 +538,20 @@ impl Standing {
                 self.standing_by(&holder.unwrap_or_default());
                 Event::Watched { news }
             }
-            Err(error) => {
-                debug!(
-                    lease = self.lease,
-                    "the watch of the lease is down, polling: {error}"
-                );
+            Err(failure) => {
+                let cause = match failure {
+                    Failure::Failed(error) => cause(&error),
+                    Failure::Ended => "the watch ends at once".to_owned(),
+                };
+                let (lease, period) = (&self.lease, self.retry_period);
+                if self.watch_failures.is_new(&cause) {
+                    warn!(
+                        lease,
+                        "cannot watch the lease, reading it every {period:?}: {cause}"
+                    );
+                } else {
+                    debug!(lease, "cannot watch the lease: {cause}");
+                }
                 Event::WatchLost
             }
         }
@@ -570,31 +603,10 @@ impl Standing {
     }
 }
 
-/// The next sight of the Lease from its watch, which is started when there is none.
-async fn next(
-    watch: &mut Option<Watch>,
-    leases: &Api<Lease>,
-    name: &str,
-) -> watcher::Result<Option<Lease>> {
-    let start = || {
-        watcher::watch_object(leases.clone(), name)
-            .default_backoff()
-            .boxed()
-    };
-    loop {
-        match watch.get_or_insert_with(start).next().await {
-            Some(seen) => return seen,
-            None => *watch = None,
-        }
-    }
-}
-
 /// What went wrong, without the debug output that kube adds to it.
 fn reason(error: &LockError) -> String {
     let cause = match error {
-        LockError::ApiError { response } => {
-            return format!("{}: {}", response.reason, response.message);
-        }
+        LockError::ApiError { response } => return refusal(response),
         LockError::GetLease(cause)
         | LockError::CreateLease(cause)
         | LockError::AcquireLease(cause)
@@ -603,13 +615,63 @@ fn reason(error: &LockError) -> String {
         | LockError::Kube(cause) => cause,
         other => return other.to_string(),
     };
-    match cause {
-        kube::Error::Api(status) => format!("{}: {}", status.reason, status.message),
+    self::cause(cause)
+}
+
+fn cause(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => refusal(status),
         kube::Error::Service(error) => {
             let causes = std::iter::successors(error.source(), |error| error.source());
             causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
         }
         other => other.to_string(),
+    }
+}
+
+/// The API server's words, and what to do where that is known.
+fn refusal(status: &Status) -> String {
+    let hint = match status.code {
+        401 => ": check the kubeconfig or the service account's token",
+        403 => ": allow get, watch, create and patch of leases, as the Role in deploy/base does",
+        _ => "",
+    };
+    format!("{}: {}{hint}", status.reason, status.message)
+}
+
+/// The causes of an outage that are logged already, so that each is logged once.
+#[derive(Default)]
+struct Failures {
+    causes: Vec<String>,
+    /// Whether one is logged, and [`is_over`](Self::is_over) has not been asked since.
+    ongoing: bool,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    /// Takes note of a failure; true if its cause is to be logged.
+    fn is_new(&mut self, cause: &str) -> bool {
+        let last = self.last.replace(Instant::now());
+        if last.is_some_and(|last| last.elapsed() >= QUIET) {
+            self.causes.clear();
+        }
+        if self.causes.iter().any(|logged| logged == cause) {
+            return false;
+        }
+        self.causes.truncate(CAUSES - 1);
+        self.causes.push(cause.to_owned());
+        self.ongoing = true;
+        true
+    }
+
+    /// True once after what was logged. The causes stay logged until it is quiet: what works and fails by turns is one
+    /// outage.
+    fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.ongoing)
+    }
+
+    fn clear(&mut self) {
+        self.causes.clear();
     }
 }
 
