@@ -4,9 +4,10 @@ use std::{path::Path, time::Duration};
 
 use http::{
     Request, Response,
-    header::{HeaderValue, USER_AGENT},
+    header::{HeaderValue, RETRY_AFTER, USER_AGENT},
 };
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as HttpBody, Bytes};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
@@ -14,6 +15,7 @@ use kube::{
     client::{Body, ClientBuilder, ConfigExt as _, DynBody},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 
@@ -41,6 +43,9 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
 /// watch in which nothing happens after 290 s; one that does not is stuck.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// The longest that the API server, or what stands before it, is given by its own wish. It may be well sooner.
+const LONGEST_WISH: Duration = Duration::from_secs(30);
 
 /// No way to the cluster.
 #[derive(Debug, thiserror::Error)]
@@ -201,13 +206,65 @@ pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
         .map_err(BoxError::from)
         .map_request(at_the_socket)
         .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
-        .map_response(|response| {
-            response.map(|body| Box::new(body.map_err(BoxError::from)) as Box<DynBody>)
-        });
+        .map_err(BoxError::from)
+        .and_then(keep_retry_after);
     Ok(ClientBuilder::new(
         service.boxed(),
         kube.default_namespace.clone(),
     ))
+}
+
+/// For how long the API server asks not to be asked again, if this is such an answer; never for long.
+pub(crate) fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else {
+        return None;
+    };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    let asks = matches!(status.code, 429 | 503) && seconds > 0;
+    asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
+}
+
+/// Puts the header `Retry-After` where [`retry_after`] finds it: into the `Status`, which the API server's priority and
+/// fairness, and a proxy, do not send.
+pub(crate) async fn keep_retry_after<B>(
+    response: Response<B>,
+) -> Result<Response<Box<DynBody>>, BoxError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let seconds = || {
+        parts
+            .headers
+            .get(RETRY_AFTER)?
+            .to_str()
+            .ok()?
+            .parse::<u32>()
+            .ok()
+    };
+    let asks = matches!(parts.status.as_u16(), 429 | 503);
+    let body: Box<DynBody> = match asks.then(seconds).flatten() {
+        None => Box::new(body.map_err(Into::into)),
+        Some(seconds) => {
+            let text = body.collect().await.map_err(Into::into)?.to_bytes();
+            let status = serde_json::from_slice(&text).ok();
+            let mut status = status.filter(Value::is_object).unwrap_or_else(|| {
+                json!({
+                    "status": "Failure", "code": parts.status.as_u16(),
+                    "reason": parts.status.canonical_reason(),
+                    "message": String::from_utf8_lossy(&text).trim(),
+                })
+            });
+            if !status["details"].is_object() {
+                status["details"] = json!({});
+            }
+            status["details"]["retryAfterSeconds"] = seconds.into();
+            let text = Bytes::from(serde_json::to_vec(&status)?);
+            Box::new(Full::new(text).map_err(|never| match never {}))
+        }
+    };
+    Ok(Response::from_parts(parts, body))
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub mod config;
 pub mod controller;
 mod dns;
 pub mod election;
+#[cfg(test)]
+mod loops;
 pub mod telemetry;
 pub mod version;
 

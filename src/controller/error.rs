@@ -1,8 +1,10 @@
 //! What can go wrong with one Foo, and who has to know.
 
+use std::time::Duration;
+
 use kube::core::Status;
 
-use crate::election::fence;
+use crate::{client::retry_after, election::fence};
 
 /// Why a reconcile did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +52,10 @@ pub enum Error {
     #[error("{0}")]
     Transient(String),
 
+    /// The API server did not do it, and asks for so much time.
+    #[error("{0}")]
+    Overloaded(String, Duration),
+
     /// A bug of ours (row Q6).
     #[error("the reconcile panicked: see the log line before this one")]
     Panicked,
@@ -83,7 +89,7 @@ impl Error {
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
-            Self::Transient(_) => "Transient",
+            Self::Transient(_) | Self::Overloaded(..) => "Transient",
             Self::Panicked => "Panicked",
         }
     }
@@ -92,6 +98,15 @@ impl Error {
     #[must_use]
     pub fn is_final(&self) -> bool {
         matches!(self, Self::InvalidSpec(_))
+    }
+
+    /// How long the API server asks to be left alone.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            Self::Overloaded(_, time) => *time,
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether it is part of everyday life and no concern of an operator's.
@@ -118,10 +133,13 @@ impl From<kube::Error> for Error {
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
             400 | 403 | 405 | 413 | 422 => Self::Rejected(brief(&status.message)),
-            code => Self::Transient(format!(
-                "the API server answers {code}: {}",
-                brief(&status.message)
-            )),
+            code => {
+                let words = format!("the API server answers {code}: {}", brief(&status.message));
+                match retry_after(&error) {
+                    Some(time) => Self::Overloaded(words, time),
+                    None => Self::Transient(words),
+                }
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ use super::{
     error::{Error, root_cause},
     key::Key,
 };
-use crate::{api, telemetry::trace};
+use crate::{api, client::retry_after, telemetry::trace};
 
 /// The reporting component (row R9).
 pub const REPORTER: &str = "sample-controller";
@@ -54,7 +54,9 @@ const SERIES: Duration = Duration::from_mins(6);
 
 /// How long an event is tried to be written: an API server that is frozen or restarted loses none.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// The pause before the second try, doubled before each of the next.
 const PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// What there is to tell.
 #[derive(Debug)]
@@ -204,6 +206,7 @@ impl Writer {
 
     /// Writes an event, for as long as it takes; fails where the API server refuses it.
     async fn write(&mut self, news: &News) -> Result<(), String> {
+        let mut pause = PAUSE;
         loop {
             match self.publish(news).await {
                 Ok(()) => return Ok(()),
@@ -217,7 +220,8 @@ impl Writer {
                         "an event could not be written: {}; trying again",
                         root_cause(&error)
                     );
-                    sleep(PAUSE).await;
+                    sleep(retry_after(&error).unwrap_or_default().max(pause)).await;
+                    pause = (pause * 2).min(MAX_PAUSE);
                 }
             }
         }

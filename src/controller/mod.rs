@@ -428,7 +428,7 @@ fn settle(taken: Taken<Key>, result: Result<Done, Error>, repeats: &Repeats) {
         Err(error) if error.is_final() => taken.succeed(),
         Err(error) => {
             let attempt = taken.failures() + 1;
-            let delay = taken.retry();
+            let delay = taken.retry_after(error.retry_after());
             // What passes by itself has passed by then.
             let stuck = matches!(error, Error::Conflict) && attempt > CONFLICTS;
             if (stuck || !error.is_quiet()) && repeats.is_news(&error) {

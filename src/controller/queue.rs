@@ -291,9 +291,14 @@ impl<K: Clone + Eq + Hash> Taken<K> {
     /// at once, as if it had not failed. A conflict is retried in this way, too, so that it cannot
     /// spin; whether it is worth an error in the log, the caller knows.
     pub fn retry(self) -> Duration {
+        self.retry_after(Duration::ZERO)
+    }
+
+    /// The same, but not before `least`, for which the API server has asked.
+    pub fn retry_after(self, least: Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);
-        let delay = state.retry(&self.key, now);
+        let delay = state.retry(&self.key, least, now);
         self.queue.call_worker(state);
         delay
     }

@@ -1,7 +1,7 @@
 //! Keeps a [`Cache`] current: list, watch, and list again when the watch cannot go on.
 //!
 //! A watch never gives up. What goes wrong is said once for each cause, in words that tell what to do about
-//! it, and tried again after a delay that grows from 100 ms to 5 s.
+//! it, and tried again after a delay that grows from 100 ms to 5 s, or that the API server asks for.
 //!
 //! kube's `watcher` is not used: it opens a watch that ends at once again without a pause, for ever and
 //! without a word, and does not tell when a streamed list begins anew, so that what vanished between two
@@ -24,7 +24,11 @@ use super::{
     error::root_cause,
     view::{Object, View},
 };
-use crate::{api, client::READ_TIMEOUT, telemetry::health::Pulse};
+use crate::{
+    api,
+    client::{READ_TIMEOUT, retry_after},
+    telemetry::health::Pulse,
+};
 
 /// The longest pause between two tries: also how soon a CRD that is installed at last is noticed.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -37,7 +41,7 @@ const SPREAD: f64 = 0.2;
 const QUIET: Duration = Duration::from_secs(30);
 
 /// A watch that ends sooner than this, even without an error, is not opened again without a pause.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = MAX_PAUSE;
 
 /// How long the API server may take to begin its answer.
 const ANSWER: Duration = Duration::from_mins(1);
@@ -94,7 +98,7 @@ pub async fn watch<V: View>(
             Ok(()) if opened.elapsed() >= SHORT => {}
             Ok(()) => {
                 restarts.add(1);
-                outage.pause(&watch.pulse).await;
+                outage.pause(&watch.pulse, Duration::ZERO).await;
             }
             Err(error) => {
                 if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
@@ -104,7 +108,8 @@ pub async fn watch<V: View>(
                 }
                 outage.say(&error);
                 restarts.add(1);
-                outage.pause(&watch.pulse).await;
+                let asked = retry_after(&error).unwrap_or_default();
+                outage.pause(&watch.pulse, asked).await;
             }
         }
     }
@@ -140,7 +145,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
         if self.version.is_none() {
             self.cache.list_begins(self.scope);
             if self.pages {
-                self.list().await?;
+                self.list(outage).await?;
             }
         }
         let params = WatchParams {
@@ -191,22 +196,33 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
         }
     }
 
-    /// A list in pages.
-    async fn list(&mut self) -> kube::Result<()> {
+    /// A list in pages. One that does not come further, or only by a few objects at a time, may have no end, and is read
+    /// ever more slowly.
+    async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = in_time(self.api.list(&params), &self.pulse).await?;
             self.pulse.beat("handling a page", HANDLING);
+            let is_full = page.items.len() >= PAGE as usize;
             for object in page.items {
                 self.cache
                     .apply(self.scope, object)
                     .into_iter()
                     .for_each(&self.changed);
             }
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() {
+            let next = page.metadata.continue_.filter(|token| !token.is_empty());
+            if next.is_none() {
                 self.listed(page.metadata.resource_version.unwrap_or_default());
                 return Ok(());
+            }
+            if next == params.continue_token {
+                return Err(Error::Service(
+                    "a page of the list names itself as the next".into(),
+                ));
+            }
+            params.continue_token = next;
+            if !is_full {
+                outage.pause(&self.pulse, Duration::ZERO).await;
             }
         }
     }
@@ -279,10 +295,12 @@ impl Outage {
         }
     }
 
-    async fn pause(&mut self, pulse: &Pulse) {
+    /// Waits for its own time, or for as long as the API server has `asked` for.
+    async fn pause(&mut self, pulse: &Pulse, asked: Duration) {
         self.begin_anew_after_quiet();
-        pulse.beat("pausing", MAX_PAUSE.mul_f64(1.0 + SPREAD));
-        sleep(self.pauses.next_backoff().unwrap_or(MAX_PAUSE)).await;
+        let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE).max(asked);
+        pulse.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
+        sleep(pause).await;
         self.last = Instant::now();
     }
 

@@ -10,6 +10,8 @@ mod fake;
 pub mod fence;
 mod fencing_record;
 mod identity;
+#[cfg(test)]
+pub(crate) mod in_memory;
 pub mod lease_guard;
 mod lease_watch;
 mod term;

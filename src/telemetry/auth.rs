@@ -131,7 +131,10 @@ impl Auth {
         });
         let cause = match reviewed.await {
             Ok(Ok(answer)) => {
-                self.trouble.lock().clear();
+                // Of a token that nobody knows, half is asked: that says nothing of the other half.
+                if answer != Err(Refusal::InvalidToken) {
+                    self.trouble.lock().clear();
+                }
                 self.answers.lock().keep(id, answer.clone());
                 return answer;
             }
@@ -139,6 +142,8 @@ impl Auth {
                 self.say(&status.message);
                 return Err(Refusal::MayNotAsk);
             }
+            // Where it differs from what it should be is another place each time.
+            Ok(Err(kube::Error::SerdeError(_))) => "what came is no review".to_owned(),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer in {PATIENCE:?}"),
         };

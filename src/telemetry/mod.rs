@@ -5,7 +5,7 @@
 //! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
 //! not fit is dropped and counted.
 
-mod auth;
+pub(crate) mod auth;
 mod env;
 pub mod health;
 pub mod http;

@@ -218,8 +218,9 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Counts a failure of a key that is with a worker and queues its retry; says in what time.
-    pub(super) fn retry(&mut self, key: &K, now: Instant) -> Duration {
+    /// Counts a failure of a key that is with a worker and queues its retry, after `least` at the soonest; says in what
+    /// time.
+    pub(super) fn retry(&mut self, key: &K, least: Duration, now: Instant) -> Duration {
         self.retries += 1;
         let failures = self.failures.entry(key.clone()).or_default();
         let backoff = self.delays.after(*failures);
@@ -228,7 +229,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             return Duration::ZERO;
         }
         let slot = self.bucket.reserve(now);
-        let due = later(now, backoff).max(slot);
+        let due = later(now, backoff.max(least)).max(slot);
         self.enqueue_at(key.clone(), Lane::Retry, due, Some(slot), now);
         match self.pending.get(key) {
             Some(Pending::Delayed { due, .. }) => *due - now,
