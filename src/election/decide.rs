@@ -264,7 +264,10 @@ impl Elector {
                 });
             }
             Outcome::HeldBy(_) => {
-                self.held = None;
+                // What the attempt was brought forward for is settled: a release may bring about the next.
+                if self.held.take().is_some() {
+                    self.early = Duration::ZERO;
+                }
                 self.may_hold = false;
                 // The watch should have told us before we asked.
                 self.watching = false;
