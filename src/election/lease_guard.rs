@@ -34,6 +34,9 @@ use tower::{BoxError, Layer, Service};
 const LONG_AGO: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 const FAR_AHEAD: jiff::Timestamp = jiff::Timestamp::constant(200_000_000_000, 0);
 
+/// Who holds a Lease that another has just created, until it is read.
+const UNKNOWN: &str = "unknown";
+
 /// Why the guard failed a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -190,6 +193,16 @@ impl LeaseGuardLayer {
             }
             Call::Read if status.is_success() => {
                 Ok(serde_json::to_vec(&self.read(serde_json::from_slice(&body)?))?.into())
+            }
+            // Another was faster (H10): there is a holder, whom this process knows nothing of yet (H12).
+            Call::Create if status == StatusCode::CONFLICT => {
+                let unknown = Record {
+                    holder: UNKNOWN.to_owned(),
+                    ..self.record(&Lease::default())
+                };
+                let mut seen = self.seen.lock();
+                seen.sighting.observe(self.clock.now(), Some(unknown));
+                Ok(body)
             }
             Call::Patch { .. } | Call::Create if status.is_success() => {
                 let lease: Lease = serde_json::from_slice(&body)?;
@@ -490,6 +503,25 @@ mod tests {
         assert!(leases.get("l").await.is_err());
         advance(DURATION).await;
         create("a").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h12_who_lost_the_creation_knows_that_there_is_a_holder() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (guard, leases) = guarded(&api);
+        let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}});
+        let lease: Lease = serde_json::from_value(lease).unwrap();
+        let create = async || leases.create(&PostParams::default(), &lease).await;
+        create().await.unwrap_err();
+        assert!(guard.sighting().exists());
+
+        api.delete();
+        assert!(leases.get("l").await.is_err());
+        advance(DURATION - Duration::from_millis(1)).await;
+        create().await.unwrap_err();
+        advance(Duration::from_millis(1)).await;
+        create().await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -200,7 +200,7 @@ async fn a_dead_leader_costs_its_lease_and_no_more() {
         _ = a.leads(true, SOON) => {}
         _ = b.leads(true, SOON) => std::mem::swap(&mut a, &mut b),
     }
-    advance(Duration::from_mins(1)).await;
+    sleep(Duration::from_mins(1)).await;
     a.crash();
     let waited = b.leads(true, LEASE * 2).await;
     assert!(
