@@ -89,6 +89,7 @@ pub async fn run(
         settings: config.leader_election,
         identity,
         metrics,
+        ability: controller.ability(),
     };
     let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {

@@ -15,13 +15,16 @@
 
 use std::time::Duration;
 
-use foo_controller::election::decide::{Action, Elector, Event, Outcome, Record, Sighting, Timing};
+use foo_controller::election::decide::{
+    Ability, Action, Elector, Event, Outcome, Record, Sighting, Timing,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 // In ticks; the defaults are 15, 10 and 2 seconds.
 const LEASE: u64 = 3;
 const RENEW: u64 = 2;
 const RETRY: u64 = 1;
+const YIELD: u64 = 1;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 /// How far the wall clock of `c` is ahead when it is wrong.
@@ -40,6 +43,8 @@ struct Election {
     crashes: u8,
     stops: u8,
     deletions: u8,
+    /// How often what a replica can do may change.
+    changes: u8,
     /// How many writes may be on the wire whose senders wait no more.
     late: usize,
 }
@@ -53,6 +58,7 @@ struct State {
     crashes: u8,
     stops: u8,
     deletions: u8,
+    changes: u8,
     hazards: Hazards,
 }
 
@@ -112,6 +118,8 @@ struct Hazards {
     h4: bool,
     /// The Lease was taken from a holder whose last renewal was younger than a lease.
     h5: bool,
+    /// A replica that cannot work tried to get the Lease, or to keep it.
+    unable: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +141,8 @@ enum Happens {
     Stop(usize),
     /// Somebody deletes the Lease.
     Delete,
+    /// A replica can do this much from now on, its work being drained where that is nothing.
+    Able(usize, Ability),
 }
 
 fn standing(replica: usize) -> Replica {
@@ -141,6 +151,7 @@ fn standing(replica: usize) -> Replica {
         attempt: Duration::from_secs(RENEW),
         // Attempts are brought forward at any time.
         retry_period: Duration::ZERO,
+        yield_delay: Duration::from_secs(YIELD),
     };
     Replica {
         elector: Elector::new(NAMES[replica].to_owned(), timing),
@@ -226,6 +237,8 @@ impl State {
             Some(lease) if expired(lease) => What::Acquire(lease.transitions + 1),
             Some(_) => return self.tried(replica, sent, election),
         };
+        let able = self.replicas[replica].elector.ability() != Ability::Nothing;
+        self.hazards.unable |= !able && what != What::Release;
         let write = Write {
             by: replica,
             what,
@@ -350,7 +363,7 @@ impl State {
             (What::Release, _) => {
                 self.replicas[replica].call = None;
                 // After a conflict it looks again.
-                let event = if landed { Event::Released } else { Event::Stop };
+                let event = if landed { Event::Released } else { Event::Tick };
                 self.step(replica, event, election);
             }
             (_, true) => {
@@ -360,6 +373,35 @@ impl State {
             }
             (_, false) => self.ended(replica, sent, Outcome::Failed, election),
         }
+    }
+
+    /// Whether, when nothing goes wrong from now on, one that can work leads within two leases and what it waits at most
+    /// beside; or there is none.
+    fn settles(mut self, election: Election) -> bool {
+        let able = |it: &Replica| !it.done && it.elector.ability() != Ability::Nothing;
+        if !self.replicas.iter().any(able) {
+            return true;
+        }
+        for _ in 0..=2 * LEASE + YIELD + RETRY {
+            for replica in 0..NAMES.len() {
+                while self.replicas[replica].call.is_some() {
+                    self.landed(replica, election);
+                }
+                if self.replicas[replica].done {
+                    continue;
+                }
+                let news = self.observe(replica);
+                self.step(replica, Event::Watched { news }, election);
+                while self.replicas[replica].call.is_some() {
+                    self.landed(replica, election);
+                }
+            }
+            if (0..NAMES.len()).any(|replica| self.acts(replica)) {
+                return true;
+            }
+            self.now += 1;
+        }
+        false
     }
 
     /// Nobody waits for this replica's call any longer; its write stays on the wire.
@@ -389,6 +431,7 @@ impl Model for Election {
             crashes: 0,
             stops: 0,
             deletions: 0,
+            changes: 0,
             hazards: Hazards::default(),
         };
         if self.led {
@@ -427,6 +470,10 @@ impl Model for Election {
             }
             if state.stops < self.stops {
                 actions.push(Happens::Stop(replica));
+            }
+            if state.changes < self.changes {
+                let all = [Ability::Nothing, Ability::Part, Ability::All];
+                actions.extend(all.map(|ability| Happens::Able(replica, ability)));
             }
         }
     }
@@ -467,6 +514,13 @@ impl Model for Election {
                 state.stops += 1;
                 state.step(replica, Event::Stop, election);
             }
+            Happens::Able(replica, ability) => {
+                if state.replicas[replica].elector.ability() == ability {
+                    return None;
+                }
+                state.changes += 1;
+                state.step(replica, Event::Able(ability), election);
+            }
         }
         (state != *last).then_some(state)
     }
@@ -484,6 +538,21 @@ impl Model for Election {
                     !state.acts(replica) || state.lease.is_none() || state.holder() == Some(replica)
                 })
             }),
+            Property::always("who acts can work", |_, state: &State| {
+                (0..NAMES.len()).all(|replica| {
+                    let ability = state.replicas[replica].elector.ability();
+                    !state.acts(replica) || ability != Ability::Nothing
+                })
+            }),
+            Property::always("who cannot work asks for nothing", |_, state: &State| {
+                !state.hazards.unable
+            }),
+            Property::always(
+                "left alone, who can work leads before long",
+                |election: &Election, state: &State| {
+                    election.changes == 0 || state.clone().settles(*election)
+                },
+            ),
             Property::always("H1", |_, state: &State| !state.hazards.h1),
             Property::always("H2", |_, state: &State| !state.hazards.h2),
             Property::always("H3", |_, state: &State| !state.hazards.h3),
@@ -523,6 +592,7 @@ const GUARDED: Election = Election {
     crashes: 0,
     stops: 0,
     deletions: 0,
+    changes: 0,
     late: 1,
 };
 
@@ -563,6 +633,23 @@ fn one_replica_acts_and_holds_the_lease_whoever_stops() {
 fn one_replica_acts_and_holds_the_lease_though_it_is_deleted() {
     explore(Election {
         deletions: 1,
+        late: 0,
+        ..GUARDED
+    });
+}
+
+#[test]
+fn one_replica_acts_and_can_work_whoever_loses_that() {
+    explore(Election {
+        changes: 1,
+        ticks: 2,
+        late: 0,
+        ..GUARDED
+    });
+    // Between them, two replicas lose it, or one does and has it back.
+    explore(Election {
+        changes: 2,
+        ticks: 1,
         late: 0,
         ..GUARDED
     });

@@ -7,6 +7,7 @@
 
 mod cluster;
 mod controller;
+mod proxy;
 
 use std::{
     path::Path,
@@ -16,9 +17,11 @@ use std::{
 
 use cluster::{Cluster, Options, eventually, shared};
 use controller::Controller;
-use foo_controller::api::{Foo, FooSpec};
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::{Api, api::PostParams};
+use foo_controller::api::Foo;
+use http::Method;
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use kube::Api;
+use proxy::{At, Held, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::{
@@ -258,65 +261,96 @@ async fn p2_either_signal_ends_it_with_0() {
     }
 }
 
-/// A controller amid many Foos, whose API server stands still: both workers wait for an answer.
-async fn in_flight(cluster: &Cluster, args: &[&str]) -> (Controller, Api<Deployment>) {
-    const FOOS: usize = 300;
-    cluster.install_crd().await;
-    let namespace = cluster.namespace("flight").await;
-    let foos = Api::<Foo>::namespaced(cluster.client().await, &namespace);
-    for number in 0..FOOS {
-        let name = format!("foo-{number}");
-        let spec = FooSpec {
-            deployment_name: name.clone(),
-            replicas: Some(1),
-        };
-        foos.create(&PostParams::default(), &Foo::new(&name, spec))
-            .await
-            .unwrap();
+/// A controller that leads, both of whose workers wait for the answer to a create that the API server has not got yet.
+struct InFlight {
+    controller: Controller,
+    creates: [Held; 2],
+    namespace: String,
+    _proxy: Proxy,
+}
+
+impl InFlight {
+    async fn start(args: &[&str]) -> Self {
+        let namespace = namespace("flight").await;
+        for number in 0..3 {
+            apply(shared(), &namespace, &foo(&format!("foo-{number}"))).await;
+        }
+        let proxy = Proxy::start(shared().kube_config().await).await;
+        let hold = || proxy.hold(At::Server, Method::POST, "/deployments");
+        let mut creates = [hold(), hold()];
+        let (url, scope) = (proxy.url(), format!("--lease-namespace={namespace}"));
+        let by_proxy = ["--master", &url, "--namespace", &namespace];
+        let leads = ["--workers=2", "--leader-election", &scope];
+        let controller = Controller::start(shared(), &[&by_proxy[..], &leads, args].concat());
+        for create in &mut creates {
+            create.arrived().await;
+        }
+        Self {
+            controller,
+            creates,
+            namespace,
+            _proxy: proxy,
+        }
     }
-    let args = [&["--namespace", &namespace], args].concat();
-    let controller = Controller::start(cluster, &args);
-    controller.wait_for_log("created the Deployment").await;
-    cluster.freeze_apiserver().await;
-    let created = controller.logged("created the Deployment");
-    assert!(created < FOOS, "the server stood still too late");
-    let deployments = Api::namespaced(cluster.client().await, &namespace);
-    (controller, deployments)
+
+    async fn deployments(&self) -> usize {
+        let client = shared().client().await;
+        let deployments = Api::<Deployment>::namespaced(client, &self.namespace);
+        deployments.list(&<_>::default()).await.unwrap().items.len()
+    }
+
+    /// Whether somebody else could lead at once.
+    async fn is_released(&self) -> bool {
+        let client = shared().client().await;
+        let leases = Api::<Lease>::namespaced(client, &self.namespace);
+        let lease = leases.get("foo-controller").await.unwrap();
+        lease
+            .spec
+            .unwrap()
+            .holder_identity
+            .unwrap_or_default()
+            .is_empty()
+    }
 }
 
 /// Row P2: what was under way is finished, not cut off: nothing was made that the controller did not hear of.
 #[tokio::test]
 async fn p2_work_in_flight_finishes() {
-    let cluster = fragile().await;
-    let cluster = cluster.as_ref().unwrap();
-    let (mut controller, deployments) = in_flight(cluster, &[]).await;
-    let before = controller.logged("created the Deployment");
-    controller.signal(Signal::TERM);
-    controller.wait_for_log("stopping").await;
-    cluster.thaw_apiserver().await;
-    assert_eq!(controller.exit_code().await, 0);
-    let after = controller.logged("created the Deployment");
-    let made = deployments.list(&<_>::default()).await.unwrap().items.len();
-    assert_eq!(made, after);
-    assert!(after - before <= 2, "took {} more", after - before);
+    let mut flight = InFlight::start(&[]).await;
+    flight.controller.signal(Signal::TERM);
+    flight.controller.wait_for_log("stopping").await;
+    let InFlight {
+        creates: [one, other],
+        ..
+    } = &mut flight;
+    for create in [one, other] {
+        assert_eq!(create.go().await, 201);
+    }
+    assert_eq!(flight.controller.exit_code().await, 0);
+    assert_eq!(flight.controller.logged("created the Deployment"), 2);
+    assert_eq!(flight.deployments().await, 2, "and nothing was begun");
+    assert!(flight.is_released().await);
 }
 
-/// Row P2: no longer than the shutdown timeout, though.
+/// Row P2: no longer than the shutdown timeout, though. What is cut off may land yet: until it cannot, nobody else leads.
 #[tokio::test]
 async fn p2_work_that_hangs_is_cut_off() {
-    let cluster = fragile().await;
-    let args = ["--shutdown-timeout", "1s"];
-    let (mut controller, _) = in_flight(cluster.as_ref().unwrap(), &args).await;
-    assert_eq!(controller.stop().await, 0);
-    controller.wait_for_log("cut off").await;
+    let mut flight = InFlight::start(&["--shutdown-timeout=1s"]).await;
+    assert_eq!(flight.controller.stop().await, 0);
+    flight.controller.wait_for_log("cut off").await;
+    flight
+        .controller
+        .wait_for_log("not releasing the lease")
+        .await;
+    assert_eq!(flight.creates[0].go().await, 201, "it lands now");
+    assert!(!flight.is_released().await);
 }
 
 /// Row P2.
 #[tokio::test]
 async fn p2_a_second_signal_ends_it_with_1() {
-    let cluster = fragile().await;
-    let args = ["--shutdown-timeout", "1h"];
-    let (mut controller, _) = in_flight(cluster.as_ref().unwrap(), &args).await;
+    let mut flight = InFlight::start(&["--shutdown-timeout=1h"]).await;
+    let controller = &mut flight.controller;
     controller.signal(Signal::TERM);
     // Two signals at once may be one: it has taken the first when it wants no more work.
     controller.wait_for_log("stopping").await;
@@ -423,50 +457,295 @@ async fn lives_before_it_is_ready() {
     .await;
 }
 
+/// A service account with a kubeconfig of its own, and no rights but those that it is given.
+struct Account {
+    home: String,
+    name: &'static str,
+    kubeconfig: tempfile::TempDir,
+}
+
+impl Account {
+    async fn new(home: &str, name: &'static str) -> Self {
+        let kubectl = async |args: &[&str]| {
+            let args = [&["-n", home], args].concat();
+            shared().kubectl(&args).await.success()
+        };
+        kubectl(&["create", "serviceaccount", name]).await;
+        let token = kubectl(&["create", "token", name]).await;
+        let dir = tempfile::tempdir().unwrap();
+        kubeconfig(shared(), &dir.path().join("it"), |config| {
+            config["users"][0]["user"]["token"] = token.trim().into();
+        });
+        Self {
+            home: home.to_owned(),
+            name,
+            kubeconfig: dir,
+        }
+    }
+
+    async fn grant(&self, namespace: &str, right: &str, rules: &[(&str, &str, &str)]) {
+        let rules: Vec<_> = rules
+            .iter()
+            .map(|(group, resource, verbs)| {
+                let verbs: Vec<_> = verbs.split(',').collect();
+                json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs })
+            })
+            .collect();
+        let name = format!("{}-{right}", self.name);
+        let subject =
+            json!({ "kind": "ServiceAccount", "name": self.name, "namespace": self.home });
+        let of = |kind: &str| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": { "name": name } });
+        let (mut role, mut binding) = (of("Role"), of("RoleBinding"));
+        role["rules"] = rules.into();
+        binding["subjects"] = json!([subject]);
+        binding["roleRef"] =
+            json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name });
+        apply(shared(), namespace, &role).await;
+        apply(shared(), namespace, &binding).await;
+    }
+
+    /// What deploy/base grants for the work.
+    async fn may_work_in(&self, namespace: &str) {
+        let rules = [
+            (FOOS, "foos", "list,watch"),
+            (FOOS, "foos/status", "update"),
+            ("apps", "deployments", "list,watch,create,patch,delete"),
+            ("events.k8s.io", "events", "create,patch"),
+        ];
+        self.grant(namespace, "works", &rules).await;
+    }
+
+    /// What deploy/base grants for the election.
+    async fn may_lead(&self) {
+        let verbs = "create,get,list,watch,patch";
+        let rules = [("coordination.k8s.io", "leases", verbs)];
+        self.grant(&self.home, "leads", &rules).await;
+    }
+
+    async fn revoke(&self, namespace: &str) {
+        let name = format!("{}-works", self.name);
+        let delete = ["-n", namespace, "delete", "rolebinding", &name];
+        shared().kubectl(&delete).await.success();
+    }
+
+    fn start(&self, args: &[&str]) -> Controller {
+        Controller::spawn(|command| {
+            let file = self.kubeconfig.path().join("it");
+            command.arg("--kubeconfig").arg(file).args(args);
+        })
+    }
+
+    /// A replica for these namespaces that stands in the election of `home`. What it cannot serve any more, it gives up
+    /// after 3 s.
+    fn stand(&self, namespaces: &[&str]) -> Controller {
+        let scopes: Vec<_> = namespaces
+            .iter()
+            .map(|name| format!("--namespace={name}"))
+            .collect();
+        let home = format!("--lease-namespace={}", self.home);
+        let mut args = vec![
+            "--leader-election",
+            "--lease-duration=3s",
+            "--lease-renew-deadline=2s",
+            "--lease-retry-period=500ms",
+            &home,
+        ];
+        args.extend(scopes.iter().map(String::as_str));
+        self.start(&args)
+    }
+}
+
+const FOOS: &str = "samplecontroller.k8s.io";
+
+/// Waits for the Foo's Deployment, and for the Foo to be told of it.
+async fn deployed(namespace: &str, name: &str, within: Duration) {
+    let client = shared().client().await;
+    let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
+    let foos = Api::<Foo>::namespaced(client, namespace);
+    eventually(
+        within,
+        &format!("{namespace}/{name} has its Deployment"),
+        async || {
+            deployments
+                .get(name)
+                .await
+                .map_err(|error| error.to_string())?;
+            let foo = foos.get(name).await.map_err(|error| error.to_string())?;
+            foo.status
+                .filter(|status| !status.conditions.is_empty())
+                .ok_or("no status".to_owned())
+        },
+    )
+    .await;
+}
+
+/// All checks of readiness, and the answer's code.
+async fn readiness(controller: &Controller) -> (u16, String) {
+    let addr = controller.http_addr().await;
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = "GET /readyz?verbose HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, answer)
+}
+
+async fn ready(controller: &Controller, code: u16, says: &str) {
+    eventually(DEADLINE, &format!("{code}: {says}"), async || {
+        let answer = readiness(controller).await;
+        if answer.0 == code && answer.1.contains(says) {
+            Ok(())
+        } else {
+            Err(answer)
+        }
+    })
+    .await;
+}
+
 /// Without rights it says which it lacks, and works once it has them.
 #[tokio::test]
 async fn names_the_right_that_it_lacks() {
     let namespace = namespace("rights").await;
-    let admin = async |args: &[&str]| {
-        let args = [&["-n", &namespace], args].concat();
-        shared().kubectl(&args).await.success()
-    };
-    let grant = async |name: &str, verbs: &str, resource: &str| {
-        let (verbs, resource) = (format!("--verb={verbs}"), format!("--resource={resource}"));
-        admin(&["create", "role", name, &verbs, &resource]).await;
-        let (role, user) = (
-            format!("--role={name}"),
-            format!("--serviceaccount={namespace}:nobody"),
-        );
-        admin(&["create", "rolebinding", name, &role, &user]).await;
-    };
-    admin(&["create", "serviceaccount", "nobody"]).await;
-    let token = admin(&["create", "token", "nobody"]).await;
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("nobody");
-    kubeconfig(shared(), &file, |config| {
-        config["users"][0]["user"]["token"] = token.trim().into();
-    });
+    let nobody = Account::new(&namespace, "nobody").await;
     apply(shared(), &namespace, &foo("wants")).await;
-    let controller = Controller::spawn(|command| {
-        command
-            .args(["--namespace", &namespace, "--kubeconfig"])
-            .arg(&file);
-    });
+    let controller = nobody.start(&["--namespace", &namespace]);
     for resource in ["foos", "deployments"] {
         let right = format!("not allowed to list and watch {resource} in namespace {namespace}");
         controller.wait_for_log(&right).await;
     }
-    let foos = "foos.samplecontroller.k8s.io";
-    grant("read-foos", "list,watch", foos).await;
-    grant("read-deployments", "list,watch", "deployments.apps").await;
+    let reads = [
+        (FOOS, "foos", "list,watch"),
+        ("apps", "deployments", "list,watch"),
+    ];
+    nobody.grant(&namespace, "reads", &reads).await;
     controller.wait_for_log("working").await;
-    controller
-        .wait_for_log("cannot create resource \"deployments\"")
-        .await;
-    grant("write-deployments", "create,patch", "deployments.apps").await;
-    grant("write-status", "patch", &format!("{foos}/status")).await;
-    controller.wait_for_log("created the Deployment").await;
+    for (right, rule) in [
+        ("create deployments", ("apps", "deployments", "create")),
+        ("patch deployments", ("apps", "deployments", "patch")),
+        ("update foos/status", (FOOS, "foos/status", "update")),
+    ] {
+        let lacks = format!("not allowed to {right} in namespace {namespace}");
+        controller.wait_for_log(&lacks).await;
+        ready(&controller, 503, &lacks).await;
+        nobody
+            .grant(&namespace, &right.replace([' ', '/'], "-"), &[rule])
+            .await;
+    }
+    deployed(&namespace, "wants", DEADLINE).await;
+    ready(&controller, 200, "[+]informer-sync ok\n").await;
+    assert_eq!(controller.logged("not allowed to create deployments"), 1);
+}
+
+/// Each namespace is served for itself, with one replica and with two; the forbidden one is, as soon as it may be.
+#[tokio::test]
+async fn a_forbidden_namespace_stops_no_other() {
+    const SOON: Duration = Duration::from_secs(10);
+    let (a, b) = (namespace("able-a").await, namespace("able-b").await);
+    let account = Account::new(&a, "half").await;
+    account.may_lead().await;
+    account.may_work_in(&a).await;
+    for namespace in [&a, &b] {
+        apply(shared(), namespace, &foo("first")).await;
+    }
+    let one = account.stand(&[&a, &b]);
+    deployed(&a, "first", SOON).await;
+    let why = format!("not served: not allowed to list and watch deployments in namespace {b}");
+    let other = why.replace("deployments", "foos");
+    eventually(
+        DEADLINE,
+        "ready, and says what is not served",
+        async || match readiness(&one).await {
+            (200, text) if text.contains(&why) || text.contains(&other) => Ok(()),
+            other => Err(other),
+        },
+    )
+    .await;
+    let two = account.stand(&[&a, &b]);
+    ready(&two, 200, "not served: ").await;
+    drop(one);
+    apply(shared(), &a, &foo("second")).await;
+    deployed(&a, "second", SOON).await;
+
+    account.may_work_in(&b).await;
+    deployed(&b, "first", SOON).await;
+    ready(&two, 200, "[+]informer-sync ok\n").await;
+    apply(shared(), &b, &foo("second")).await;
+    deployed(&b, "second", SOON).await;
+    let begun = two.logged("working in another namespace");
+    assert_eq!(begun, 1, "within the term");
+}
+
+/// Who can work leads, also where somebody who cannot was there first.
+#[tokio::test]
+async fn a_replica_that_can_work_leads_instead_of_one_that_cannot() {
+    let namespace = namespace("able").await;
+    let (cannot, can) = (
+        Account::new(&namespace, "cannot").await,
+        Account::new(&namespace, "can").await,
+    );
+    cannot.may_lead().await;
+    let unable = cannot.stand(&[&namespace]);
+    unable.wait_for_log("not allowed to list and watch").await;
+    can.may_lead().await;
+    can.may_work_in(&namespace).await;
+    apply(shared(), &namespace, &foo("it")).await;
+    let begun = Instant::now();
+    let able = can.stand(&[&namespace]);
+    able.wait_for_log("gained the lease").await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    deployed(&namespace, "it", DEADLINE).await;
+    assert_eq!(unable.logged("gained the lease"), 0);
+    assert_eq!(readiness(&unable).await.0, 503);
+}
+
+/// What a leader may do can be taken from it, and no watch ends by that. Another leads then, and it lives on.
+#[tokio::test]
+async fn a_leader_that_loses_its_rights_lets_another_lead() {
+    let namespace = namespace("revoked").await;
+    let accounts = [
+        Account::new(&namespace, "one").await,
+        Account::new(&namespace, "two").await,
+    ];
+    let mut replicas = Vec::new();
+    for account in &accounts {
+        account.may_lead().await;
+        account.may_work_in(&namespace).await;
+        let replica = account.stand(&[&namespace]);
+        ready(&replica, 200, "informer-sync ok").await;
+        replicas.push(replica);
+    }
+    replicas[0].wait_for_log("gained the lease").await;
+    for (round, leader) in [0, 1].into_iter().enumerate() {
+        let other = 1 - leader;
+        accounts[leader].revoke(&namespace).await;
+        let name = format!("foo-{round}");
+        apply(shared(), &namespace, &foo(&name)).await;
+        // Given up after 3 s, released at once; or else the Lease expires, after 3 s more.
+        let begun = Instant::now();
+        deployed(&namespace, &name, Duration::from_secs(20)).await;
+        assert!(begun.elapsed() > Duration::from_secs(1), "nobody else led");
+        replicas[leader]
+            .wait_for_log("letting somebody else lead")
+            .await;
+        let released = replicas[leader].wait_for_log("released the lease").await;
+        assert!(
+            released.contains(accounts[leader].home.as_str()),
+            "{released}"
+        );
+        assert_eq!(
+            replicas[other].logged("gained the lease"),
+            1 + usize::from(round == 1 && other == 0)
+        );
+        ready(&replicas[leader], 503, "not allowed to ").await;
+        assert_eq!(get(replicas[leader].http_addr().await, "/livez").await, 200);
+        accounts[leader].may_work_in(&namespace).await;
+        ready(&replicas[leader], 200, "informer-sync ok").await;
+    }
 }
 
 /// A port that is taken is a matter of configuration.

@@ -16,7 +16,7 @@ use cluster::{Cluster, Options, eventually, shared};
 use foo_controller::{
     config::LeaderElection,
     election::{
-        Election, Identity, Term,
+        Ability, Election, Identity, Term,
         fence::{self, FenceLayer},
         run,
     },
@@ -70,6 +70,7 @@ impl Replica {
             },
             identity: Identity::new(name, "uid").unwrap(),
             metrics: Metrics::default(),
+            ability: watch::channel(Ability::All).1,
         };
         let task = tokio::spawn(async move {
             run(election, sender, Pulse::default(), async {

@@ -8,7 +8,6 @@
 use std::{collections::HashMap, num::NonZeroU64, sync::Arc};
 
 use parking_lot::RwLock;
-use tokio::sync::watch;
 
 use super::{
     key::Key,
@@ -18,7 +17,6 @@ use super::{
 /// The objects of one kind, in all watched namespaces.
 pub struct Cache<V> {
     state: RwLock<State<V>>,
-    synced: watch::Sender<usize>,
 }
 
 struct State<V> {
@@ -51,7 +49,6 @@ struct Scope {
     epoch: u32,
     /// The resourceVersion up to which the watch has told everything.
     version: u64,
-    synced: bool,
 }
 
 /// One object as it was when reconcile looked.
@@ -86,7 +83,6 @@ impl<V: View> Cache<V> {
             namespace,
             epoch: 0,
             version: 0,
-            synced: false,
         };
         let scopes = scopes.iter().cloned().map(scope).collect();
         let state = State {
@@ -97,22 +93,7 @@ impl<V: View> Cache<V> {
         };
         Self {
             state: RwLock::new(state),
-            synced: watch::Sender::new(0),
         }
-    }
-
-    /// Waits until every watch has delivered its first list (row Q5).
-    pub async fn synced(&self) {
-        let scopes = self.state.read().scopes.len();
-        let mut synced = self.synced.subscribe();
-        // The sender lives as long as `self`.
-        let _ = synced.wait_for(|count| *count == scopes).await;
-    }
-
-    /// Whether every watch has delivered its first list.
-    #[must_use]
-    pub fn is_synced(&self) -> bool {
-        *self.synced.borrow() == self.state.read().scopes.len()
     }
 
     /// How many objects there are.
@@ -294,7 +275,6 @@ impl<V: View> Cache<V> {
         let list = ended.epoch;
         ended.epoch += 1;
         ended.version = version;
-        let first = !std::mem::replace(&mut ended.synced, true);
         let namespace = ended.namespace.clone();
         let gone: Vec<Key> = state
             .objects
@@ -304,12 +284,7 @@ impl<V: View> Cache<V> {
             })
             .map(|(key, _)| key.clone())
             .collect();
-        let changes = gone.iter().filter_map(|key| state.remove(key)).collect();
-        drop(state);
-        if first {
-            self.synced.send_modify(|count| *count += 1);
-        }
-        changes
+        gone.iter().filter_map(|key| state.remove(key)).collect()
     }
 }
 
@@ -458,24 +433,6 @@ mod tests {
             .iter()
             .map(|change| change.key.to_string())
             .collect()
-    }
-
-    /// Row Q5: in sync when each watch has read its list to the end, and not before.
-    #[tokio::test]
-    async fn is_in_sync_when_every_list_is_read() {
-        let cache = Cache::<Foo>::new(&[Some("a".into()), Some("b".into())]);
-        cache.list_begins(0);
-        cache.list_begins(1);
-        cache.list_ends(0, 0);
-        cache.list_begins(0);
-        cache.list_ends(0, 0);
-        assert!(
-            !cache.is_synced(),
-            "a second list of one namespace is not the first of the other"
-        );
-        cache.list_ends(1, 0);
-        cache.synced().await;
-        assert!(cache.is_synced());
     }
 
     /// Row R10: a re-delivery changes nothing.

@@ -27,16 +27,17 @@ const AT_A_TIME: usize = 100;
 /// Why a key is on the background lane, where it is not for a resync: the trigger in its trace.
 pub type Triggers = Arc<Mutex<HashMap<Key, &'static str>>>;
 
-/// A new leader's look at everything: first what came while nobody led, the oldest first.
+/// A new leader's look at everything in a scope: first what came while nobody led, the oldest first.
 pub async fn first(
     queue: &Queue<Key>,
     foos: &Cache<Foo>,
+    is_in_scope: impl Fn(&Key) -> bool,
     is_settled: impl Fn(&Key) -> bool,
     triggers: &Triggers,
 ) {
     let mut unseen = Vec::new();
     let mut seen = Vec::new();
-    for key in foos.keys() {
+    for key in foos.keys().into_iter().filter(is_in_scope) {
         match foos.get(&key) {
             Some(foo) if foo.view.status.observed_generation != Some(foo.view.generation) => {
                 unseen.push((foo.version, key));

@@ -17,13 +17,16 @@ mod looks;
 pub mod queue;
 mod reconcile;
 mod repeats;
+mod scopes;
 pub mod status;
 #[cfg(test)]
 mod tests;
 pub mod view;
 mod watch;
 
-use std::{collections::BTreeSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, convert::Infallible, panic::AssertUnwindSafe, sync::Arc, time::Duration,
+};
 
 use futures::FutureExt as _;
 use kube::Client;
@@ -42,13 +45,14 @@ use self::{
     queue::{Lane, Queue, Taken},
     reconcile::{Done, IneffectiveWrites, Reconciler},
     repeats::Repeats,
+    scopes::{Informer, Scopes},
     view::{Deployment, Foo},
     watch::watch,
 };
 pub use self::{error::Error, key::Key, reconcile::MANAGER};
 use crate::{
-    Config, api,
-    election::Term,
+    Config,
+    election::{Ability, Term},
     telemetry::{
         Metrics,
         health::{Health, ago},
@@ -73,6 +77,9 @@ const CONFLICTS: u32 = 10;
 /// The controller, before it runs.
 pub struct Controller {
     reconciler: Arc<Reconciler>,
+    scopes: Arc<Scopes>,
+    /// What the election is told of what this replica can do.
+    ability: channel::Sender<Ability>,
     /// The queue of the current term: where changes wake their Foos.
     queue: channel::Sender<Option<Queue<Key>>>,
     tasks: Tasks,
@@ -91,6 +98,8 @@ pub struct Died(pub &'static str);
 /// How a term ended.
 enum Ended {
     Lost,
+    /// No scope can be served any more. The work is drained, and the term goes on.
+    Unable,
     Stopped,
     Died(Died),
 }
@@ -130,18 +139,25 @@ impl Controller {
         instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events"));
-        for (scope, namespace) in scopes.into_iter().enumerate() {
+        let namespaces = scopes;
+        let scopes = Scopes::new(&namespaces, config.leader_election.lease_duration);
+        scopes.observe(metrics);
+        let supervise = Arc::clone(&scopes).supervise();
+        tasks.spawn(supervise.map(|()| "the supervision of scopes"));
+        for (scope, namespace) in namespaces.into_iter().enumerate() {
+            let check = Arc::clone(&scopes).check_rights(scope, client.clone());
+            tasks.spawn(check.map(|()| "the check of rights"));
             let waker = Waker {
                 queue: queue.subscribe(),
                 foos: Arc::clone(&reconciler.foos),
+                scopes: Arc::clone(&scopes),
             };
             let place = namespace.as_ref().map(|name| format!("/{name}"));
             let place = place.unwrap_or_default();
             let foos = watch(
                 client.clone(),
-                namespace.clone(),
+                scopes.informer(scope, Informer::Foos),
                 Arc::clone(&reconciler.foos),
-                scope,
                 instruments::restarts::<Foo>(metrics),
                 health.pulse(format!("watch-foos{place}")),
                 {
@@ -151,9 +167,8 @@ impl Controller {
             );
             let deployments = watch(
                 client.clone(),
-                namespace,
+                scopes.informer(scope, Informer::Deployments),
                 Arc::clone(&reconciler.deployments),
-                scope,
                 instruments::restarts::<Deployment>(metrics),
                 health.pulse(format!("watch-deployments{place}")),
                 move |change| {
@@ -165,26 +180,27 @@ impl Controller {
         }
         let current = queue.subscribe();
         health.live("workers", move || stuck(current.borrow().as_ref()?));
-        let Reconciler {
-            foos, deployments, ..
-        } = &*reconciler;
-        let (foos, deployments) = (Arc::clone(foos), Arc::clone(deployments));
-        health.ready("informer-sync", move || {
-            let waiting = [
-                (api::PLURAL, foos.is_synced()),
-                ("deployments", deployments.is_synced()),
-            ];
-            let waiting = waiting.into_iter().filter(|(_, synced)| !synced);
-            let waiting: Vec<_> = waiting.map(|(plural, _)| plural).collect();
-            (!waiting.is_empty()).then(|| format!("not in sync yet: {}", waiting.join(", ")))
-        });
+        let (ready, noted) = (Arc::clone(&scopes), Arc::clone(&scopes));
+        health.ready_with_note(
+            "informer-sync",
+            move || ready.complaint(),
+            move || noted.note(),
+        );
         Self {
             reconciler,
+            scopes,
+            ability: channel::Sender::new(Ability::Nothing),
             queue,
             tasks,
             instruments: Instruments::new(metrics, config.workers),
             config: config.clone(),
         }
+    }
+
+    /// How much of the work this replica can do, for the election. That it can do none is said once what was running is
+    /// drained: the term may end then.
+    pub fn ability(&self) -> channel::Receiver<Ability> {
+        self.ability.subscribe()
     }
 
     /// Works whenever there is a term, until `stop` resolves; then lets what is running finish, for at most
@@ -198,14 +214,25 @@ impl Controller {
         stop: impl Future<Output = ()>,
     ) -> Result<(), Died> {
         let mut stop = std::pin::pin!(stop.fuse());
+        let mut able = self.scopes.ability();
         loop {
             let id = tokio::select! {
                 () = &mut stop => return Ok(()),
                 died = died(&mut self.tasks) => return Err(died),
+                never = tell(&mut able, &self.ability) => match never {},
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
                 Ended::Lost => info!("the term is over: standing by with warm caches"),
+                Ended::Unable => {
+                    warn!("nothing can be served here: letting somebody else lead");
+                    self.ability.send_replace(Ability::Nothing);
+                    tokio::select! {
+                        () = &mut stop => return Ok(()),
+                        died = died(&mut self.tasks) => return Err(died),
+                        () = lost(&mut term, id) => {}
+                    }
+                }
                 Ended::Stopped => return Ok(()),
                 Ended::Died(died) => return Err(died),
             }
@@ -219,18 +246,17 @@ impl Controller {
         let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
     }
 
-    /// One term: workers on a queue of their own, from the first look at everything to the drain.
+    /// One term: workers on a queue of their own, from the first look at everything to the drain. It begins with the
+    /// first scope that is in sync; the others join it.
     async fn lead(
         &mut self,
         id: u64,
         term: &mut channel::Receiver<Option<Term>>,
         stop: &mut (impl Future<Output = ()> + Unpin),
     ) -> Ended {
-        let Reconciler {
-            foos, deployments, ..
-        } = &*self.reconciler;
+        let mut in_sync = self.scopes.in_sync();
         tokio::select! {
-            () = async { tokio::join!(foos.synced(), deployments.synced()); } => {} // Row Q5.
+            _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // Row Q5.
             () = &mut *stop => return Ended::Stopped,
             () = lost(term, id) => return Ended::Lost,
             died = died(&mut self.tasks) => return Ended::Died(died),
@@ -238,9 +264,10 @@ impl Controller {
         let queue = Queue::new(&self.config.backoff);
         self.instruments.term_begins(&queue);
         self.queue.send_replace(Some(queue.clone()));
+        self.scopes.check_all();
         info!(
-            foos = foos.len(),
-            deployments = deployments.len(),
+            foos = self.reconciler.foos.len(),
+            deployments = self.reconciler.deployments.len(),
             workers = self.config.workers,
             resync = ?self.config.resync,
             "working"
@@ -251,6 +278,7 @@ impl Controller {
             triggers: Arc::clone(&triggers),
             instruments: self.instruments.clone(),
             repeats: Arc::clone(&self.reconciler.repeats),
+            scopes: Arc::clone(&self.scopes),
         };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
@@ -263,21 +291,42 @@ impl Controller {
         }
         work.spawn({
             let (queue, reconciler) = (queue.clone(), Arc::clone(&self.reconciler));
+            let scopes = Arc::clone(&self.scopes);
             let period = self.config.resync;
             async move {
                 let Reconciler {
                     foos, deployments, ..
                 } = &*reconciler;
                 let is_settled = |key: &Key| reconciler.is_settled(key);
+                let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_settled(key);
                 let changes = || (foos.changes(), deployments.changes());
-                looks::first(&queue, foos, is_settled, &triggers).await;
-                looks::resync(&queue, foos, is_settled, changes, period).await;
+                let first = async {
+                    for begun in 0.. {
+                        let scope = in_sync.wait_for(|scopes| scopes.len() > begun).await;
+                        let Ok(scope) = scope.map(|scopes| scopes[begun]) else {
+                            return;
+                        };
+                        if begun > 0 {
+                            let namespace = scopes.namespace(scope);
+                            info!(namespace, "working in another namespace");
+                        }
+                        let is_in_scope = |key: &Key| scopes.covers(scope, key);
+                        looks::first(&queue, foos, is_in_scope, is_settled, &triggers).await;
+                    }
+                };
+                tokio::join!(
+                    first,
+                    looks::resync(&queue, foos, is_left_alone, changes, period)
+                );
             }
         });
         work.spawn(Arc::clone(&self.reconciler.repeats).sum_up());
+        let mut able = self.scopes.ability();
+        let elects = self.config.leader_election.enabled;
         let ended = tokio::select! {
             () = stop => Ended::Stopped,
             () = lost(term, id) => Ended::Lost,
+            _ = able.wait_for(|able| *able == Ability::Nothing), if elects => Ended::Unable,
             died = died(&mut self.tasks) => Ended::Died(died),
             Some(_) = work.join_next() => Ended::Died(Died("a worker")),
         };
@@ -318,11 +367,15 @@ fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
 struct Waker {
     queue: channel::Receiver<Option<Queue<Key>>>,
     foos: Arc<Cache<Foo>>,
+    scopes: Arc<Scopes>,
 }
 
 impl Waker {
+    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
     fn foo_changed(&self, change: &Change<Foo>) {
-        if let Some(queue) = &*self.queue.borrow() {
+        if let Some(queue) = &*self.queue.borrow()
+            && self.scopes.is_in_sync(&change.key)
+        {
             queue.add(change.key.clone(), Lane::Change);
         }
     }
@@ -331,7 +384,12 @@ impl Waker {
     /// foreign Deployment may have made way (row R4).
     fn deployment_changed(&self, change: &Change<Deployment>) {
         let queue = self.queue.borrow();
-        let Some(queue) = &*queue else { return };
+        let Some(queue) = queue
+            .as_ref()
+            .filter(|_| self.scopes.is_in_sync(&change.key))
+        else {
+            return;
+        };
         let owners = [&change.old, &change.new]
             .into_iter()
             .flatten()
@@ -367,6 +425,7 @@ struct Worker {
     triggers: Triggers,
     instruments: Instruments,
     repeats: Arc<Repeats>,
+    scopes: Arc<Scopes>,
 }
 
 impl Worker {
@@ -383,6 +442,9 @@ impl Worker {
             span.in_scope(|| {
                 self.instruments
                     .ended(&result, taken.waited(), begun.elapsed());
+                if let Err(Error::Rejected(_) | Error::StatusRejected(_)) = result {
+                    self.scopes.refused(taken.key());
+                }
                 if let Ok(Done::Untold) = result {
                     self.triggers.lock().insert(taken.key().clone(), "status");
                     self.queue.add(taken.key().clone(), Lane::Background);
@@ -436,6 +498,17 @@ fn settle(taken: Taken<Key>, result: Result<Done, Error>, repeats: &Repeats) {
             } else {
                 debug!(%foo, attempt, ?delay, "{error}; trying again");
             }
+        }
+    }
+}
+
+/// Tells `to` what `from` says, for ever.
+async fn tell(from: &mut channel::Receiver<Ability>, to: &channel::Sender<Ability>) -> Infallible {
+    loop {
+        let ability = *from.borrow_and_update();
+        to.send_if_modified(|last| std::mem::replace(last, ability) != ability);
+        if from.changed().await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, advance, sleep},
 };
 
-use super::{fixtures::object, *};
+use super::{fixtures::object, scopes::Reason, *};
 use crate::{client::READ_TIMEOUT, telemetry::health::Question};
 
 fn key(name: &str) -> Key {
@@ -36,6 +36,7 @@ fn worker(queue: &Queue<Key>) -> Worker {
         triggers: Triggers::default(),
         instruments: Instruments::new(&Metrics::default(), 1),
         repeats: Arc::default(),
+        scopes: Scopes::new(&[None], Duration::from_secs(15)),
     }
 }
 
@@ -160,7 +161,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
     }
     let queue = queue();
     let settled = |key: &Key| key.name() == "settled";
-    looks::first(&queue, &foos, settled, &Triggers::default()).await;
+    looks::first(&queue, &foos, |_| true, settled, &Triggers::default()).await;
     let mut looks = Vec::new();
     while queue.stats().depth != [0; 3] {
         let taken = queue.get().await.unwrap();
@@ -285,6 +286,10 @@ impl FakeServer {
         }
         if query.contains("watch") {
             return Response::new(Either::Left(StreamBody::new(futures::stream::pending())));
+        }
+        if path.ends_with("/selfsubjectaccessreviews") {
+            let review = json!({ "spec": {}, "status": { "allowed": true } });
+            return respond(201, &review);
         }
         let items = match (&request.method, path.rsplit('/').next()) {
             (&Method::GET, Some("foos")) => &self.foos,
@@ -471,4 +476,52 @@ async fn liveness_names_a_dead_watch() {
     controller.tasks.shutdown().await;
     let dead = dead_after(Duration::from_mins(1), &health).await;
     assert_eq!(dead, ["watch-foos: dead", "watch-deployments: dead"]);
+}
+
+/// A leader that can serve nothing any more says so once its work is drained, and what it can do again once its term is
+/// over.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
+    let server = FakeServer {
+        writes_hang: true,
+        ..server()
+    };
+    server.let_deployments.add_permits(1);
+    let mut controller = controller(&server, &mut Health::new());
+    let (ability, scopes) = (controller.ability(), Arc::clone(&controller.scopes));
+    let says = |expected| assert_eq!(*ability.borrow(), expected);
+    let (publish, term) = channel::channel(None);
+    let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
+    sleep(Duration::from_secs(1)).await;
+    says(Ability::All);
+    publish.send_replace(Some(Term::unlimited()));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.writes.lock().len(), 1, "which hangs");
+
+    let foos = scopes.informer(0, Informer::Foos);
+    foos.fails(Reason::NotFound, "the CRD is gone".into());
+    let Config {
+        leader_election,
+        shutdown_timeout,
+        ..
+    } = Config::default();
+    sleep(leader_election.lease_duration + Duration::from_secs(1)).await;
+    says(Ability::All);
+    sleep(shutdown_timeout).await;
+    says(Ability::Nothing);
+    foos.works();
+    sleep(Duration::from_secs(1)).await;
+    says(Ability::Nothing);
+    assert_eq!(
+        server.writes.lock().len(),
+        1,
+        "its term goes on, its work does not"
+    );
+    publish.send_replace(None);
+    sleep(Duration::from_secs(1)).await;
+    says(Ability::All);
+    publish.send_replace(Some(Term::unlimited()));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.writes.lock().len(), 2);
+    assert!(!running.is_finished());
 }

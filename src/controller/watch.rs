@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use super::{
     cache::{Cache, Change},
     error::root_cause,
+    scopes::{Place, Reason, Status},
     view::{Object, View},
 };
 use crate::{
@@ -55,26 +56,26 @@ const PAGE: u32 = 500;
 /// Far longer than it takes to see to one event, or to the objects of one page.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one namespace (`None`: all) into `cache`, for ever, and has `pulse` tell that it does.
+/// Watches the objects of one scope into `cache`, for ever, and has `pulse` tell that it does, and `status` how it goes.
 ///
-/// `scope` is the namespace's place in what the cache was made with; `restarts` counts how often the watch is
-/// opened again because something is wrong. `changed` is told of every change, on
-/// this task: it must not block.
+/// `restarts` counts how often the watch is opened again because something is wrong. `changed` is told of every change,
+/// on this task: it must not block.
 pub async fn watch<V: View>(
     client: Client,
-    namespace: Option<String>,
+    status: Status,
     cache: Arc<Cache<V>>,
-    scope: usize,
     restarts: BoundCounter<u64>,
     pulse: Pulse,
     changed: impl Fn(Change<V>) + Send,
 ) {
+    let namespace = status.namespace();
     let api = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
     let (.., plural) = V::RESOURCE;
-    let mut outage = Outage::new(plural, namespace);
+    let scope = status.scope();
+    let mut outage = Outage::new(plural, namespace, status);
     let mut watch = Watch {
         api,
         cache,
@@ -97,6 +98,7 @@ pub async fn watch<V: View>(
         match ended {
             Ok(()) if opened.elapsed() >= SHORT => {}
             Ok(()) => {
+                outage.ends_at_once();
                 restarts.add(1);
                 outage.pause(&watch.pulse, Duration::ZERO).await;
             }
@@ -157,11 +159,25 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
             .api
             .watch(&params, self.version.as_deref().unwrap_or_default());
         let mut events = pin!(in_time(opening, &self.pulse).await?);
+        // What is wrong is told at once. A watch that goes on where it was may have nothing to tell for long.
+        let mut first = true;
         loop {
             // One that is silent for longer is ended by the client.
             self.pulse.beat("reading", READ_TIMEOUT);
-            let Some(event) = events.try_next().await? else {
-                return Ok(());
+            let next = events.try_next();
+            let next = if std::mem::take(&mut first) && self.version.is_some() {
+                timeout(SHORT, next).await
+            } else {
+                Ok(next.await)
+            };
+            let event = match next {
+                Ok(Ok(Some(event))) => event,
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    outage.is_over();
+                    continue;
+                }
             };
             self.pulse.beat("handling an event", HANDLING);
             outage.is_over();
@@ -187,6 +203,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
                         .contains_key("k8s.io/initial-events-end")
                     {
                         self.listed(bookmark.metadata.resource_version);
+                        outage.status.synced();
                     } else if let Some(version) = &mut self.version {
                         *version = bookmark.metadata.resource_version;
                     }
@@ -213,6 +230,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
             let next = page.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
                 self.listed(page.metadata.resource_version.unwrap_or_default());
+                outage.status.synced();
                 return Ok(());
             }
             if next == params.continue_token {
@@ -260,6 +278,9 @@ async fn in_time<T>(
 struct Outage {
     plural: &'static str,
     namespace: Option<String>,
+    status: Status,
+    /// Whether the status has been told of a failure, and of nothing else since.
+    failing: bool,
     pauses: ExponentialBackoff,
     /// What was said of it already.
     causes: Vec<String>,
@@ -269,10 +290,12 @@ struct Outage {
 }
 
 impl Outage {
-    fn new(plural: &'static str, namespace: Option<String>) -> Self {
+    fn new(plural: &'static str, namespace: Option<String>, status: Status) -> Self {
         Self {
             plural,
             namespace,
+            status,
+            failing: false,
             pauses: pauses(),
             causes: Vec::new(),
             down: false,
@@ -282,6 +305,12 @@ impl Outage {
 
     fn say(&mut self, error: &Error) {
         let cause = explain(error, self.plural, self.namespace.as_deref());
+        let code = match error {
+            Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        self.status.fails(Reason::of(code), cause.clone());
+        self.failing = true;
         self.begin_anew_after_quiet();
         if !self.causes.contains(&cause) {
             warn!(
@@ -293,6 +322,13 @@ impl Outage {
             self.causes.push(cause);
             self.down = true;
         }
+    }
+
+    fn ends_at_once(&mut self) {
+        let place = Place(self.namespace.as_deref());
+        let text = format!("the watch of {} in {place} ends at once", self.plural);
+        self.status.fails(Reason::Failing, text);
+        self.failing = true;
     }
 
     /// Waits for its own time, or for as long as the API server has `asked` for.
@@ -307,6 +343,9 @@ impl Outage {
     /// Something came. The pauses and the cause stay for a while: a list that succeeds every time before a
     /// watch that fails every time is one outage.
     fn is_over(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            self.status.works();
+        }
         if std::mem::take(&mut self.down) {
             info!(
                 resource = self.plural,
@@ -336,10 +375,7 @@ fn pauses() -> ExponentialBackoff {
 }
 
 fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
-    let place = namespace.map_or_else(
-        || "all namespaces".to_owned(),
-        |ns| format!("namespace {ns}"),
-    );
+    let place = Place(namespace);
     let status = match error {
         Error::Api(status) => Some(status.code),
         _ => None,

@@ -73,7 +73,18 @@ impl Sighting {
     }
 }
 
-/// The three times of an election, and the bound of one attempt.
+/// How much of its work a replica can do. Who can do none of it does not run for leader, and lets the Lease go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ability {
+    /// No scope can be served.
+    Nothing,
+    /// Some scopes can be served. Runs for leader after those that can serve all.
+    Part,
+    /// Every scope can be served.
+    All,
+}
+
+/// The times of an election, and the bound of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     /// A leader that could not renew for this long stops leading (H6).
@@ -84,6 +95,8 @@ pub struct Timing {
     /// by all but a tenth: what would do so again and again, a policy that refuses for ever or a watch that is behind,
     /// makes no replica ask all the time (H14).
     pub retry_period: Duration,
+    /// How long a replica that can do only a part of the work leaves a free Lease to others.
+    pub yield_delay: Duration,
 }
 
 /// The leadership that an elector has.
@@ -104,6 +117,8 @@ pub struct Held {
 pub enum Event {
     /// Time passed.
     Tick,
+    /// How much of its work this replica can do from now on. A leader that can do none has been drained.
+    Able(Ability),
     /// The watch delivered the Lease: it works. `news` as [`Sighting::observe`] said.
     Watched {
         /// Whether the Lease differs from what was seen before.
@@ -148,7 +163,7 @@ pub enum Outcome {
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Nothing, before this instant or news of the Lease.
+    /// Nothing, before this instant, news of the Lease or another [`Ability`].
     Wait(Duration),
     /// Try to acquire or renew, giving up after this long.
     Try(Duration),
@@ -165,6 +180,9 @@ pub struct Elector {
     timing: Timing,
     held: Option<Held>,
     terms: u64,
+    ability: Ability,
+    /// Since when the ability is [`Part`](Ability::Part).
+    part_since: Duration,
     next_try: Duration,
     /// When the last attempt began.
     tried: Duration,
@@ -177,7 +195,7 @@ pub struct Elector {
 }
 
 impl Elector {
-    /// An elector called `me` that has not looked at the Lease yet.
+    /// An elector called `me` that has not looked at the Lease yet, and can do all its work until told otherwise.
     #[must_use]
     pub fn new(me: String, timing: Timing) -> Self {
         Self {
@@ -185,6 +203,8 @@ impl Elector {
             timing,
             held: None,
             terms: 0,
+            ability: Ability::All,
+            part_since: Duration::ZERO,
             next_try: Duration::ZERO,
             tried: Duration::ZERO,
             early: Duration::ZERO,
@@ -200,6 +220,12 @@ impl Elector {
         self.held.as_ref()
     }
 
+    /// How much of its work this replica can do.
+    #[must_use]
+    pub fn ability(&self) -> Ability {
+        self.ability
+    }
+
     /// Whether the watch of the Lease is known to work.
     #[must_use]
     pub fn watching(&self) -> bool {
@@ -210,6 +236,13 @@ impl Elector {
     pub fn step(&mut self, now: Duration, event: Event, lease: &Sighting) -> Action {
         match event {
             Event::Tick => {}
+            Event::Able(ability) => {
+                if ability != self.ability {
+                    let part = ability == Ability::Part;
+                    self.part_since = if part { now } else { Duration::ZERO };
+                }
+                self.ability = ability;
+            }
             Event::Watched { news } => {
                 self.watching = true;
                 if news && lease.free_at() <= now {
@@ -231,8 +264,8 @@ impl Elector {
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
         }
-        self.held
-            .take_if(|held| self.stopping || now >= held.deadline);
+        let over = self.stopping || self.ability == Ability::Nothing;
+        self.held.take_if(|held| over || now >= held.deadline);
         self.next(now, lease)
     }
 
@@ -277,21 +310,26 @@ impl Elector {
     }
 
     fn next(&self, now: Duration, lease: &Sighting) -> Action {
-        if self.stopping {
-            return if self.may_hold {
-                Action::Release
-            } else {
-                Action::Done
+        if self.stopping || self.ability == Ability::Nothing {
+            return match (self.may_hold, self.stopping) {
+                (true, _) => Action::Release,
+                (false, true) => Action::Done,
+                (false, false) => Action::Wait(Duration::MAX),
             };
         }
         // A leader renews. A standby takes a Lease that nobody holds, whose holder was silent, or that is its own from
         // before a restart; while its watch works it asks for nothing else.
-        let asks = self.held.is_some() || !self.watching || lease.names(&self.me);
-        let due = if asks {
-            self.next_try
-        } else {
-            self.next_try.max(lease.free_at())
-        };
+        let ours = self.held.is_some() || lease.names(&self.me);
+        let free_at = lease.free_at();
+        let mut due = self.next_try;
+        if self.watching && !ours {
+            due = due.max(free_at);
+        }
+        // While nobody can take it, asking takes it from nobody.
+        if self.ability == Ability::Part && !ours && (self.watching || now >= free_at) {
+            let offered = free_at.max(self.part_since);
+            due = due.max(offered.saturating_add(self.timing.yield_delay));
+        }
         let end = self.held.as_ref().map(|held| held.deadline);
         if now < due {
             return Action::Wait(end.map_or(due, |end| due.min(end)));

@@ -9,7 +9,7 @@
 //! is then told to the election, which looks at the Lease anew, and has the policy know this leader. Where it goes on
 //! rejecting the writes of a leader, that is reported.
 
-use super::term::Term;
+use super::{term::Term, writes::Write};
 use crate::telemetry::{Metrics, metrics::table};
 use futures::future::{self, BoxFuture};
 use http::{
@@ -101,15 +101,22 @@ impl FenceLayer {
     }
 
     /// Lets a mutation begin: tells it how long it may take, and what its connection asks again.
-    fn admit(&self, request: &mut Request<Body>) -> Result<Duration, BoxError> {
+    fn admit(&self, request: &mut Request<Body>) -> Result<(Duration, Option<Write>), BoxError> {
         let mut limit = MUTATION_TIMEOUT;
+        let mut write = None;
         if !harmless(request.uri().path()) {
             limit = limit.min(self.left().ok_or_else(|| self.refused())?);
             let fence = self.clone();
-            request.extensions_mut().insert(Leave { fence, limit });
+            let term = self.term.borrow();
+            write = term.as_ref().map(|term| term.writes().begin(limit));
+            request.extensions_mut().insert(Leave {
+                fence,
+                limit,
+                write: write.clone(),
+            });
         }
         *request.uri_mut() = with_timeout(request.uri(), limit)?;
-        Ok(limit)
+        Ok((limit, write))
     }
 
     /// What is left of the term, if it is live.
@@ -174,6 +181,7 @@ struct Leave {
     fence: FenceLayer,
     /// How long the API server is told that it may take, from when it gets it.
     limit: Duration,
+    write: Option<Write>,
 }
 
 impl Leave {
@@ -209,10 +217,11 @@ impl HttpBody for Guarded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(leave) = self.leave.take()
-            && !leave.holds()
-        {
-            return Poll::Ready(Some(Err(leave.fence.refused().into())));
+        if let Some(leave) = self.leave.take() {
+            if !leave.holds() {
+                return Poll::Ready(Some(Err(leave.fence.refused().into())));
+            }
+            leave.write.iter().for_each(Write::sent);
         }
         Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
     }
@@ -325,15 +334,24 @@ where
             let reply = self.inner.call(request);
             return Box::pin(async move { Ok(reply.await.map_err(Into::into)?.map(Either::Left)) });
         }
-        let limit = match self.fence.admit(&mut request) {
-            Ok(limit) => limit,
+        let (limit, write) = match self.fence.admit(&mut request) {
+            Ok(admitted) => admitted,
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
         let fence = self.fence.clone();
         let judged = !harmless(request.uri().path());
         let reply = self.inner.call(request);
         let reply = async move {
-            let (parts, body) = reply.await.map_err(plain)?.into_parts();
+            let reply = reply.await.map_err(plain).inspect_err(|error| {
+                if is_refused(&**error) {
+                    write.iter().for_each(Write::over);
+                }
+            })?;
+            let (parts, body) = reply.into_parts();
+            // The head of an answer comes when the write is done, unless the answer is that it takes too long.
+            if !matches!(parts.status.as_u16(), 502 | 504) {
+                write.iter().for_each(Write::over);
+            }
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
             if let Some(message) = denial(parts.status, &body) {
                 fence.rejected(message);
@@ -370,7 +388,7 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::{TcpListener, TcpStream},
-        time::{Instant, advance},
+        time::{Instant, advance, timeout},
     };
     use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
@@ -646,6 +664,50 @@ mod tests {
         sender.send_replace(Some(Term::new(2, 1, Duration::from_hours(1), clock)));
         write().await.unwrap_err();
         assert!(!rejecting() && warnings() == 2);
+    }
+
+    /// What was answered has landed or never will; what was cut off may land until the API server drops it.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not() {
+        let term = term(Duration::from_secs(8));
+        let open = async |mood: Mood| {
+            let api = FakeApi::new();
+            api.mood(mood);
+            let client = fenced(&api, watch::channel(Some(term.clone())).1);
+            let begun = Instant::now();
+            let _ = send(&client, Method::POST, DEPLOYMENTS).await;
+            term.writes().over().await;
+            begun.elapsed()
+        };
+        for mood in [Mood::Serves, Mood::Fails(403), Mood::Fails(500)] {
+            assert_eq!(open(mood).await, Duration::ZERO);
+        }
+        let limit = Duration::from_secs(8);
+        assert_eq!(open(Mood::Fails(504)).await, limit + limit / 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_hangs_is_waited_for() {
+        for cut_off in [Duration::from_secs(1), Duration::MAX] {
+            let term = term(Duration::from_secs(8));
+            let api = FakeApi::new();
+            api.mood(Mood::Hangs);
+            let client = fenced(&api, watch::channel(Some(term.clone())).1);
+            let begun = Instant::now();
+            let write = send(&client, Method::POST, DEPLOYMENTS);
+            assert!(
+                timeout(cut_off, write)
+                    .await
+                    .is_ok_and(|sent| sent.is_err())
+                    == (cut_off == Duration::MAX)
+            );
+            term.writes().over().await;
+            assert_eq!(
+                begun.elapsed(),
+                Duration::from_secs(9),
+                "8 s, and an eighth for the way"
+            );
+        }
     }
 
     #[test]

@@ -17,7 +17,9 @@ mod lease_watch;
 mod term;
 #[cfg(test)]
 mod tests;
+mod writes;
 
+pub use decide::Ability;
 pub use identity::Identity;
 pub use term::{Clock, Term};
 
@@ -57,7 +59,9 @@ use tokio::{
     task::JoinSet,
     time::{self, Instant},
 };
+
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
+use writes::Writes;
 
 /// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often: no more often
 /// than a leader renews by default, whom it would wake for nothing. (The fence looks at each write.)
@@ -70,6 +74,8 @@ const QUIET: Duration = Duration::from_mins(2);
 const CAUSES: usize = 8;
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
+/// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
+pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// Why an election cannot be held at all.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +101,9 @@ pub struct Election {
     pub identity: Identity,
     /// Where it is counted.
     pub metrics: Metrics,
+    /// How much of its work this replica can do. A leader says that it can do none once its work is drained, and then
+    /// lets the Lease go.
+    pub ability: watch::Receiver<Ability>,
 }
 
 /// Stands in the election until `stop`, publishes each term in `term`, `None` between them, and has `pulse` tell that the
@@ -112,6 +121,7 @@ pub async fn run(
         settings,
         identity,
         metrics,
+        ability,
     }: Election,
     term: watch::Sender<Option<Term>>,
     pulse: Pulse,
@@ -147,7 +157,7 @@ pub async fn run(
         term,
         counts,
     )
-    .run(&pulse, stop)
+    .run(&pulse, ability, stop)
     .await;
     Ok(())
 }
@@ -202,6 +212,8 @@ struct Standing {
     published: Option<Held>,
     /// The fence tells here that the API server refused a write by its fencing policy.
     disputes: Arc<Notify>,
+    /// The work's writes that may still land.
+    writes: Writes,
     identity: Identity,
     name: String,
     /// `namespace/name`, for logs.
@@ -241,6 +253,7 @@ impl Standing {
             renew_deadline: settings.renew_deadline,
             attempt: call,
             retry_period: settings.retry_period,
+            yield_delay: YIELD_DELAY,
         };
         Self {
             elector: Elector::new(identity.to_string(), timing),
@@ -255,6 +268,7 @@ impl Standing {
             term,
             published: None,
             disputes: Arc::default(),
+            writes: Writes::default(),
             identity,
             lease: format!("{namespace}/{name}"),
             name,
@@ -268,11 +282,16 @@ impl Standing {
         }
     }
 
-    async fn run(mut self, pulse: &Pulse, stop: impl Future<Output = ()>) {
+    async fn run(
+        mut self,
+        pulse: &Pulse,
+        mut ability: watch::Receiver<Ability>,
+        stop: impl Future<Output = ()>,
+    ) {
         let mut stop = pin!(stop);
         let mut stopping = false;
         let mut watch: Option<BoxStream<'static, Observed>> = None;
-        let mut event = Event::Tick;
+        let mut event = Event::Able(*ability.borrow_and_update());
         loop {
             // An attempt and the assertion of the fencing record, or less.
             pulse.beat("taking its turn", (self.call * 2).max(LOOK));
@@ -301,6 +320,7 @@ impl Standing {
                             stopping = true;
                             Event::Stop
                         }
+                        able = changed(&mut ability) => Event::Able(able),
                         Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
                             self.watched(seen)
                         }
@@ -317,6 +337,7 @@ impl Standing {
                     self.assert_record(tried).await
                 }
                 Action::Release => {
+                    pulse.beat("releasing the lease", self.call * 2);
                     let span = self.span("release");
                     self.release().instrument(span).await;
                     Event::Released
@@ -336,6 +357,7 @@ impl Standing {
         let term = |held: &Held| {
             Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
                 .disputed_to(Arc::clone(&self.disputes))
+                .counted_in(self.writes.clone())
         };
         self.term.send_replace(held.as_ref().map(term));
         self.counts.leading.record(held.is_some().into());
@@ -350,6 +372,9 @@ impl Standing {
             if !stopping {
                 let why = match &held {
                     Some(_) => "deleted or taken meanwhile, and acquired again",
+                    None if self.elector.ability() == Ability::Nothing => {
+                        "this replica cannot work"
+                    }
                     None if self.trouble.is_empty() => "not renewed in time",
                     None => &self.trouble,
                 };
@@ -568,7 +593,16 @@ impl Standing {
 
     /// Gives the Lease back if it is ours. A conflict means that somebody has written it (H4): a rival, and there is
     /// nothing to release, or an own renewal that came late, and there is.
+    /// Before nothing of ours can land any more, nobody else may lead: then it is left to expire, which is later than that.
     async fn release(&mut self) {
+        if time::timeout(self.call, self.writes.over()).await.is_err() {
+            warn!(
+                lease = self.lease,
+                holder = %self.identity,
+                "not releasing the lease, a write may still be on its way: it expires by itself"
+            );
+            return;
+        }
         let release = async {
             let mut conflicts = 0;
             loop {
@@ -603,6 +637,15 @@ impl Standing {
             }
         }
     }
+}
+
+/// How much of its work this replica can do, when that changes.
+async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
+    if ability.changed().await.is_err() {
+        // Whoever says so is gone, and the process about to end.
+        std::future::pending::<()>().await;
+    }
+    *ability.borrow_and_update()
 }
 
 /// What went wrong, without the debug output that kube adds to it.

@@ -3,6 +3,7 @@
 //! The deadline is kept on a clock that goes on while the machine is suspended, so a leader that slept through its
 //! lease wakes up deposed, whatever its timers and its wall clock say.
 
+use super::writes::Writes;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
@@ -45,6 +46,7 @@ pub struct Term {
     deadline: Option<Duration>,
     clock: Clock,
     disputes: Arc<Notify>,
+    writes: Writes,
 }
 
 impl Term {
@@ -57,7 +59,19 @@ impl Term {
             deadline: Some(deadline),
             clock,
             disputes: Arc::default(),
+            writes: Writes::default(),
         }
+    }
+
+    /// Where the writes under this term are kept account of.
+    #[must_use]
+    pub(super) fn counted_in(self, writes: Writes) -> Self {
+        Self { writes, ..self }
+    }
+
+    /// The writes under this term that may still land.
+    pub(super) fn writes(&self) -> &Writes {
+        &self.writes
     }
 
     /// Where [`dispute`](Self::dispute) is heard.
@@ -80,6 +94,7 @@ impl Term {
             deadline: None,
             clock: Clock::boottime(),
             disputes: Arc::default(),
+            writes: Writes::default(),
         }
     }
 

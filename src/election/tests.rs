@@ -33,6 +33,7 @@ const SOON: Duration = Duration::from_millis(20);
 struct Replica {
     health: Health,
     term: watch::Receiver<Option<Term>>,
+    ability: watch::Sender<Ability>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -59,18 +60,24 @@ fn standing(api: &FakeApi, name: &str, sender: watch::Sender<Option<Term>>) -> S
 
 impl Replica {
     fn stand(api: &FakeApi, name: &str) -> Self {
+        Self::able(api, name, Ability::All)
+    }
+
+    fn able(api: &FakeApi, name: &str, ability: Ability) -> Self {
         let (sender, term) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();
         let standing = standing(api, name, sender);
+        let (ability, able) = watch::channel(ability);
         let mut health = Health::new();
         let pulse = health.pulse("leader-election");
         let task = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            standing.run(&pulse, stopped).await;
+            standing.run(&pulse, able, stopped).await;
         });
         Self {
             health,
             term,
+            ability,
             stop: Some(stop),
             task,
         }
@@ -143,7 +150,11 @@ async fn a_loop_that_is_stuck_fails_liveness() {
     let mut health = Health::new();
     let pulse = health.pulse("leader-election");
     let standing = standing(&api, "a", watch::channel(None).0);
-    let mut running = std::pin::pin!(standing.run(&pulse, std::future::pending()));
+    let mut running = std::pin::pin!(standing.run(
+        &pulse,
+        watch::channel(Ability::All).1,
+        std::future::pending()
+    ));
     assert!(timeout(SOON, &mut running).await.is_err());
     // Nobody polls it any more.
     let _ = timeout(Duration::from_mins(1), health.watch()).await;
@@ -490,4 +501,113 @@ async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_cannot_work_does_not_run_for_leader() {
+    let api = FakeApi::new();
+    let mut a = Replica::able(&api, "a", Ability::Nothing);
+    advance(LEASE * 4).await;
+    sleep(SOON).await;
+    let requests = api.requests();
+    let written = requests.iter().any(|seen| seen.method != Method::GET);
+    assert!(!written && a.id().is_none());
+    assert_eq!(a.failing().await, [""; 0]);
+    a.ability.send_replace(Ability::All);
+    a.leads(true, SOON).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    let mut b = Replica::stand(&api, "b");
+    sleep(RETRY).await;
+    a.ability.send_replace(Ability::Nothing);
+    a.leads(false, SOON).await;
+    b.leads(true, RETRY * 2).await;
+    for ability in [Ability::All, Ability::Nothing, Ability::All] {
+        a.ability.send_replace(ability);
+        sleep(LEASE * 2).await;
+        assert!(a.id().is_none() && b.id() == Some(1));
+    }
+    b.ability.send_replace(Ability::Nothing);
+    a.leads(true, RETRY * 2).await;
+}
+
+/// Whoever holds the Lease without being able to work gives it back, however it came to hold it.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_came_too_late_is_given_back() {
+    let api = FakeApi::new();
+    api.mood(Mood::Hangs);
+    let mut a = Replica::stand(&api, "a");
+    sleep(SOON).await;
+    a.ability.send_replace(Ability::Nothing);
+    sleep(SOON).await;
+    api.put(&json!({"holderIdentity": "a_1", "leaseDurationSeconds": 15}));
+    api.mood(Mood::Serves);
+    let led = timeout(LEASE, a.term.wait_for(Option::is_some)).await;
+    assert!(led.is_err());
+    assert_eq!(api.holder(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() {
+    let api = FakeApi::new();
+    let mut part = Replica::able(&api, "part", Ability::Part);
+    let waited = part.leads(true, YIELD_DELAY + SOON).await;
+    assert!(waited >= YIELD_DELAY, "alone it leads: {waited:?}");
+
+    let api = FakeApi::new();
+    let mut first = Replica::stand(&api, "first");
+    first.leads(true, SOON).await;
+    let part = Replica::able(&api, "part", Ability::Part);
+    let mut all = Replica::stand(&api, "all");
+    sleep(LEASE).await;
+    first.crash();
+    all.leads(true, LEASE + RETRY * 2).await;
+    sleep(LEASE).await;
+    assert!(part.id().is_none());
+}
+
+/// What was cut off may land until the API server has dropped it. Only then may another lead: by the release, or else
+/// because the Lease has expired.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_released_when_no_write_can_land_any_more() {
+    for (limit, is_released) in [(CALL / 2, true), (CALL, false)] {
+        let api = FakeApi::new();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        let term = a.term.borrow().clone().unwrap();
+        let cut_off = term.writes().begin(limit);
+        drop(cut_off);
+        let stopping = Instant::now();
+        a.stop.take().unwrap().send(()).unwrap();
+        a.leads(false, SOON).await;
+        a.task.await.unwrap();
+        assert_eq!(api.holder().is_empty(), is_released);
+        let took = stopping.elapsed();
+        assert!(took >= limit && took <= CALL + SOON, "{took:?}");
+        let mut b = Replica::stand(&api, "b");
+        b.leads(true, LEASE + RETRY * 2).await;
+        let led = stopping.elapsed();
+        assert!(led > limit, "{led:?}");
+    }
+}
+
+/// A leader that lets go, too, waits for what may still land.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_lets_go_waits_for_its_writes() {
+    let api = FakeApi::new();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    let write = a.term.borrow().as_ref().unwrap().writes().begin(CALL * 2);
+    a.ability.send_replace(Ability::Nothing);
+    a.leads(false, SOON).await;
+    sleep(SOON).await;
+    assert_eq!(api.holder(), "a_1");
+    write.over();
+    sleep(SOON).await;
+    assert_eq!(api.holder(), "");
 }

@@ -34,6 +34,8 @@ struct Check {
     name: String,
     /// What is wrong, if anything is.
     complaint: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    /// What is to be known though nothing is wrong.
+    note: Box<dyn Fn() -> Option<String> + Send + Sync>,
     /// How many looks in a row it has complained at.
     looks: AtomicU32,
 }
@@ -87,6 +89,19 @@ impl Health {
         self.ready.push(Check::new(name.into(), complaint));
     }
 
+    /// Adds a check of readiness with a `note` on what is amiss without failing it, for those who list the checks.
+    pub fn ready_with_note(
+        &mut self,
+        name: impl Into<String>,
+        complaint: impl Fn() -> Option<String> + Send + Sync + 'static,
+        note: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) {
+        self.ready.push(Check {
+            note: Box::new(note),
+            ..Check::new(name.into(), complaint)
+        });
+    }
+
     /// Adds a check of liveness that a task moves, and returns what the task says so with.
     #[must_use]
     pub fn pulse(&mut self, name: impl Into<String>) -> Pulse {
@@ -115,18 +130,19 @@ impl Health {
         }
     }
 
-    /// The name of each check that `question` is about, with what is wrong.
+    /// The name of each check that `question` is about, with what is wrong, or else to be known: `Err`, or `Ok`.
     pub(crate) fn checks(
         &self,
         question: Question,
-    ) -> impl Iterator<Item = (&str, Option<String>)> {
+    ) -> impl Iterator<Item = (&str, Result<Option<String>, String>)> {
         let (checks, looks) = match question {
             Question::Live => (&self.live, LOOKS),
             Question::Ready => (&self.ready, 0),
         };
         checks.iter().map(move |check| {
             let complaint = (check.looks.load(Relaxed) >= looks).then(|| (check.complaint)());
-            (check.name.as_str(), complaint.flatten())
+            let result = complaint.flatten().map_or_else(|| Ok((check.note)()), Err);
+            (check.name.as_str(), result)
         })
     }
 }
@@ -136,7 +152,7 @@ impl Health {
     /// What fails, and why.
     pub(crate) fn failing(&self, question: Question) -> Vec<String> {
         let failing =
-            |(name, complaint): (&str, Option<String>)| Some(format!("{name}: {}", complaint?));
+            |(name, result): (&str, Result<_, String>)| Some(format!("{name}: {}", result.err()?));
         self.checks(question).filter_map(failing).collect()
     }
 }
@@ -152,6 +168,7 @@ impl Check {
         Self {
             name,
             complaint: Box::new(complaint),
+            note: Box::new(|| None),
             looks: AtomicU32::new(0),
         }
     }

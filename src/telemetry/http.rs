@@ -334,7 +334,7 @@ fn examine(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
     if checks.is_empty() {
         return None;
     }
-    let well = checks.iter().all(|(_, complaint)| complaint.is_none());
+    let well = checks.iter().all(|(_, result)| result.is_ok());
     let status = if well {
         StatusCode::OK
     } else {
@@ -345,9 +345,10 @@ fn examine(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
     }
     let mut lines: Vec<_> = checks
         .iter()
-        .map(|(name, complaint)| match complaint {
-            None => format!("[+]{name} ok\n"),
-            Some(complaint) => format!("[-]{name} failed: {complaint}\n"),
+        .map(|(name, result)| match result {
+            Ok(None) => format!("[+]{name} ok\n"),
+            Ok(Some(note)) => format!("[+]{name} ok: {note}\n"),
+            Err(complaint) => format!("[-]{name} failed: {complaint}\n"),
         })
         .collect();
     if one.is_none() {

@@ -70,7 +70,7 @@ struct Hold {
 /// One request that is held, or will be; dropped, the request is lost.
 pub struct Held {
     arrived: Option<oneshot::Receiver<()>>,
-    go: oneshot::Sender<()>,
+    go: Option<oneshot::Sender<()>>,
     done: oneshot::Receiver<StatusCode>,
 }
 
@@ -85,9 +85,14 @@ impl Held {
     }
 
     /// Lets it pass, and waits for the API server's answer.
-    pub async fn pass(self) -> StatusCode {
-        self.go.send(()).unwrap();
-        timeout(DEADLINE, self.done)
+    pub async fn pass(mut self) -> StatusCode {
+        self.go().await
+    }
+
+    /// The same, once.
+    pub async fn go(&mut self) -> StatusCode {
+        self.go.take().unwrap().send(()).unwrap();
+        timeout(DEADLINE, &mut self.done)
             .await
             .expect("no answer")
             .unwrap()
@@ -145,7 +150,7 @@ impl Proxy {
         self.line.holds.lock().unwrap().push(hold);
         Held {
             arrived: Some(has_arrived),
-            go,
+            go: Some(go),
             done: is_done,
         }
     }

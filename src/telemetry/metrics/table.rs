@@ -108,6 +108,8 @@ metrics! {
     "Foos" {
         FOOS: Gauge "foo_controller_foos" "" ["ready"]
             "Foos by the status of their condition Ready: true, false or unknown.";
+        SCOPE_SERVED: Gauge "foo_controller_scope_served" "" ["scope", "reason"]
+            "Whether this replica can serve a configured namespace, or all of them (*): 1; or 0, with the reason: syncing; forbidden; unauthorized; missing (the CRD); failing.";
         CACHE_OBJECTS: Gauge "foo_controller_cache_objects" "" ["kind"]
             "Objects in the cache.";
         WATCH_RESTARTS: Counter "foo_controller_watch_restarts_total" "" ["kind"]

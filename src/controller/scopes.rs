@@ -1,0 +1,697 @@
+//! What this replica can serve, and why not the rest: each scope, a namespace or all of them, for itself.
+//!
+//! A scope is in sync when both of its caches are, and it is known what may be written there: from then on its Foos are
+//! reconciled (row Q5). It is served while its watches work, too, and no right is missing. One that was served is given up
+//! when that has not been so for a grace period, so that a watch which comes back in time costs nothing.
+//!
+//! What may be written is asked (`SelfSubjectAccessReview`) after each initial sync, at the beginning of a term and after
+//! a refused write, and again and again while a right is missing: that a right was revoked ends no watch.
+
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::{Api, Client, api::PostParams};
+use opentelemetry::KeyValue;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::{error::root_cause, key::Key};
+use crate::{
+    api,
+    election::Ability,
+    telemetry::{Metrics, metrics::table},
+};
+
+/// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
+const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// How long the API server may take to say whether something is allowed.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a scope cannot be served without, beside its watches: verb, group, resource, subresource.
+const RIGHTS: [[&str; 4]; 3] = [
+    ["create", "apps", "deployments", ""],
+    ["patch", "apps", "deployments", ""],
+    ["update", api::GROUP, api::PLURAL, "status"],
+];
+
+/// The two caches of a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Informer {
+    Foos,
+    Deployments,
+}
+
+/// Why a scope is not served, as the metric's label has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The initial sync has not ended.
+    Syncing,
+    /// 403, or a right is missing.
+    Forbidden,
+    /// 401.
+    Unauthorized,
+    /// 404: the CRD is not installed.
+    NotFound,
+    /// Anything else: no answer, or another error.
+    Failing,
+}
+
+impl Reason {
+    /// What an error of the API server's of this code is.
+    pub fn of(code: Option<u16>) -> Self {
+        match code {
+            Some(401) => Self::Unauthorized,
+            Some(403) => Self::Forbidden,
+            Some(404) => Self::NotFound,
+            _ => Self::Failing,
+        }
+    }
+}
+
+/// What a scope cannot be served for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Problem {
+    reason: Reason,
+    text: String,
+}
+
+/// All scopes of a replica.
+pub struct Scopes {
+    grace: Duration,
+    all: Mutex<Vec<Scope>>,
+    /// A deadline may have changed.
+    changed: Notify,
+    /// In the order in which they came to be in sync; none ever leaves.
+    in_sync: watch::Sender<Vec<usize>>,
+    ability: watch::Sender<Ability>,
+    /// Call for a check of a scope's rights.
+    checks: Vec<Notify>,
+}
+
+struct Scope {
+    namespace: Option<String>,
+    /// By [`Informer`].
+    informers: [InformerState; 2],
+    rights: Rights,
+    checked: Option<Instant>,
+    was_in_sync: bool,
+    served: bool,
+    was_served: bool,
+    /// Since when there has been a problem.
+    since: Option<Instant>,
+}
+
+#[derive(Default)]
+struct InformerState {
+    synced: bool,
+    failure: Option<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rights {
+    Unknown,
+    Sufficient,
+    Missing(Problem),
+}
+
+impl Scopes {
+    /// Scopes of which nothing is known yet. What was served is given up after `grace`.
+    pub fn new(namespaces: &[Option<String>], grace: Duration) -> Arc<Self> {
+        let scope = |namespace: &Option<String>| Scope {
+            namespace: namespace.clone(),
+            informers: Default::default(),
+            rights: Rights::Unknown,
+            checked: None,
+            was_in_sync: false,
+            served: false,
+            was_served: false,
+            since: None,
+        };
+        Arc::new(Self {
+            grace,
+            all: Mutex::new(namespaces.iter().map(scope).collect()),
+            changed: Notify::new(),
+            in_sync: watch::Sender::new(Vec::new()),
+            ability: watch::Sender::new(Ability::Nothing),
+            checks: namespaces.iter().map(|_| Notify::new()).collect(),
+        })
+    }
+
+    /// What the watch of one kind in one scope reports through.
+    pub fn informer(self: &Arc<Self>, scope: usize, informer: Informer) -> Status {
+        Status {
+            scopes: Arc::clone(self),
+            scope,
+            informer,
+        }
+    }
+
+    /// The namespace of a scope; `None`: all of them.
+    pub fn namespace(&self, scope: usize) -> Option<String> {
+        let scopes = self.all.lock();
+        scopes.get(scope).and_then(|scope| scope.namespace.clone())
+    }
+
+    /// How much can be served.
+    pub fn ability(&self) -> watch::Receiver<Ability> {
+        self.ability.subscribe()
+    }
+
+    /// The scopes in sync, in the order in which they came to be.
+    pub fn in_sync(&self) -> watch::Receiver<Vec<usize>> {
+        self.in_sync.subscribe()
+    }
+
+    /// Whether the scope of this key is in sync.
+    pub fn is_in_sync(&self, key: &Key) -> bool {
+        let scopes = self.all.lock();
+        scopes
+            .iter()
+            .any(|scope| scope.was_in_sync && scope.covers(key))
+    }
+
+    /// Whether a key is of a scope.
+    pub fn covers(&self, scope: usize, key: &Key) -> bool {
+        let scopes = self.all.lock();
+        scopes.get(scope).is_some_and(|scope| scope.covers(key))
+    }
+
+    /// A write of this object was refused: its scope's rights are checked.
+    pub fn refused(&self, key: &Key) {
+        let scopes = self.all.lock();
+        let checks = scopes.iter().zip(&self.checks);
+        for (_, check) in checks.filter(|(scope, _)| scope.covers(key)) {
+            check.notify_one();
+        }
+    }
+
+    /// The rights of all scopes in sync are checked, unless they have just been.
+    pub fn check_all(&self) {
+        let scopes = self.all.lock();
+        for (scope, check) in scopes.iter().zip(&self.checks) {
+            let old = scope.checked.is_some_and(|at| at.elapsed() > self.grace);
+            if scope.was_in_sync && old {
+                check.notify_one();
+            }
+        }
+    }
+
+    /// Gives scopes up when their time is over; for ever.
+    pub async fn supervise(self: Arc<Self>) {
+        loop {
+            let changed = self.changed.notified();
+            let next = self.judge(&mut self.all.lock());
+            tokio::select! {
+                () = changed => {}
+                () = async {
+                    match next {
+                        Some(next) => sleep_until(next).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+            }
+        }
+    }
+
+    /// Checks the rights of a scope whenever there is cause to; for ever.
+    pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
+        let namespace = self.namespace(scope);
+        loop {
+            self.checks[scope].notified().await;
+            let mut pause = CHECK_PAUSES.0;
+            loop {
+                let rights = rights(&client, namespace.as_deref()).await;
+                let missing = self.learn(scope, rights);
+                // Refused writes within the pause are one cause for the next check, not many.
+                sleep(pause).await;
+                pause = (pause * 2).min(CHECK_PAUSES.1);
+                if !missing && !self.is_called(scope) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Why this replica cannot be counted on, if it cannot: it serves nothing, or an initial sync is still going on.
+    pub fn complaint(&self) -> Option<String> {
+        let scopes = self.all.lock();
+        let served = scopes.iter().any(|scope| scope.served);
+        let syncing = scopes.iter().any(|scope| {
+            !scope.was_served && scope.problem().is_some_and(|p| p.reason == Reason::Syncing)
+        });
+        (!served || syncing).then(|| not_served(&scopes))
+    }
+
+    /// What is not served though this replica can be counted on.
+    pub fn note(&self) -> Option<String> {
+        let not_served = not_served(&self.all.lock());
+        (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
+    }
+
+    /// For each scope whether it is served, and why not.
+    pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
+        let this = Arc::clone(self);
+        metrics.observe(&table::SCOPE_SERVED, move |see| {
+            for scope in this.all.lock().iter() {
+                let name = scope.namespace.clone().unwrap_or_else(|| "*".to_owned());
+                let problem = scope.problem().filter(|_| !scope.served);
+                let reason = problem.map_or("", |problem| problem.reason.label());
+                let labels = [
+                    KeyValue::new("scope", name),
+                    KeyValue::new("reason", reason),
+                ];
+                see(f64::from(u8::from(scope.served)), &labels);
+            }
+        });
+    }
+
+    fn update(&self, scope: usize, change: impl FnOnce(&mut Scope)) {
+        let mut scopes = self.all.lock();
+        if let Some(scope) = scopes.get_mut(scope) {
+            change(scope);
+        }
+        self.judge(&mut scopes);
+        self.changed.notify_one();
+    }
+
+    /// Draws the consequences; says when they are to be drawn again if nothing changes.
+    fn judge(&self, scopes: &mut [Scope]) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        for (index, scope) in scopes.iter_mut().enumerate() {
+            if !scope.was_in_sync && scope.is_in_sync() {
+                scope.was_in_sync = true;
+                self.in_sync.send_modify(|all| all.push(index));
+            }
+            next = next.into_iter().chain(scope.judge(now, self.grace)).min();
+        }
+        let served = scopes.iter().filter(|scope| scope.served).count();
+        let ability = match served {
+            0 => Ability::Nothing,
+            some if some < scopes.len() => Ability::Part,
+            _ => Ability::All,
+        };
+        self.ability
+            .send_if_modified(|last| std::mem::replace(last, ability) != ability);
+        next
+    }
+
+    /// Takes in what a check said, `None` if there was no answer; true if a right is missing.
+    fn learn(&self, scope: usize, answer: Option<Rights>) -> bool {
+        let mut missing = false;
+        self.update(scope, |scope| {
+            scope.checked = Some(Instant::now());
+            let rights = match answer {
+                // Nothing speaks against it: the first write will tell.
+                None if scope.rights == Rights::Unknown => Rights::Sufficient,
+                None => scope.rights.clone(),
+                Some(rights) => rights,
+            };
+            missing = matches!(rights, Rights::Missing(_));
+            if rights == scope.rights {
+                return;
+            }
+            match (&scope.rights, &rights) {
+                (_, Rights::Missing(Problem { text, .. })) => {
+                    warn!(namespace = scope.namespace, "{text}; trying again");
+                }
+                (Rights::Missing(_), _) => {
+                    info!(
+                        namespace = scope.namespace,
+                        "has the rights that were missing"
+                    );
+                }
+                _ => {}
+            }
+            scope.rights = rights;
+        });
+        missing
+    }
+
+    /// Whether a check has been called for; it is not, then.
+    fn is_called(&self, scope: usize) -> bool {
+        use futures::FutureExt as _;
+        self.checks[scope].notified().now_or_never().is_some()
+    }
+}
+
+fn not_served(scopes: &[Scope]) -> String {
+    let problems = scopes.iter().filter(|scope| !scope.served);
+    let texts = problems.filter_map(|scope| Some(scope.problem()?.text));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+impl Reason {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Syncing => "syncing",
+            Self::Forbidden => "forbidden",
+            Self::Unauthorized => "unauthorized",
+            Self::NotFound => "missing",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+impl Scope {
+    fn covers(&self, key: &Key) -> bool {
+        let namespace = self.namespace.as_deref();
+        namespace.is_none_or(|namespace| namespace == key.namespace())
+    }
+
+    fn is_in_sync(&self) -> bool {
+        self.informers.iter().all(|informer| informer.synced) && self.rights != Rights::Unknown
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        let mut failures = self.informers.iter().filter_map(|i| i.failure.as_ref());
+        if let Some(failure) = failures.next() {
+            return Some(failure.clone());
+        }
+        if let Rights::Missing(problem) = &self.rights {
+            return Some(problem.clone());
+        }
+        if self.is_in_sync() {
+            return None;
+        }
+        let names = [api::PLURAL, "deployments"]
+            .into_iter()
+            .zip(&self.informers);
+        let unsynced = names.filter(|(_, informer)| !informer.synced);
+        let unsynced: Vec<_> = unsynced.map(|(plural, _)| plural).collect();
+        let what = if unsynced.is_empty() {
+            "rights".to_owned()
+        } else {
+            unsynced.join(", ")
+        };
+        let mut text = format!("not in sync yet: {what}");
+        if let Some(namespace) = &self.namespace {
+            let _ = write!(text, " in namespace {namespace}");
+        }
+        Some(Problem {
+            reason: Reason::Syncing,
+            text,
+        })
+    }
+
+    /// Whether this is served at `now`; says when it is to be given up.
+    fn judge(&mut self, now: Instant, grace: Duration) -> Option<Instant> {
+        let Some(problem) = self.problem() else {
+            if !self.served && self.was_served {
+                info!(namespace = self.namespace, "Foos are served again");
+            }
+            (self.served, self.was_served, self.since) = (true, true, None);
+            return None;
+        };
+        let end = *self.since.get_or_insert(now) + grace;
+        if !self.served {
+            return None;
+        }
+        if now < end {
+            return Some(end);
+        }
+        self.served = false;
+        warn!(
+            namespace = self.namespace,
+            "Foos have not been served for {grace:?}: {}", problem.text
+        );
+        None
+    }
+}
+
+/// What the watch of one kind in one scope reports through.
+pub struct Status {
+    scopes: Arc<Scopes>,
+    scope: usize,
+    informer: Informer,
+}
+
+impl Status {
+    /// The scope's place in what the cache was made with.
+    pub fn scope(&self) -> usize {
+        self.scope
+    }
+
+    /// The scope's namespace; `None`: all of them.
+    pub fn namespace(&self) -> Option<String> {
+        self.scopes.namespace(self.scope)
+    }
+
+    /// A list has been read to its end, and the cache has it.
+    pub fn synced(&self) {
+        self.set(|state| {
+            *state = InformerState {
+                synced: true,
+                failure: None,
+            }
+        });
+        let scopes = self.scopes.all.lock();
+        if scopes[self.scope].informers.iter().all(|i| i.synced) {
+            self.scopes.checks[self.scope].notify_one();
+        }
+    }
+
+    /// The watch works.
+    pub fn works(&self) {
+        self.set(|state| state.failure = None);
+    }
+
+    /// The watch does not, for this.
+    pub fn fails(&self, reason: Reason, text: String) {
+        self.set(|state| state.failure = Some(Problem { reason, text }));
+    }
+
+    fn set(&self, change: impl FnOnce(&mut InformerState)) {
+        self.scopes.update(self.scope, |scope| {
+            change(&mut scope.informers[self.informer as usize]);
+        });
+    }
+}
+
+/// What may be written in a namespace (`None`: in all), `None` if there is no answer.
+async fn rights(client: &Client, namespace: Option<&str>) -> Option<Rights> {
+    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
+    for [verb, group, resource, subresource] in RIGHTS {
+        let attributes = ResourceAttributes {
+            namespace: namespace.map(str::to_owned),
+            verb: Some(verb.to_owned()),
+            group: Some(group.to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource: Some(subresource.to_owned()).filter(|name| !name.is_empty()),
+            ..ResourceAttributes::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let params = PostParams::default();
+        let answer = match timeout(CHECK_TIMEOUT, reviews.create(&params, &review)).await {
+            Ok(Ok(answer)) => answer.status.unwrap_or_default(),
+            Ok(Err(error)) => {
+                debug!(namespace, "cannot ask for rights: {}", root_cause(&error));
+                return None;
+            }
+            Err(_) => return None,
+        };
+        // An authorizer that could not make up its mind has not said no.
+        if !answer.allowed && answer.evaluation_error.is_none() {
+            let slash = if subresource.is_empty() { "" } else { "/" };
+            let place = Place(namespace);
+            let text = format!(
+                "not allowed to {verb} {resource}{slash}{subresource} in {place}: apply the ClusterRole in deploy/base and \
+                 its binding"
+            );
+            return Some(Rights::Missing(Problem {
+                reason: Reason::Forbidden,
+                text,
+            }));
+        }
+    }
+    Some(Rights::Sufficient)
+}
+
+/// A scope, in words.
+pub struct Place<'a>(pub Option<&'a str>);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(namespace) => write!(f, "namespace {namespace}"),
+            None => f.write_str("all namespaces"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(15);
+
+    fn scopes(names: &[&str]) -> Arc<Scopes> {
+        let names: Vec<_> = names.iter().map(|name| Some((*name).to_owned())).collect();
+        let scopes = Scopes::new(&names, GRACE);
+        tokio::spawn(Arc::clone(&scopes).supervise());
+        scopes
+    }
+
+    /// Both watches of a scope, which have read their lists.
+    fn synced(scopes: &Arc<Scopes>, scope: usize) -> [Status; 2] {
+        [Informer::Foos, Informer::Deployments].map(|informer| {
+            let status = scopes.informer(scope, informer);
+            status.synced();
+            status
+        })
+    }
+
+    fn missing() -> Rights {
+        Rights::Missing(Problem {
+            reason: Reason::Forbidden,
+            text: "not allowed".to_owned(),
+        })
+    }
+
+    async fn wait(time: Duration) {
+        sleep(time).await;
+        // The supervisor has its turn at the same instant.
+        advance(Duration::from_millis(1)).await;
+        tokio::task::yield_now().await;
+    }
+
+    /// Row Q5: in sync when both lists are read, and it is known what may be written.
+    #[tokio::test(start_paused = true)]
+    async fn q5_each_scope_is_in_sync_for_itself() {
+        let scopes = scopes(&["a", "b"]);
+        let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "foo"));
+        scopes.informer(1, Informer::Foos).synced();
+        scopes.informer(0, Informer::Deployments).synced();
+        scopes.learn(0, Some(Rights::Sufficient));
+        assert!(scopes.in_sync().borrow().is_empty());
+        assert_eq!(
+            scopes.complaint().unwrap_or_default(),
+            "not in sync yet: foos in namespace a; not in sync yet: deployments in namespace b"
+        );
+        synced(&scopes, 1);
+        assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
+        scopes.learn(1, None);
+        assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
+        assert_eq!(*scopes.ability().borrow(), Ability::Part);
+        assert!(
+            scopes.complaint().is_some(),
+            "an initial sync is still going on"
+        );
+        synced(&scopes, 0);
+        assert_eq!(*scopes.in_sync().borrow(), [1, 0]);
+        assert_eq!(*scopes.ability().borrow(), Ability::All);
+        assert_eq!((scopes.complaint(), scopes.note()), (None, None));
+    }
+
+    /// One scope that is refused from the start is told of, and neither waited for nor waited with.
+    #[tokio::test(start_paused = true)]
+    async fn a_scope_that_is_forbidden_stops_no_other() {
+        let scopes = scopes(&["a", "b"]);
+        synced(&scopes, 0);
+        scopes.learn(0, Some(Rights::Sufficient));
+        let b = scopes.informer(1, Informer::Foos);
+        b.fails(Reason::Forbidden, "no rights in b".to_owned());
+        assert_eq!(*scopes.ability().borrow(), Ability::Part);
+        assert_eq!(scopes.complaint(), None);
+        let note = scopes.note().unwrap_or_default();
+        assert_eq!(note, "not served: no rights in b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
+        let scopes = scopes(&["a"]);
+        let [foos, _] = synced(&scopes, 0);
+        scopes.learn(0, Some(Rights::Sufficient));
+        let ability = scopes.ability();
+        let fails = || foos.fails(Reason::NotFound, "no CRD".to_owned());
+        let lacks = || _ = scopes.learn(0, Some(missing()));
+        let works = || foos.works();
+        let may = || _ = scopes.learn(0, Some(Rights::Sufficient));
+        let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
+        for [lost, again] in losses {
+            lost();
+            wait(GRACE.mul_f64(0.9)).await;
+            again();
+            lost();
+            wait(GRACE.mul_f64(0.9)).await;
+            assert_eq!(
+                *ability.borrow(),
+                Ability::All,
+                "it had come back meanwhile"
+            );
+            assert_eq!(scopes.complaint(), None);
+            wait(GRACE.mul_f64(0.2)).await;
+            assert_eq!(*ability.borrow(), Ability::Nothing);
+            assert!(scopes.complaint().is_some());
+            again();
+            assert_eq!(*ability.borrow(), Ability::All);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_may_write_nothing_from_the_start_is_never_served() {
+        let scopes = scopes(&["a"]);
+        synced(&scopes, 0);
+        assert!(scopes.learn(0, Some(missing())));
+        assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+        assert!(scopes.learn(0, None), "no answer changes nothing");
+        assert!(!scopes.learn(0, Some(Rights::Sufficient)));
+        assert_eq!(*scopes.ability().borrow(), Ability::All);
+    }
+
+    /// Whatever is refused, and however often: rights are asked for a few times a minute.
+    #[tokio::test(start_paused = true)]
+    async fn rights_are_checked_at_a_gentle_pace() {
+        for allowed in [true, false] {
+            let asked = Arc::new(Mutex::new(0));
+            let count = Arc::clone(&asked);
+            let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+                *count.lock() += 1;
+                let review = serde_json::json!({ "spec": {}, "status": { "allowed": allowed } });
+                async move {
+                    let body = kube::client::Body::from(serde_json::to_vec(&review)?);
+                    Ok::<_, serde_json::Error>(http::Response::new(body))
+                }
+            });
+            let scopes = scopes(&["a"]);
+            let client = Client::new(server, "default");
+            tokio::spawn(Arc::clone(&scopes).check_rights(0, client));
+            synced(&scopes, 0);
+            let key = Key::new("a", "foo");
+            let end = Instant::now() + Duration::from_mins(1);
+            while Instant::now() < end {
+                scopes.refused(&key);
+                sleep(Duration::from_millis(10)).await;
+            }
+            let asked = *asked.lock();
+            assert!((8..=36).contains(&asked), "{asked}");
+            assert_eq!(
+                *scopes.ability().borrow(),
+                if allowed {
+                    Ability::All
+                } else {
+                    Ability::Nothing
+                }
+            );
+        }
+    }
+}
