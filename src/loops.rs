@@ -116,6 +116,11 @@ const LOOPS: &[(Call, usize, &str)] = &[
         SCRAPES,
         "as often as somebody asks for metrics",
     ),
+    (
+        call("create", "selfsubjectaccessreviews"),
+        RIGHTS,
+        "three rights; pauses of 1 s to 10 s while there is cause",
+    ),
 ];
 
 /// 100 ms, doubled to 5 s, each a fifth less: seven in 5 s, and then one in 4 s; a start, a cut and a list come on top.
@@ -127,6 +132,8 @@ const LEASE: usize = 35;
 const RETRIES: usize = 20;
 /// 1 s, doubled to 10 s; and what can be written of the other kind.
 const EVENTS: usize = 30;
+/// 1 s, doubled to 10 s, make eight checks.
+const RIGHTS: usize = 30;
 /// As often as somebody scrapes, who is asked about once each time.
 const SCRAPES: usize = 62;
 const SCRAPE: Duration = seconds(1);
@@ -199,6 +206,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     let mut health = Health::new();
     let mut controller = Controller::new(&client, &config, name.into(), &metrics, &mut health);
     let pulse = health.pulse("leader-election");
+    let ability = controller.ability();
     let identity = Identity::new(name, "1").unwrap();
     let auth = Auth::new(client);
     let scrapes = async {
@@ -224,7 +232,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     };
     tokio::select! {
         ended = controller.run(term, std::future::pending()) => panic!("{ended:?}"),
-        () = in_memory::stand(server.service(name), &config.leader_election, identity, publish, &pulse) => {}
+        () = in_memory::stand(server.service(name), &config.leader_election, identity, publish, &pulse, ability) => {}
         () = scrapes => {}
         () = alive => {}
     }
@@ -255,7 +263,7 @@ async fn measure(
     }
     let mut replicas = JoinSet::new();
     // As Prometheus does by default; where that is what is looked at, by somebody who is in a hurry.
-    let scrape = if call.resource.ends_with("reviews") {
+    let scrape = if ["tokenreviews", "subjectaccessreviews"].contains(&call.resource) {
         SCRAPE
     } else {
         seconds(15)
@@ -514,4 +522,5 @@ fn no_loop_without_a_bound_events() {
 fn no_loop_without_a_bound_reviews() {
     hold("tokenreviews");
     hold("subjectaccessreviews");
+    hold("selfsubjectaccessreviews");
 }

@@ -18,6 +18,7 @@ pub(crate) async fn stand(
     identity: Identity,
     term: watch::Sender<Option<Term>>,
     pulse: &Pulse,
+    ability: watch::Receiver<Ability>,
 ) {
     let clock = clock();
     let guard = LeaseGuardLayer::new(
@@ -28,5 +29,5 @@ pub(crate) async fn stand(
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let counts = Counts::new(&Metrics::default(), &settings.lease_name);
     let standing = Standing::new(clock, settings, identity, client, guard, term, counts);
-    standing.run(pulse, std::future::pending()).await;
+    standing.run(pulse, ability, std::future::pending()).await;
 }
