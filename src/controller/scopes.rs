@@ -268,8 +268,8 @@ impl Scopes {
                 let problem = scope.problem().filter(|_| !scope.served);
                 let reason = problem.map_or("", |problem| problem.reason.label());
                 let labels = [
-                    KeyValue::new("scope", name),
                     KeyValue::new("reason", reason),
+                    KeyValue::new("scope", name),
                 ];
                 see(f64::from(u8::from(scope.served)), &labels);
             }

@@ -108,7 +108,7 @@ metrics! {
     "Foos" {
         FOOS: Gauge "foo_controller_foos" "" ["ready"]
             "Foos by the status of their condition Ready: true, false or unknown.";
-        SCOPE_SERVED: Gauge "foo_controller_scope_served" "" ["scope", "reason"]
+        SCOPE_SERVED: Gauge "foo_controller_scope_served" "" ["reason", "scope"]
             "Whether this replica can serve a configured namespace, or all of them (*): 1; or 0, with the reason: syncing; forbidden; unauthorized; missing (the CRD); failing.";
         CACHE_OBJECTS: Gauge "foo_controller_cache_objects" "" ["kind"]
             "Objects in the cache.";
