@@ -559,6 +559,7 @@ const FOOS: &str = "samplecontroller.k8s.io";
 
 /// Waits for the Foo's Deployment, and for the Foo to be told of it.
 async fn deployed(namespace: &str, name: &str, within: Duration) {
+    let begun = Instant::now();
     let client = shared().client().await;
     let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
     let foos = Api::<Foo>::namespaced(client, namespace);
@@ -577,6 +578,10 @@ async fn deployed(namespace: &str, name: &str, within: Duration) {
         },
     )
     .await;
+    println!(
+        "{namespace}/{name} has its Deployment after {:?}",
+        begun.elapsed()
+    );
 }
 
 /// All checks of readiness, and the answer's code.
