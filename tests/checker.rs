@@ -133,6 +133,27 @@ impl Log {
         lines.map(|line| line[..2].to_owned()).collect()
     }
 
+    /// The deletion of a Deployment, whose answer names no resourceVersion.
+    fn delete(&mut self, user: &str, uid: &str) {
+        let preconditions = json!({ "preconditions": { "uid": uid } });
+        let name = json!({ "metadata": { "name": "d" } });
+        self.add(user, "delete", "deployments", preconditions, name);
+        let status = json!({ "kind": "Status", "metadata": {}, "status": "Success" });
+        self.0.last_mut().unwrap().response_object = status;
+    }
+
+    /// What a replica asks about its rights.
+    fn review(&mut self, user: &str) {
+        let review = json!({ "metadata": { "name": "" } });
+        self.add(
+            user,
+            "create",
+            "selfsubjectaccessreviews",
+            Value::Null,
+            review,
+        );
+    }
+
     fn sleep(&mut self, seconds: usize) {
         for _ in 0..seconds {
             let foo = json!({ "metadata": { "name": "f" } });
@@ -178,6 +199,26 @@ fn i1_a_write_by_another_than_the_holder_is_found() {
     let later = version.as_str().unwrap().parse::<u64>().unwrap() + 1;
     log.0[3].response_object["metadata"]["resourceVersion"] = later.to_string().into();
     assert_eq!(log.violated(), ["I1"]);
+}
+
+/// By its time alone: its answer names no resourceVersion.
+#[test]
+fn i1_a_deletion_by_another_than_the_holder_is_found() {
+    let deposed = |log: &mut Log| log.delete("a", "deployment");
+    assert_eq!(after_good(deposed), ["I1", "I2"]);
+    let mut early = Log::default();
+    early.delete("a", "deployment");
+    assert_eq!(early.violated(), ["I1", "I2", "I5"]);
+
+    // Sent in A's term, answered in B's: it may have been made in either.
+    let mut log = Log::good();
+    log.delete("a", "deployment");
+    let mut late = log.0.pop().unwrap();
+    (late.received, late.reached) = (log.0[3].received.clone(), log.0[6].received.clone());
+    log.0.insert(4, late);
+    let report = log.check();
+    assert!(report.violations.is_empty(), "{report}");
+    assert_eq!(report.unknown, 1, "{report}");
 }
 
 #[test]
@@ -276,13 +317,8 @@ fn i5_a_write_to_what_no_foo_controls_is_found() {
     assert!(after_good(|log| record(log, "l-fencing", "b_1")).is_empty());
     assert_eq!(after_good(|log| record(log, "l-fencing", "a_1")), ["I5"]);
     assert_eq!(after_good(|log| record(log, "another", "b_1")), ["I5"]);
-    let delete = |log: &mut Log, uid: &str| {
-        let preconditions = json!({ "preconditions": { "uid": uid } });
-        let status = json!({ "kind": "Status", "metadata": { "name": "d" } });
-        log.add("b", "delete", "deployments", preconditions, status);
-    };
-    assert!(after_good(|log| delete(log, "deployment")).is_empty());
-    assert_eq!(after_good(|log| delete(log, "another")), ["I5"]);
+    assert!(after_good(|log| log.delete("b", "deployment")).is_empty());
+    assert_eq!(after_good(|log| log.delete("b", "another")), ["I5"]);
 }
 
 #[test]
@@ -293,6 +329,11 @@ fn i6_a_write_where_nothing_changed_is_found() {
         log.status("b");
     };
     assert_eq!(after_good(fault), ["I6"]);
+    let question = |log: &mut Log| {
+        log.sleep(100);
+        log.review("a");
+    };
+    assert!(after_good(question).is_empty(), "it stores nothing");
 }
 
 #[test]

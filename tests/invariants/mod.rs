@@ -67,7 +67,7 @@ pub struct Report {
     /// Such writes that the API server refused: conflicts, for the most part.
     pub refused: usize,
     /// Such writes that may have been made or not (a 5xx, or no answer), and so are not judged by I1; and those that were
-    /// made while it cannot be told who held the Lease.
+    /// made while it cannot be told who held the Lease, as deletions beside a change of the holder.
     pub unknown: usize,
     /// Writes by the leader of before, by its deadline, after somebody deleted the Lease and another replica created it
     /// (H12): the one case in which the Lease cannot keep two from writing.
@@ -106,7 +106,9 @@ struct LeaseWrite {
     /// `None` where it is not known.
     transitions: Option<i64>,
     by: String,
+    /// When its request came, and when it was answered: it was made in between.
     received: Timestamp,
+    reached: Timestamp,
     /// When the replica had last looked at the Lease before: its term's deadline counts from before that.
     looked: Timestamp,
 }
@@ -212,7 +214,8 @@ fn has_labels(deployment: &Deployment, foo: &str) -> bool {
     })
 }
 
-/// I1: whoever wrote held the Lease at that resourceVersion.
+/// I1: whoever wrote held the Lease at that resourceVersion. The answer to a deletion names none: of those who held the Lease
+/// between its request and its answer, it was one.
 fn i1_holder(
     work: &[&AuditEvent],
     leases: &[LeaseWrite],
@@ -220,38 +223,72 @@ fn i1_holder(
     report: &mut Report,
 ) {
     for event in work.iter().filter(|event| is_made(event)) {
-        // The answer to a deletion names no resourceVersion.
-        let Some(version) = version(&event.response_object) else {
-            report.unknown += 1;
-            continue;
+        let (first, end, when) = match version(&event.response_object) {
+            Some(version) => {
+                let end = leases.partition_point(|lease| lease.version < version);
+                (end.checked_sub(1), end, format!("at {version}"))
+            }
+            None => {
+                let before = |lease: &LeaseWrite| lease.reached < event.received.0;
+                let begun = |lease: &LeaseWrite| lease.received <= event.reached.0;
+                let end = leases.iter().rposition(begun).map_or(0, |last| last + 1);
+                (leases.iter().rposition(before), end, "deleting".to_owned())
+            }
         };
-        let before = &leases[..leases.partition_point(|lease| lease.version < version)];
-        let Some(now) = before.last() else {
+        let holders = first.unwrap_or(0)..end;
+        if holders.is_empty() {
             report.violate("I1", event, "before anybody held the Lease");
             continue;
-        };
-        if now.holder == UNKNOWN {
-            report.unknown += 1;
-        } else if user(&now.holder) != event.user {
-            let deleted = before
-                .iter()
-                .rfind(|lease| lease.uid != now.uid)
-                .filter(|lease| user(&lease.holder) == event.user);
-            if deleted.is_some_and(|old| event.received.0 <= election.end(old)) {
-                report.lease_deleted += 1;
-            } else {
-                let holder = if now.holder.is_empty() {
-                    "nobody"
-                } else {
-                    &now.holder
-                };
-                report.violate(
-                    "I1",
-                    event,
-                    &format!("at {version}, when {holder} held the Lease"),
-                );
-            }
         }
+        let verdicts = holders.map(|now| (now, verdict(event, &leases[..=now], election)));
+        let verdicts: Vec<_> = verdicts.collect();
+        let all = |expected| verdicts.iter().all(|(_, verdict)| *verdict == expected);
+        if all(Verdict::Wrong) {
+            let (now, _) = verdicts[0];
+            let holder = match &*leases[now].holder {
+                "" => "nobody",
+                holder => holder,
+            };
+            report.violate(
+                "I1",
+                event,
+                &format!("{when}, when {holder} held the Lease"),
+            );
+        } else if all(Verdict::LeaseDeleted) {
+            report.lease_deleted += 1;
+        } else if first.is_none() || !all(Verdict::Right) {
+            report.unknown += 1;
+        }
+    }
+}
+
+/// What I1 makes of a write at one time.
+#[derive(Clone, Copy, PartialEq)]
+enum Verdict {
+    Right,
+    Wrong,
+    Unknown,
+    /// [`Report::lease_deleted`].
+    LeaseDeleted,
+}
+
+/// What I1 makes of a write when the last of these was the newest write of the Lease.
+fn verdict(event: &AuditEvent, leases: &[LeaseWrite], election: &Election) -> Verdict {
+    let now = leases.last().unwrap();
+    if now.holder == UNKNOWN {
+        return Verdict::Unknown;
+    }
+    if user(&now.holder) == event.user {
+        return Verdict::Right;
+    }
+    let deleted = leases
+        .iter()
+        .rfind(|lease| lease.uid != now.uid)
+        .filter(|lease| user(&lease.holder) == event.user);
+    if deleted.is_some_and(|old| event.received.0 <= election.end(old)) {
+        Verdict::LeaseDeleted
+    } else {
+        Verdict::Wrong
     }
 }
 
@@ -415,6 +452,7 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
             transitions: spec["leaseTransitions"].as_i64(),
             by: event.user.clone(),
             received: event.received.0,
+            reached: event.reached.0,
             looked: looked
                 .map(|look| look.received.0)
                 .max()
@@ -441,7 +479,8 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
                 holder: holder.to_owned(),
                 transitions: None,
                 by: UNKNOWN.to_owned(),
-                received: write.received,
+                received: last.received,
+                reached: write.reached,
                 looked: write.looked,
             });
         }
@@ -510,9 +549,15 @@ impl Report {
     }
 }
 
+/// A review asks who may do what, and stores nothing.
 fn is_write(event: &AuditEvent) -> bool {
     let verbs = ["create", "update", "patch", "delete", "deletecollection"];
-    verbs.contains(&&*event.verb)
+    let reviews = [
+        "selfsubjectaccessreviews",
+        "subjectaccessreviews",
+        "tokenreviews",
+    ];
+    verbs.contains(&&*event.verb) && !reviews.contains(&&*event.resource)
 }
 
 fn is_work(event: &AuditEvent) -> bool {
