@@ -14,31 +14,38 @@ mod foos;
 mod gateway;
 mod invariants;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
-use foos::{audited_alone, delays, foo, longest};
+use foos::{audited_alone, delays, foo, longest, subject};
 use gateway::{Gateway, Mode};
-use invariants::{Election, Report, version};
+use invariants::{Election, MADE_FOR, Report, version};
 use k8s_openapi::{
     api::{apps::v1::Deployment, coordination::v1::Lease},
     jiff::Timestamp,
 };
 use kube::{
-    Api, Client, Config,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    Api, Client, Config, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::oneshot::{self, error::TryRecvError},
+    sync::{
+        Semaphore,
+        oneshot::{self, error::TryRecvError},
+    },
     task::{JoinHandle, JoinSet},
-    time::{interval, sleep},
+    time::{interval, sleep, timeout},
 };
 
 /// How long anything may take that is not itself what is measured.
@@ -47,8 +54,11 @@ const LEASE: &str = "foo-controller";
 const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
 /// A Foo arrives this often.
 const ARRIVAL: Duration = Duration::from_millis(50);
-/// Every other Foo changes after this.
+/// Most Foos change after this.
 const CHANGE: Duration = Duration::from_secs(1);
+/// How often somebody who waits for a Deployment looks, and how many may wait: it is not to be felt.
+const LOOK: Duration = Duration::from_millis(200);
+const HANDS: usize = 8;
 
 /// `full`, or fewer rounds of the same.
 fn rounds(full: usize, few: usize) -> usize {
@@ -262,7 +272,7 @@ impl Fleet {
         sleep(self.pace.renew).await;
     }
 
-    /// Waits until every Foo has its Deployment and its status, and nothing more is written; I3.
+    /// Waits until every Foo has its Deployment and no other, and its status, and nothing more is written; I3.
     async fn settled(&self) {
         let foos: Api<Foo> = Api::namespaced(self.client.clone(), &self.namespace);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
@@ -276,6 +286,9 @@ impl Fleet {
                     .items,
             );
             let mut wrong = invariants::unsettled(&foos, &deployments, "nginx:latest");
+            if deployments.len() > foos.len() {
+                wrong.push(format!("{} Deployments", deployments.len()));
+            }
             wrong.truncate(5);
             if wrong.is_empty() && !foos.is_empty() {
                 Ok(())
@@ -361,7 +374,7 @@ async fn stands_by_again(process: &Controller, before: usize) {
     sleep(Duration::from_millis(200)).await;
 }
 
-/// Foos that arrive and change, until it is stopped.
+/// Foos that arrive and change, are renamed, deleted and created again, and whose Deployments are edited, until it is stopped.
 struct Load {
     stop: oneshot::Sender<()>,
     task: JoinHandle<usize>,
@@ -369,29 +382,23 @@ struct Load {
 
 impl Load {
     fn start(fleet: &Fleet) -> Self {
-        let foos: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
+        let user = User {
+            foos: Api::namespaced(fleet.client.clone(), &fleet.namespace),
+            deployments: Api::namespaced(fleet.client.clone(), &fleet.namespace),
+            hands: Arc::new(Semaphore::new(HANDS)),
+        };
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut arrivals = interval(ARRIVAL);
-            let mut requests = JoinSet::new();
+            let mut lives = JoinSet::new();
             let mut count = 0;
             while stopped.try_recv() == Err(TryRecvError::Empty) {
                 arrivals.tick().await;
-                let foos = foos.clone();
-                requests.spawn(async move {
-                    let name = format!("foo-{count}");
-                    foos.create(&PostParams::default(), &foo(&name)).await?;
-                    if count % 2 == 1 {
-                        sleep(CHANGE).await;
-                        let patch = Patch::Merge(json!({ "spec": { "replicas": 2 + count % 7 } }));
-                        foos.patch(&name, &PatchParams::default(), &patch).await?;
-                    }
-                    Ok::<_, kube::Error>(())
-                });
+                lives.spawn(timeout(DEADLINE, user.clone().life_of(count)));
                 count += 1;
             }
-            while let Some(answer) = requests.join_next().await {
-                answer.unwrap().unwrap();
+            while let Some(life) = lives.join_next().await {
+                life.unwrap().expect("a Deployment by now").unwrap();
             }
             count
         });
@@ -403,6 +410,169 @@ impl Load {
         self.stop.send(()).unwrap();
         self.task.await.unwrap()
     }
+}
+
+/// Whose Foos these are; and, as far as they need it, the other controllers of a cluster, of which none runs here.
+#[derive(Clone)]
+struct User {
+    foos: Api<Foo>,
+    deployments: Api<Deployment>,
+    hands: Arc<Semaphore>,
+}
+
+impl User {
+    async fn life_of(self, number: usize) -> kube::Result<()> {
+        let name = &format!("foo-{number}");
+        let old = self.create(name).await?;
+        let replicas = 2 + number % 7;
+        if number % 2 == 1 {
+            return self.change(name, json!({ "replicas": replicas })).await;
+        }
+        let Ok(_hand) = self.hands.try_acquire() else {
+            return Ok(());
+        };
+        match number % 16 {
+            2 => self.rename(name).await,
+            6 | 10 => {
+                self.change(name, json!({ "replicas": replicas })).await?;
+                sleep(CHANGE).await;
+                self.foos.delete(name, &DeleteParams::default()).await?;
+                let new = self.create(name).await?;
+                self.hand_over(name, [&old, &new], number % 16 == 10).await
+            }
+            14 => self.edit(name).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Its UID.
+    async fn create(&self, name: &str) -> kube::Result<String> {
+        let new = self.foos.create(&PostParams::default(), &foo(name)).await?;
+        Ok(new.uid().unwrap())
+    }
+
+    async fn change(&self, name: &str, spec: Value) -> kube::Result<()> {
+        sleep(CHANGE).await;
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let params = PatchParams::default();
+        self.foos.patch(name, &params, &patch).await.map(drop)
+    }
+
+    /// The new Deployment has its pods as soon as it is there, so that the old one is deleted.
+    async fn rename(&self, name: &str) -> kube::Result<()> {
+        let new = format!("{name}-renamed");
+        self.change(name, json!({ "deploymentName": new })).await?;
+        let created = self.deployment(&new).await?;
+        let replicas = created.spec.unwrap().replicas;
+        let status = Patch::Merge(json!({ "status": {
+            "observedGeneration": created.metadata.generation, "replicas": replicas,
+            "updatedReplicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas,
+        } }));
+        let params = PatchParams::default();
+        let patched = self.deployments.patch_status(&new, &params, &status);
+        patched.await.map(drop)
+    }
+
+    /// What the Foo of the same name before has left is deleted, as the garbage collector does, or given to this one.
+    async fn hand_over(&self, name: &str, [old, new]: [&str; 2], adopt: bool) -> kube::Result<()> {
+        let uid = "/metadata/ownerReferences/0/uid";
+        let adoption = json!([
+            { "op": "test", "path": uid, "value": old },
+            { "op": "replace", "path": uid, "value": new },
+        ]);
+        let adoption = Patch::Json::<()>(serde_json::from_value(adoption).unwrap());
+        loop {
+            let found = self.deployment(name).await?;
+            if found.owner_references()[0].uid == *new {
+                return Ok(());
+            }
+            let done = if adopt {
+                let params = PatchParams::default();
+                let patched = self.deployments.patch(name, &params, &adoption);
+                patched.await.map(drop)
+            } else {
+                let this = Preconditions {
+                    uid: found.uid(),
+                    resource_version: None,
+                };
+                let params = DeleteParams::default().preconditions(this);
+                self.deployments.delete(name, &params).await.map(drop)
+            };
+            match done {
+                // It is another one by now.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
+                done => done?,
+            }
+        }
+    }
+
+    /// Somebody changes by hand what is the Foo's.
+    async fn edit(&self, name: &str) -> kube::Result<()> {
+        self.deployment(name).await?;
+        sleep(CHANGE).await;
+        let edited =
+            json!({ "metadata": { "labels": { "app": "theirs" } }, "spec": { "replicas": 9 } });
+        let (params, edited) = (PatchParams::default(), Patch::Merge(edited));
+        let patched = self.deployments.patch(name, &params, &edited);
+        patched.await.map(drop)
+    }
+
+    /// Waits for a Deployment.
+    async fn deployment(&self, name: &str) -> kube::Result<Deployment> {
+        loop {
+            sleep(LOOK).await;
+            if let Some(found) = self.deployments.get_opt(name).await? {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// How often each of what users do is in the log, and what the replicas have to do for it.
+fn deeds(log: &[AuditEvent]) -> BTreeMap<&'static str, usize> {
+    let ours = |event: &AuditEvent| USERS.contains(&&*event.user);
+    let mut deeds = BTreeMap::new();
+    let mut created = BTreeSet::new();
+    let mut edited = BTreeSet::new();
+    let mut made_for = BTreeMap::<_, BTreeSet<_>>::new();
+    for event in log.iter().filter(|event| (200..300).contains(&event.code)) {
+        let metadata = &event.response_object["metadata"];
+        let deed = match (&*event.verb, &*event.resource, &*event.subresource) {
+            ("patch", "foos", "") if event.request_object["spec"]["deploymentName"].is_string() => {
+                "Foo renamed"
+            }
+            ("create", "foos", "") if !created.insert(subject(event)) => "Foo created again",
+            ("delete", "deployments", "") if ours(event) => "Deployment deleted by a replica",
+            ("create" | "patch", "deployments", "") if ours(event) => {
+                let uid = metadata["uid"].as_str().unwrap();
+                let foos = made_for.entry(uid).or_default();
+                foos.insert(metadata["annotations"][MADE_FOR].as_str().unwrap());
+                if foos.len() > 1 {
+                    "Deployment taken over by the next Foo of its name"
+                } else if edited.remove(&*event.name) {
+                    "Deployment put right"
+                } else {
+                    continue;
+                }
+            }
+            ("patch", "deployments", "") => {
+                if event.request_object["spec"]["replicas"] == 9 {
+                    edited.insert(&*event.name);
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        *deeds.entry(deed).or_default() += 1;
+    }
+    deeds
+}
+
+/// [`deeds`], of which each was done.
+fn tell_deeds(log: &[AuditEvent]) {
+    let deeds = deeds(log);
+    println!("{deeds:#?}");
+    assert_eq!(deeds.len(), 5, "{deeds:#?}");
 }
 
 /// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.
@@ -440,14 +610,18 @@ async fn i1_to_i8_hold_through_faults() {
     let report = invariants::check(&log, &fleet.election(), &quiet);
     println!("{foos} Foos; faults: {faults:?}; {report}");
     assert!(report.violations.is_empty(), "{report}");
+    tell_deeds(&log);
     let changes: i32 = faults.values().sum();
     assert!(report.terms >= usize::try_from(changes).unwrap());
     assert!(report.writes >= 2 * foos);
 
-    // The same log with one write that landed after a takeover.
-    let doctored = write_after_takeover(log);
+    // The same log with one write that landed after a takeover; and with one deletion by another.
+    let doctored = write_after_takeover(log.clone());
     let report = invariants::check(&doctored, &fleet.election(), &quiet);
     assert_eq!(report.violations.len(), 1, "{report}");
+    assert!(report.violations[0].starts_with("I1"), "{report}");
+    let doctored = deletion_by_another(log);
+    let report = invariants::check(&doctored, &fleet.election(), &quiet);
     assert!(report.violations[0].starts_with("I1"), "{report}");
 }
 
@@ -472,6 +646,18 @@ fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
         .min()
         .unwrap();
     log[first].response_object["metadata"]["resourceVersion"] = (takeover + 1).to_string().into();
+    log
+}
+
+/// Has a replica delete what another one deleted.
+fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
+    let ours = |event: &&mut AuditEvent| {
+        (&*event.verb, &*event.resource, event.code) == ("delete", "deployments", 200)
+            && USERS.contains(&&*event.user)
+    };
+    let deletion = log.iter_mut().find(ours).unwrap();
+    let mut others = USERS.iter().filter(|user| **user != deletion.user);
+    deletion.user = (*others.next().unwrap()).to_owned();
     log
 }
 
@@ -534,6 +720,12 @@ async fn what_a_change_of_leader_costs() {
     let report = invariants::check(&log, &fleet.election(), &[]);
     println!("{foos} Foos; {report}");
     assert!(report.violations.is_empty(), "{report}");
+    tell_deeds(&log);
+    std::fs::copy(
+        fleet.cluster.ready().audit_log.as_ref().unwrap(),
+        "/tmp/g-audit.log",
+    )
+    .unwrap(); //TEMP
     tell_delays(&log, calm, &stopped, &killed);
     tell_restarts(&log, &restarted);
     tell_thawed(&log, fleet.replicas[frozen].user, thawed, &report);
