@@ -9,6 +9,7 @@
 )]
 
 use std::{
+    ffi::OsStr,
     fs::File,
     net::SocketAddr,
     path::PathBuf,
@@ -42,8 +43,13 @@ impl Controller {
     /// health on a free port; flags go over that. `$HOME` is an empty folder, and the only thing known of any cluster is what
     /// `with` says.
     pub fn spawn(with: impl FnOnce(&mut Command)) -> Self {
+        Self::spawn_program(env!("CARGO_BIN_EXE_foo-controller"), with)
+    }
+
+    /// The same, with another program that is a controller.
+    pub fn spawn_program(program: impl AsRef<OsStr>, with: impl FnOnce(&mut Command)) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
+        let mut command = bound_command(program);
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())

@@ -18,8 +18,8 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use http::{
-    Request, Response,
-    header::{CONNECTION, CONTENT_TYPE, HOST, TRANSFER_ENCODING},
+    Method, Request, Response,
+    header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING},
 };
 use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -29,6 +29,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use kube::Client;
+use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -37,11 +38,17 @@ use tokio::{
 };
 use tower::BoxError;
 
+/// How late.
+const LATE: Duration = Duration::from_millis(300);
+
 /// What happens to a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Mode {
     /// The API server answers it.
     Forward,
+    /// The API server answers it; what changes a Lease gets there late, as if several replicas wrote it at once, and, unless it
+    /// is to stay `guarded`, without the condition that it is as it was read.
+    LateLeases { guarded: bool },
     /// The connection is closed on it.
     Cut,
     /// A watch gets this answer; everything else is forwarded.
@@ -152,7 +159,13 @@ impl Connection {
             Mode::Cut => return Err("cut".into()),
             Mode::Everything(answer) => answer,
             Mode::Watches(answer) if watches => answer,
-            Mode::Watches(_) | Mode::Forward => return forward(&self.client, request).await,
+            Mode::LateLeases { guarded } if changes_lease(&request) => {
+                sleep(LATE).await;
+                return forward(&self.client, request, guarded).await;
+            }
+            Mode::Watches(_) | Mode::LateLeases { .. } | Mode::Forward => {
+                return forward(&self.client, request, true).await;
+            }
         };
         self.answered.fetch_add(1, Ordering::Relaxed);
         let body = Ok(Frame::data(Bytes::from_static(answer.body.as_bytes())));
@@ -170,13 +183,26 @@ impl Connection {
     }
 }
 
+fn changes_lease(request: &Request<Incoming>) -> bool {
+    request.method() == Method::PATCH && request.uri().path().contains("/leases/")
+}
+
+/// `guarded`: with the condition that is in a write.
 async fn forward(
     client: &Client,
     request: Request<Incoming>,
+    guarded: bool,
 ) -> Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError> {
     let (mut head, body) = request.into_parts();
     head.headers.remove(HOST);
-    let body = body.collect().await?.to_bytes().to_vec();
+    let mut body = body.collect().await?.to_bytes().to_vec();
+    if !guarded {
+        let mut write: Value = serde_json::from_slice(&body)?;
+        let metadata = write["metadata"].as_object_mut();
+        metadata.map(|metadata| metadata.remove("resourceVersion"));
+        body = serde_json::to_vec(&write)?;
+        head.headers.remove(CONTENT_LENGTH);
+    }
     let answer = client.send(Request::from_parts(head, body.into())).await?;
     let (mut head, body) = answer.into_parts();
     head.headers.remove(CONNECTION);
