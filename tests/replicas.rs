@@ -1,6 +1,6 @@
 //! Three replicas as real processes on one API server, whose leader is stopped, killed, frozen and cut off while Foos arrive
-//! and change. The audit log is the judge (`invariants`): delays are measured and told, and bounded only by what the lease
-//! itself costs. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
+//! and change. The audit log is the judge (`invariants`). Delays are measured and told; what is promised of them holds for the
+//! median. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -80,6 +80,7 @@ fn rounds(full: usize, few: usize) -> usize {
 
 /// A new leader does what came while there was none, before the next fault.
 const AFTER: Duration = Duration::from_secs(8);
+const AFTER_RESTART: Duration = Duration::from_secs(3);
 
 /// So many Foos come at once where the leader is to be found at work.
 const BURST: usize = 200;
@@ -499,6 +500,7 @@ impl User {
         let Ok(_hand) = self.hands.try_acquire() else {
             return Ok(());
         };
+        self.deployment(name).await?;
         match number % 16 {
             2 => self.rename(name).await,
             6 | 10 => {
@@ -576,7 +578,6 @@ impl User {
 
     /// Somebody changes by hand what is the Foo's.
     async fn edit(&self, name: &str) -> kube::Result<()> {
-        self.deployment(name).await?;
         sleep(CHANGE).await;
         let edited =
             json!({ "metadata": { "labels": { "app": "theirs" } }, "spec": { "replicas": 9 } });
@@ -729,8 +730,7 @@ fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
     log
 }
 
-/// What the change of a leader costs with the default times, and what a standby does. Only the lease bounds what is asserted:
-/// the machine may be busy.
+/// What the change of a leader costs with the default times, and what a standby does.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_change_of_leader_costs() {
     let mut fleet = Fleet::start(DEFAULT, false).await;
@@ -761,7 +761,7 @@ async fn what_a_change_of_leader_costs() {
     }
 
     let mut restarted = Vec::new();
-    for _ in 0..rounds(5, 1) {
+    for _ in 0..rounds(5, 3) {
         let leader = fleet.leader(None).await;
         fleet.kill(leader).await;
         fleet.restart(leader, true);
@@ -770,7 +770,7 @@ async fn what_a_change_of_leader_costs() {
             .process
             .wait_for_log("gained the lease")
             .await;
-        sleep(AFTER).await;
+        sleep(AFTER_RESTART).await;
     }
 
     let frozen = fleet.leader(None).await;
@@ -872,19 +872,28 @@ async fn without_the_lease_guard_two_leaders_are_found() {
 
 type Span = (Timestamp, Timestamp);
 
+/// Promises, by the median of as many: beyond what a Foo waits where nothing is wrong, since the machine may be busy.
+const HANDED_OVER: Duration = Duration::from_millis(250);
+const RESTARTED: Duration = Duration::from_secs(2);
+
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
 fn tell_delays(log: &[AuditEvent], calm: Span, stopped: &[Span], killed: &[Span]) {
     let delays = delays(log);
     let longest = |spans: &[Span]| -> Vec<Duration> {
         spans.iter().map(|span| longest(&delays, *span)).collect()
     };
     println!("longest delay of a Foo");
-    println!("  no fault: {:?}", longest(&[calm]));
+    let calm = longest(&[calm])[0];
+    println!("  no fault: {calm:?}");
     let stopped = longest(stopped);
-    let felt = stopped
-        .iter()
-        .filter(|delay| **delay > Duration::from_millis(250));
+    let felt = stopped.iter().filter(|delay| **delay > HANDED_OVER);
     println!(
-        "  leader stopped (at most 250 ms, {} above): {stopped:?}",
+        "  leader stopped (at most {HANDED_OVER:?}, {} above): {stopped:?}",
         felt.count()
     );
     let killed = longest(killed);
@@ -892,8 +901,9 @@ fn tell_delays(log: &[AuditEvent], calm: Span, stopped: &[Span], killed: &[Span]
         "  leader killed (at most {:?} + 500 ms): {killed:?}",
         DEFAULT.lease
     );
+    assert!(median(&stopped) <= HANDED_OVER + calm, "{stopped:?}");
+    // Killed more often: `takeover.rs`.
     let slack = Duration::from_secs(5);
-    assert!(stopped.iter().all(|delay| *delay < slack), "{stopped:?}");
     assert!(
         killed.iter().all(|delay| *delay < DEFAULT.lease + slack),
         "{killed:?}"
@@ -911,11 +921,8 @@ fn tell_restarts(log: &[AuditEvent], restarted: &[(&str, Timestamp)]) {
         first.duration_since(*at).try_into().unwrap()
     };
     let restarted: Vec<_> = restarted.iter().map(acts).collect();
-    println!("the same pod restarted acts after (at most 2 s): {restarted:?}");
-    assert!(
-        restarted.iter().all(|delay| *delay < DEFAULT.lease),
-        "{restarted:?}"
-    );
+    println!("the same pod restarted acts after (at most {RESTARTED:?}): {restarted:?}");
+    assert!(median(&restarted) <= RESTARTED, "{restarted:?}");
 }
 
 fn tell_thawed(log: &[AuditEvent], user: &str, thawed: Timestamp, report: &Report) {
