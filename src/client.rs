@@ -92,9 +92,7 @@ fn first_line(error: &KubeconfigError) -> String {
 pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
         (Some(path), _) => from_file(path).await?,
-        (None, _) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-            KubeConfig::incluster()?
-        }
+        (None, _) if is_pods_own(config) => KubeConfig::incluster()?,
         (None, master) => match (from_default_file().await, master) {
             (Ok(kube), _) => kube,
             // As client-go: an address alone will do, for a server that asks for no credentials.
@@ -129,6 +127,11 @@ pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
     // Whoever calls decides about trying again: kube's own retries would repeat a write for minutes (H3).
     kube.default_retry = false;
     Ok(kube)
+}
+
+/// Whether the cluster is the one that this process is a pod of.
+pub(crate) fn is_pods_own(config: &Config) -> bool {
+    config.kubeconfig.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
 async fn from_file(path: &Path) -> Result<KubeConfig, Error> {

@@ -65,11 +65,15 @@ impl Error {
 /// # Errors
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run(
-    config: Config,
+    mut config: Config,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let kube = client::config(&config).await?;
+    if config.leader_election.enabled && config.leader_election.lease_namespace.is_none() {
+        let namespace = election::pod_namespace(client::is_pods_own(&config));
+        config.leader_election.lease_namespace = Some(namespace.ok_or(election::Error::Namespace)?);
+    }
     let server = Server::bind(&config.http).await?;
     let identity = Identity::from_env()?;
     let commit = version::commit().unwrap_or("unknown");

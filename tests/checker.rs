@@ -422,6 +422,7 @@ async fn a_real_log_is_good_until_a_deposed_replica_writes() {
             command
                 .env("KUBECONFIG", cluster.kubeconfig_of(user))
                 .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
+                .env("POD_NAMESPACE", "default")
                 .env("POD_NAME", user);
         })
     };

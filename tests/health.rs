@@ -189,6 +189,7 @@ async fn a_thawed_process_lives() {
         &format!("--namespace={namespace}"),
         "--leader-election",
         "--lease-name=thaw",
+        &format!("--lease-namespace={namespace}"),
         "--lease-duration=2s",
         "--lease-renew-deadline=1s",
         "--lease-retry-period=500ms",

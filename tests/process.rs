@@ -248,6 +248,62 @@ async fn p1_a_useless_kubeconfig_ends_it_with_2() {
     }
 }
 
+/// Hazard H17: outside a pod nothing says where the Lease is. Neither the kubeconfig, nor `default`, nor the pod that this is, if it
+/// works in another cluster than its own, says where the cluster's own replicas have theirs.
+#[tokio::test]
+async fn h17_an_election_outside_a_pod_needs_a_namespace() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    kubeconfig(shared(), &file, |config| {
+        config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1".into();
+        config["contexts"][0]["context"]["namespace"] = "of-context".into();
+    });
+    let start = |args: &[&str], env: &[(&str, &str)]| {
+        Controller::spawn(|command| {
+            command
+                .env_remove("FOO_CONTROLLER__LEADER_ELECTION__ENABLED")
+                .envs(env.iter().copied())
+                .arg("--kubeconfig")
+                .arg(&file)
+                .args(args);
+        })
+    };
+    let in_a_pod = ("KUBERNETES_SERVICE_HOST", "127.0.0.1");
+    for mut refused in [start(&[], &[]), start(&[], &[in_a_pod])] {
+        assert_eq!(refused.exit_code().await, 2);
+        let log = refused.log();
+        let mut said = log
+            .lines()
+            .filter(|line| !line.contains("INFO configuration: "));
+        let (error, more) = (said.next().unwrap(), said.next());
+        assert_eq!(more, None, "{log}");
+        assert!(error.starts_with("error: no namespace"), "{error}");
+        for way in [
+            "leader_election.lease_namespace",
+            "--lease-namespace",
+            "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE",
+            "--leader-election",
+        ] {
+            assert!(error.contains(way), "{way} is not in {error}");
+        }
+    }
+    let file = dir.path().join("foo.toml");
+    std::fs::write(&file, "[leader_election]\nlease_namespace = 'n'").unwrap();
+    let file = format!("--config={}", file.display());
+    for controller in [
+        start(&["--lease-namespace=n"], &[]),
+        start(
+            &[],
+            &[("FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE", "n")],
+        ),
+        start(&[&file], &[]),
+        start(&[], &[("POD_NAMESPACE", "n")]),
+        start(&["--leader-election=false"], &[]),
+    ] {
+        controller.wait_for_log("starting").await;
+    }
+}
+
 /// Row P2.
 #[tokio::test]
 async fn p2_either_signal_ends_it_with_0() {

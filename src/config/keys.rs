@@ -97,7 +97,7 @@ pub(super) const KEYS: &[Key] = &[
         help: "Name of the Lease" },
     Key { name: "leader_election.lease_namespace", flag: "lease-namespace", heading: ELECTION, placeholder: "NAME",
         rule: Rule::Text(|text| text.is_empty() || is_label(text), "a namespace name (a-z, 0-9 and -, at most 63 characters)"),
-        help: "Namespace of the Lease; if empty, the pod's own, else default" },
+        help: "Namespace of the Lease, needed outside a pod; if empty, the pod's own" },
     Key { name: "leader_election.lease_duration", flag: "lease-duration", heading: ELECTION, placeholder: "DURATION", rule: Rule::Seconds("1s", "1h"),
         help: "How long a leader that went silent keeps the Lease" },
     Key { name: "leader_election.renew_deadline", flag: "lease-renew-deadline", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("100ms", "1h"),

@@ -85,7 +85,7 @@ pub struct LeaderElection {
     pub enabled: bool,
     /// The Lease's name, a DNS-1123 subdomain.
     pub lease_name: String,
-    /// The Lease's namespace; unset, it is found at run time.
+    /// The Lease's namespace; unset, it is the pod's own.
     #[serde(deserialize_with = "unless_empty")]
     pub lease_namespace: Option<String>,
     /// How long a silent leader keeps the Lease: whole seconds, 1 s to 1 h.

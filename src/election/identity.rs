@@ -1,7 +1,7 @@
 //! Who we are in the election, and in which namespace it is held.
 
 use super::Error;
-use std::{env, fmt, fs};
+use std::{env, fmt, fs, path::Path};
 
 /// The most bytes of an identity: the crate makes it the field manager too, which has this limit (H9).
 const MAX: usize = 128;
@@ -62,13 +62,16 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The Lease's namespace: as configured, or else the pod's own, or else `default`.
-pub(super) fn namespace(configured: Option<&str>) -> String {
-    configured
-        .map(str::to_owned)
-        .or_else(|| variable("POD_NAMESPACE"))
-        .or_else(|| non_empty(&fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE).ok()?))
-        .unwrap_or_else(|| "default".to_owned())
+/// The namespace of the pod: what `POD_NAMESPACE` says, which the Deployment sets, or else, if its cluster is the one that
+/// is worked in, its service account. `None` outside a pod. A guess would be another Lease than the other replicas', and a
+/// second leader (H17).
+pub(crate) fn pod_namespace(in_cluster: bool) -> Option<String> {
+    let service_account = in_cluster.then_some(Path::new(SERVICE_ACCOUNT_NAMESPACE));
+    first_namespace(variable("POD_NAMESPACE"), service_account)
+}
+
+fn first_namespace(variable: Option<String>, service_account: Option<&Path>) -> Option<String> {
+    variable.or_else(|| non_empty(&fs::read_to_string(service_account?).ok()?))
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -116,6 +119,29 @@ mod tests {
         ] {
             assert!(Identity::new(name, unique).is_err(), "{name} {unique}");
         }
+    }
+
+    #[test]
+    fn h17_the_namespace_is_said_and_never_guessed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |text: &str| {
+            let path = folder.path().join("namespace");
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let of_account = file("of-account\n");
+        for (variable, service_account, namespace) in [
+            (Some("of-variable"), Some(&of_account), Some("of-variable")),
+            (Some("of-variable"), None, Some("of-variable")),
+            (None, Some(&of_account), Some("of-account")),
+            (None, Some(&folder.path().join("missing")), None),
+            (None, None, None),
+        ] {
+            let variable = variable.map(str::to_owned);
+            let found = first_namespace(variable, service_account.map(|path| &**path));
+            assert_eq!(found.as_deref(), namespace);
+        }
+        assert_eq!(first_namespace(None, Some(&file(" \n"))), None);
     }
 
     #[test]

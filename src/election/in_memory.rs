@@ -29,5 +29,6 @@ pub(crate) async fn stand(
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let counts = Counts::new(&Metrics::default(), &settings.lease_name);
     let standing = Standing::new(clock, settings, identity, client, guard, term, counts);
+    let standing = standing.expect("a Lease with a namespace");
     standing.run(pulse, ability, std::future::pending()).await;
 }

@@ -21,6 +21,7 @@ mod writes;
 
 pub use decide::Ability;
 pub use identity::Identity;
+pub(crate) use identity::pod_namespace;
 pub use term::{Clock, Term};
 
 use crate::{
@@ -88,6 +89,13 @@ pub enum Error {
         "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
     )]
     Identity(String),
+    /// Nothing says where the Lease is (H17).
+    #[error(
+        "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \
+         FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
+         leader_election.enabled (--leader-election) to false for one replica alone"
+    )]
+    Namespace,
 }
 
 /// What an election needs.
@@ -113,7 +121,7 @@ pub struct Election {
 /// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
 ///
 /// # Errors
-/// [`Error::Client`] if no client can be built. An API server that is down or refuses is no error: the election goes on
+/// [`Error::Namespace`] if the Lease's is not configured, [`Error::Client`] if no client can be built. An API server that is down or refuses is no error: the election goes on
 /// asking.
 pub async fn run(
     Election {
@@ -156,7 +164,7 @@ pub async fn run(
         guard,
         term,
         counts,
-    )
+    )?
     .run(&pulse, ability, stop)
     .await;
     Ok(())
@@ -240,9 +248,9 @@ impl Standing {
         guard: LeaseGuardLayer,
         term: watch::Sender<Option<Term>>,
         counts: Counts,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let call = call_timeout(settings);
-        let namespace = identity::namespace(settings.lease_namespace.as_deref());
+        let namespace = settings.lease_namespace.clone().ok_or(Error::Namespace)?;
         let name = settings.lease_name.clone();
         let params = LeaseLockParams {
             lease_name: name.clone(),
@@ -255,7 +263,7 @@ impl Standing {
             retry_period: settings.retry_period,
             yield_delay: YIELD_DELAY,
         };
-        Self {
+        Ok(Self {
             elector: Elector::new(identity.to_string(), timing),
             clock,
             lock: LeaseLock::new(client.clone(), &namespace, params),
@@ -279,7 +287,7 @@ impl Standing {
             failures: Failures::default(),
             watch_failures: Failures::default(),
             counts,
-        }
+        })
     }
 
     async fn run(

@@ -55,7 +55,7 @@ fn standing(api: &FakeApi, name: &str, sender: watch::Sender<Option<Term>>) -> S
         .build();
     let identity = Identity::new(name, "1").unwrap();
     let counts = Counts::new(&Metrics::default(), "l");
-    Standing::new(clock, &settings, identity, client, guard, sender, counts)
+    Standing::new(clock, &settings, identity, client, guard, sender, counts).unwrap()
 }
 
 impl Replica {
