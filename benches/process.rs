@@ -68,7 +68,10 @@ impl Subject {
             // The other one serves nothing either; it has no such variable.
             .env("FOO_CONTROLLER__HTTP__ADDR", "")
             // Where the other one has its Lease.
-            .env("FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE", "default")
+            .env(
+                "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE",
+                "default",
+            )
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)

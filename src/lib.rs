@@ -70,12 +70,18 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let kube = client::config(&config).await?;
-    if config.leader_election.enabled && config.leader_election.lease_namespace.is_none() {
-        let namespace = election::pod_namespace(client::is_pods_own(&config));
-        config.leader_election.lease_namespace = Some(namespace.ok_or(election::Error::Namespace)?);
-    }
     let server = Server::bind(&config.http).await?;
     let identity = Identity::from_env()?;
+    let mut _claim = None;
+    if config.leader_election.enabled {
+        let named = config.leader_election.lease_namespace.take();
+        let namespace = named
+            .or_else(|| election::pod_namespace(client::is_pods_own(&config)))
+            .ok_or(election::Error::Namespace)?;
+        let lease = &config.leader_election.lease_name;
+        _claim = Some(identity.claim(&namespace, lease)?);
+        config.leader_election.lease_namespace = Some(namespace);
+    }
     let commit = version::commit().unwrap_or("unknown");
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), commit, %identity, "starting");
     let (publish, term) = watch::channel(None);

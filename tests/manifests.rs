@@ -267,11 +267,13 @@ impl Objects {
         for arg in container["args"].as_array().unwrap() {
             command.arg(arg.as_str().unwrap().replace(mounted, files));
         }
+        // Two processes of one pod do not both run for leader.
+        let uid = uuid::Uuid::new_v4().to_string();
         for variable in container["env"].as_array().unwrap() {
             let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
                 None => variable["value"].as_str().unwrap(),
                 Some("metadata.name") => "foo-controller-x",
-                Some("metadata.uid") => "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80",
+                Some("metadata.uid") => &uid,
                 Some("metadata.namespace") => NAMESPACE,
                 Some("spec.nodeName") => "node-1",
                 Some(other) => panic!("{other}"),

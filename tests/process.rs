@@ -17,7 +17,7 @@ use std::{
 
 use cluster::{Cluster, Options, eventually, shared};
 use controller::Controller;
-use foo_controller::api::Foo;
+use foo_controller::{Config, api::Foo};
 use http::Method;
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::Api;
@@ -254,10 +254,13 @@ async fn p1_a_useless_kubeconfig_ends_it_with_2() {
 async fn h17_an_election_outside_a_pod_needs_a_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
-    kubeconfig(shared(), &file, |config| {
-        config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1".into();
-        config["contexts"][0]["context"]["namespace"] = "of-context".into();
+    let config = json!({
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "of-context"}}],
+        "current-context": "c",
+        "users": [{"name": "u", "user": {}}],
     });
+    std::fs::write(&file, config.to_string()).unwrap();
     let start = |args: &[&str], env: &[(&str, &str)]| {
         Controller::spawn(|command| {
             command
@@ -302,6 +305,45 @@ async fn h17_an_election_outside_a_pod_needs_a_namespace() {
     ] {
         controller.wait_for_log("starting").await;
     }
+}
+
+/// Hazard H18: two processes of one pod have one identity, also where no port is in the way of the second. When the first is gone,
+/// however, the next goes on with its Lease.
+#[tokio::test]
+async fn h18_two_processes_of_one_pod_never_both_lead() {
+    let namespace = namespace("pod").await;
+    let start = |name: &str| {
+        Controller::spawn(|command| {
+            command
+                .env("KUBECONFIG", shared().kubeconfig())
+                .env("FOO_CONTROLLER__HTTP__ADDR", "")
+                .env("POD_NAME", name)
+                .env("POD_UID", &namespace)
+                .env("POD_NAMESPACE", &namespace)
+                .args(["--namespace", &namespace, "--leader-election"]);
+        })
+    };
+    let first = start("it");
+    first.wait_for_log("gained the lease").await;
+    let mut second = start("it");
+    assert_eq!(second.exit_code().await, 2);
+    let log = second.log();
+    let error = log.lines().last().unwrap();
+    assert!(error.starts_with("error: "), "{log}");
+    assert!(
+        error.contains(&format!(" it_{namespace},")) && error.contains("in use"),
+        "{log}"
+    );
+    first.signal(Signal::KILL);
+    drop(first);
+    let again = start("it");
+    let begun = Instant::now();
+    again.wait_for_log("gained the lease").await;
+    let took = begun.elapsed();
+    assert!(
+        took < Config::default().leader_election.lease_duration,
+        "{took:?}"
+    );
 }
 
 /// Row P2.

@@ -96,6 +96,12 @@ pub enum Error {
          leader_election.enabled (--leader-election) to false for one replica alone"
     )]
     Namespace,
+    /// Another process stands by this identity, or it cannot be told (H18).
+    #[error(
+        "this is not to be the only process that runs for leader as {0}, or it cannot be told: {1}; \
+         give each process of a pod a Lease of its own (leader_election.lease_name)"
+    )]
+    Claimed(String, #[source] std::io::Error),
 }
 
 /// What an election needs.
