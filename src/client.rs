@@ -21,6 +21,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 
 use crate::{
     Config,
+    config::LeaderElection,
     election::{
         Term,
         fence::{FenceLayer, at_the_socket},
@@ -35,7 +36,8 @@ const AGENT: &str = concat!("foo-controller/", env!("CARGO_PKG_VERSION"));
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer that answers no keepalive is gone: a router that forgot the connection, a machine that lost its
-/// power. Noticed after a minute at most, and without asking the API server anything.
+/// power. Noticed after a minute at most, and without asking the API server anything. (In an election, after the first of
+/// them: there the kernel goes by [`LeaderElection::send_timeout`] rather than by their number.)
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -172,11 +174,12 @@ async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigE
 /// [`Error::Client`], where certificates or keys cannot be used.
 pub(crate) fn fenced(
     kube: &KubeConfig,
+    election: &LeaderElection,
     term: watch::Receiver<Option<Term>>,
     metrics: &Metrics,
 ) -> Result<Client, Error> {
     let requests = RequestLayer::new(&kube.cluster_url, metrics);
-    Ok(builder(kube)?
+    Ok(builder(kube, election)?
         .with_layer(&FenceLayer::new(term, metrics))
         .with_layer(&requests)
         .build())
@@ -187,17 +190,24 @@ pub(crate) type Stack = BoxService<Request<Body>, Response<Box<DynBody>>, BoxErr
 
 /// What kube's own stack is, less its retries, less a span and a log line for each request, and without
 /// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
-/// wait for the first to be acknowledged.
+/// wait for the first to be acknowledged. And with a limit to how long the kernel sends again what is not acknowledged, in an
+/// election: by itself it does so for a quarter of an hour, and for minutes after the request was given up and its connection
+/// closed.
 ///
 /// # Errors
 /// Where certificates or keys cannot be used.
-pub(crate) fn builder(kube: &KubeConfig) -> kube::Result<ClientBuilder<Stack>> {
+pub(crate) fn builder(
+    kube: &KubeConfig,
+    election: &LeaderElection,
+) -> kube::Result<ClientBuilder<Stack>> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(KEEPALIVE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    #[cfg(target_os = "linux")]
+    tcp.set_tcp_user_timeout(election.send_timeout());
     let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);
@@ -274,26 +284,99 @@ where
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::{
+        io::{ErrorKind, Read as _},
+        sync::atomic::{AtomicU64, Ordering::SeqCst},
+        time::Instant,
+    };
 
-    use tokio::{io::AsyncReadExt as _, net::TcpListener};
+    #[cfg(target_os = "linux")]
+    use socket2::{SockFilter, SockRef};
+    use tokio::{
+        io::AsyncReadExt as _,
+        net::TcpListener,
+        time::{sleep, timeout},
+    };
 
     use super::*;
     use crate::election::{Clock, fence::is_refused};
+
+    /// Many times what the kernel is given, and less than it takes by itself.
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Hazard H19: a network loses what a leader sends until its term is over, and then works again. Without an election the
+    /// kernel sends it once more, though the request was given up and its connection closed long since.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn h19_what_was_not_delivered_in_its_time_never_is() {
+        for enabled in [true, false] {
+            let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            SockRef::from(&server).attach_filter(LOSES_DATA).unwrap();
+            let election = LeaderElection {
+                enabled,
+                lease_duration: Duration::from_secs(2),
+                renew_deadline: Duration::from_secs(1),
+                ..Config::default().leader_election
+            };
+            let start = Instant::now();
+            let clock = Clock::from_fn(move || start.elapsed());
+            let term = Term::new(1, 0, Duration::from_millis(100), clock);
+            let client = client(&server, &election, term);
+            let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
+            let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
+            let (answer, accepted) = tokio::join!(write, server.accept());
+            assert!(answer.is_err());
+            let (mut connection, sender) = accepted.unwrap();
+            let exists = || {
+                let sockets = procfs::net::tcp().unwrap();
+                sockets.iter().any(|socket| socket.local_address == sender)
+            };
+            if enabled {
+                let given_up = async {
+                    while exists() {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                let given_up = timeout(LONG, given_up).await;
+                given_up.expect("the kernel goes on sending");
+            }
+            SockRef::from(&connection).detach_filter().unwrap();
+            if enabled {
+                let read = connection.into_std().unwrap().read(&mut [0]);
+                assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock);
+            } else {
+                let read = timeout(LONG, connection.read_exact(&mut [0])).await;
+                read.expect("what was lost is sent again").unwrap();
+            }
+        }
+    }
+
+    /// A socket's filter: lets through what has no more than TCP's header in it.
+    #[cfg(target_os = "linux")]
+    const LOSES_DATA: &[SockFilter] = &[
+        SockFilter::new(0x80, 0, 0, 0),      // A = the segment's length
+        SockFilter::new(0x25, 1, 0, 60),     // if A > 60, skip one
+        SockFilter::new(0x06, 0, 0, 0xffff), // keep it
+        SockFilter::new(0x06, 0, 0, 0),      // drop it
+    ];
+
+    fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client {
+        let address = server.local_addr().unwrap();
+        let mut kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
+        kube.root_cert = Some(Vec::new()); // As `config` has it.
+        let term = watch::channel(Some(term)).1;
+        fenced(&kube, election, term, &Metrics::default()).unwrap()
+    }
 
     /// Invariant I2: the work's client has both halves of the fence. The term is live when the write begins, and over
     /// when it is handed to its connection.
     #[tokio::test]
     async fn i2_the_fence_is_at_the_socket() {
         let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = server.local_addr().unwrap();
         let looks = AtomicU64::new(0);
         let clock = Clock::from_fn(move || Duration::from_secs(10 * looks.fetch_add(1, SeqCst)));
         let term = Term::new(1, 0, Duration::from_secs(10), clock);
-        let mut kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
-        kube.root_cert = Some(Vec::new()); // As `config` has it.
-        let term = watch::channel(Some(term)).1;
-        let client = fenced(&kube, term, &Metrics::default()).unwrap();
+        let client = client(&server, &Config::default().leader_election, term);
         let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
         let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
         let sent = async {

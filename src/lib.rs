@@ -85,7 +85,7 @@ pub async fn run(
     let commit = version::commit().unwrap_or("unknown");
     info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let client = client::fenced(&kube, term.clone(), &metrics)?;
+    let client = client::fenced(&kube, &config.leader_election, term.clone(), &metrics)?;
     let mut health = Health::new();
     let name = identity.to_string();
     let mut controller = Controller::new(&client, &config, name, &metrics, &mut health);

@@ -99,6 +99,19 @@ pub struct LeaderElection {
     pub retry_period: Duration,
 }
 
+impl LeaderElection {
+    /// How long what was sent may be on its way to the API server before the kernel gives it up (H19): half of the time
+    /// from a term's end to the Lease's. The other half is for what else comes between a write's permission and its end.
+    /// `None` without an election: there is nobody who could lead meanwhile.
+    #[must_use]
+    pub(crate) fn send_timeout(&self) -> Option<Duration> {
+        let between = self.lease_duration.saturating_sub(self.renew_deadline);
+        // The kernel counts milliseconds, and takes 0 for no limit.
+        self.enabled
+            .then(|| (between / 2).max(Duration::from_millis(1)))
+    }
+}
+
 /// What is served over HTTP.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

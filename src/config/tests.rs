@@ -51,6 +51,33 @@ fn defaults_are_those_of_the_reference() {
     assert_eq!(Config::default(), expected);
 }
 
+/// Hazard H19: what was permitted at the very end of a term, an eighth of its own time late, is on its way no longer than until
+/// the Lease ends; and no limit is no limit to the kernel.
+#[test]
+fn h19_what_is_sent_in_a_term_arrives_before_the_lease_ends() {
+    let times = |lease_duration, renew_deadline| LeaderElection {
+        lease_duration: Duration::from_millis(lease_duration),
+        renew_deadline: Duration::from_millis(renew_deadline),
+        ..Config::default().leader_election
+    };
+    let shipped = Config::default().leader_election;
+    let late = shipped.renew_deadline / 8 + shipped.send_timeout().unwrap();
+    assert!(shipped.renew_deadline + late < shipped.lease_duration);
+    for (lease_duration, renew_deadline, send_timeout) in [
+        (15_000, 10_000, 2500),
+        (2000, 1000, 500),
+        (15_000, 14_999, 1),
+    ] {
+        let limit = times(lease_duration, renew_deadline).send_timeout();
+        assert_eq!(limit, Some(Duration::from_millis(send_timeout)));
+    }
+    let alone = LeaderElection {
+        enabled: false,
+        ..shipped
+    };
+    assert_eq!(alone.send_timeout(), None);
+}
+
 /// The shipped file has every key, in the order of the table, each under a comment that says what `--help` says.
 #[test]
 fn shipped_file_explains_every_key() {

@@ -157,7 +157,7 @@ pub async fn run(
     // replaced after a whole lease, and its silence is no failure of the watch.)
     kube.read_timeout = Some(settings.lease_duration * 2);
     let guard = LeaseGuardLayer::new(Clock::boottime(), call, settings.lease_duration);
-    let client = crate::client::builder(&kube)
+    let client = crate::client::builder(&kube, &settings)
         .map_err(Error::Client)?
         .with_layer(&guard)
         .with_layer(&RequestLayer::new(&kube.cluster_url, &metrics).within_spans())
@@ -282,7 +282,7 @@ impl Standing {
             term,
             published: None,
             disputes: Arc::default(),
-            writes: Writes::default(),
+            writes: Writes::new(settings.send_timeout().unwrap_or_default()),
             identity,
             lease: format!("{namespace}/{name}"),
             name,

@@ -575,7 +575,7 @@ async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() 
 /// because the Lease has expired.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_released_when_no_write_can_land_any_more() {
-    for (limit, is_released) in [(CALL / 2, true), (CALL, false)] {
+    for (limit, is_released) in [(CALL / 4, true), (CALL, false)] {
         let api = FakeApi::new();
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
@@ -588,7 +588,9 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
         a.task.await.unwrap();
         assert_eq!(api.holder().is_empty(), is_released);
         let took = stopping.elapsed();
-        assert!(took >= limit && took <= CALL + SOON, "{took:?}");
+        // It may have arrived that much later than it was sent (H19).
+        let over = limit + (LEASE - DEADLINE) / 2;
+        assert!(took >= over.min(CALL) && took <= CALL + SOON, "{took:?}");
         let mut b = Replica::stand(&api, "b");
         b.leads(true, LEASE + RETRY * 2).await;
         let led = stopping.elapsed();
