@@ -661,7 +661,7 @@ async fn every_rendering_conforms_to_the_servers_schemas() {
 }
 
 /// What kube-score says against it, and why it stays so.
-const EXPLAINED: [(&str, &str); 6] = [
+const EXPLAINED: [(&str, &str); 7] = [
     (
         "CPU limit is not set",
         "throttled, a leader may miss the renewal of its Lease",
@@ -682,6 +682,10 @@ const EXPLAINED: [(&str, &str); 6] = [
     (
         "Deployment few replicas",
         "overlays/dev and the collector are for trying",
+    ),
+    (
+        "Deployment update strategy",
+        "overlays/dev never has two pods",
     ),
 ];
 
@@ -804,6 +808,49 @@ async fn names_and_numbers_agree() {
     assert!(Duration::from_secs(grace) > config.shutdown_timeout);
     let image = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
     assert_eq!(container["image"], image);
+}
+
+/// Where there is no election, the Deployment itself sees to it that there is one pod at most: as `deploy/` has it, and with
+/// what README tells to add.
+#[tokio::test]
+async fn without_election_there_are_never_two_pods() {
+    let rules = |objects: &Objects| {
+        let spec = &objects.named("Deployment", "foo-controller")["spec"];
+        let alone = spec["strategy"] == json!({"type": "Recreate"}) && spec["replicas"] == 1;
+        (objects.config().contains("\nenabled = true  # "), alone)
+    };
+    for (name, yaml) in renderings().await {
+        let (election, alone) = rules(&Objects(serde_saphyr::from_multiple(&yaml).unwrap()));
+        assert!(election || alone, "{name}");
+    }
+    let off = "- {op: add, path: /spec/template/spec/containers/0/env/-, value: \
+        {name: FOO_CONTROLLER__LEADER_ELECTION__ENABLED, value: 'false'}}";
+    let off = json!({"patch": off, "target": {"kind": "Deployment", "name": "foo-controller"}});
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, another_lease) = readme.split_once("\n**Another Lease**").unwrap();
+    let (_, recreate) = another_lease.split_once("\n```yaml\n").unwrap();
+    let (recreate, _) = recreate.split_once("\n```\n").unwrap();
+    let recreate: Value = serde_saphyr::from_str(recreate).unwrap();
+    for (base, add) in [
+        ("overlays/dev", json!({"patches": [off]})),
+        (
+            "overlays/production",
+            json!({
+                "patches": [recreate["patches"][0], off],
+                "replicas": [{"name": "foo-controller", "count": 1}],
+            }),
+        ),
+    ] {
+        let overlay = overlay(base, &[]);
+        let file = overlay.path().join("kustomization.yaml");
+        let mut kustomization: Value =
+            serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        let add = add.as_object().unwrap().clone();
+        kustomization.as_object_mut().unwrap().extend(add);
+        fs::write(&file, kustomization.to_string()).unwrap();
+        let (election, alone) = rules(&rendered(overlay.path()).await);
+        assert!(!election && alone, "{base}");
+    }
 }
 
 /// The component `networkpolicy` lets out to the API server and to DNS wherever one usually installs.
