@@ -21,18 +21,23 @@ use cluster::{AuditEvent, Cluster, Options, eventually, shared};
 use controller::Controller;
 use foo_controller::{
     api::{Foo, FooSpec, FooStatus},
-    election::Identity,
+    election::{
+        Clock, Identity, Term,
+        fence::{self, FenceLayer},
+    },
+    telemetry::Metrics,
 };
 use http::{HeaderName, HeaderValue};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Config, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
     core::Status,
 };
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, watch};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const NAMESPACE: &str = "foo-system";
@@ -139,9 +144,13 @@ impl Bench {
     }
 
     /// The controller's account, with a token bound to this pod.
-    async fn pod(&self, (name, uid): Pod<'_>) -> Client {
+    async fn pod(&self, pod: Pod<'_>) -> Client {
+        self.config(pod).await.try_into().unwrap()
+    }
+
+    async fn config(&self, (name, uid): Pod<'_>) -> Config {
         let extra = "impersonate-extra-authentication.kubernetes.io%2f";
-        impersonate(&[
+        impersonated(&[
             ("impersonate-user", ACCOUNT),
             (&format!("{extra}pod-name"), name),
             (&format!("{extra}pod-uid"), uid),
@@ -258,6 +267,10 @@ fn deployment(name: &str, foo: Option<&Foo>) -> Deployment {
 }
 
 async fn impersonate(headers: &[(&str, &str)]) -> Client {
+    impersonated(headers).await.try_into().unwrap()
+}
+
+async fn impersonated(headers: &[(&str, &str)]) -> Config {
     let mut config = shared().kube_config().await;
     config.default_namespace = "default".into();
     for (name, value) in headers {
@@ -266,7 +279,7 @@ async fn impersonate(headers: &[(&str, &str)]) -> Client {
             .headers
             .push((name, HeaderValue::from_str(value).unwrap()));
     }
-    config.try_into().unwrap()
+    config
 }
 
 fn is_fenced(refused: &Status) -> bool {
@@ -322,6 +335,36 @@ async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
         };
         assert!(refused.code == 403 && !is_fenced(&refused), "{refused:?}");
     }
+}
+
+/// Hazard H20: a virtual machine was paused, and every clock in it. To the fence in the controller the term is live, though another
+/// replica leads by now; to the API server it is not.
+#[tokio::test]
+async fn h20_a_leader_whose_clock_stood_still_is_refused_by_the_api_server() {
+    let bench = Bench::new().await;
+    let paused = Clock::from_fn(|| Duration::ZERO);
+    let term = Term::new(1, 0, Duration::from_secs(10), paused);
+    let layer = FenceLayer::new(watch::channel(Some(term)).1, &Metrics::default());
+    let client = ClientBuilder::try_from(bench.config(A).await).unwrap();
+    let client = client.with_layer(&layer).build();
+    let deployments: Api<Deployment> = Api::default_namespaced(client);
+    let write = async |name: &str| {
+        let scale = Patch::Merge(json!({"spec": {"replicas": 3}}));
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        deployments.patch(name, &params, &scale).await
+    };
+    bench.led_by(Some("pod-a_uid-a")).await;
+    bench.admitted(A).await;
+    write("owned").await.unwrap();
+    bench.led_by(Some("pod-b_uid-b")).await;
+    bench.admitted(B).await;
+    let refused = write("owned").await.unwrap_err();
+    assert!(fence::is_refused(&refused), "{refused}");
+    // Not by the fence in the controller, which makes no difference between them.
+    write("free").await.unwrap();
 }
 
 #[tokio::test]
