@@ -1,5 +1,6 @@
 # The package set. The host's programs come in through the paths that nix.conf lets into the sandbox, /rust being the Rust
-# toolchain's. Beside this file setup.sh lays crates/, cargo-deny, and compilers, which says the versions of the host's.
+# toolchain's. Beside this file setup.sh lays crates/, cargo-auditable, cargo-deny, and compilers, which says the versions of
+# the host's.
 {
   system,
   host ? system,
@@ -141,14 +142,17 @@ let
         ''}
       '';
     };
-  cargo-auditable =
-    runCommand "cargo-auditable" { }
+  # A program that lies beside this file.
+  beside =
+    name:
+    runCommand name { }
       "install -D ${
         builtins.path {
-          name = "cargo-auditable";
-          path = ./cargo-auditable;
+          inherit name;
+          path = ./. + "/${name}";
         }
-      } $out/bin/cargo-auditable";
+      } $out/bin/${name}";
+  cargo-auditable = beside "cargo-auditable";
 
   # One layer: what the configuration refers to.
   archive =
@@ -247,14 +251,7 @@ let
           }
         } $out/etc/ssl/certs/ca-bundle.crt";
     prometheus.cli = hosts "promtool";
-    cargo-deny =
-      runCommand "cargo-deny" { }
-        "install -D ${
-          builtins.path {
-            name = "cargo-deny";
-            path = ./cargo-deny;
-          }
-        } $out/bin/cargo-deny";
+    cargo-deny = beside "cargo-deny";
   }
   // lib.genAttrs [
     "cargo"
