@@ -858,7 +858,7 @@ fn used(audit: &[AuditEvent]) -> BTreeSet<String> {
     .collect()
 }
 
-/// What Kubernetes allows whoever has a name (ClusterRole `system:basic-user`): to ask for one's own rights.
+/// What Kubernetes allows whoever has a name (`ClusterRole` `system:basic-user`): to ask for one's own rights.
 const EVERYBODYS: &str = "create selfsubjectaccessreviews";
 
 /// Rights that this server has no need of. It streams lists as watches, which an older one cannot; and it lacks the admission

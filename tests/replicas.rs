@@ -427,8 +427,8 @@ fn spawn(
             let this = std::env::current_exe().unwrap();
             Controller::spawn_program(this, |command| {
                 setup(command);
-                let place = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
-                command.env(place, namespace);
+                let key = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
+                command.env(key, namespace);
                 let only = ["--exact", "a_replica_without_the_fence"];
                 command.args(only).args(["--ignored", "--nocapture"]);
             })

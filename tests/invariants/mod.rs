@@ -223,17 +223,14 @@ fn i1_holder(
     report: &mut Report,
 ) {
     for event in work.iter().filter(|event| is_made(event)) {
-        let (first, end, when) = match version(&event.response_object) {
-            Some(version) => {
-                let end = leases.partition_point(|lease| lease.version < version);
-                (end.checked_sub(1), end, format!("at {version}"))
-            }
-            None => {
-                let before = |lease: &LeaseWrite| lease.reached < event.received.0;
-                let begun = |lease: &LeaseWrite| lease.received <= event.reached.0;
-                let end = leases.iter().rposition(begun).map_or(0, |last| last + 1);
-                (leases.iter().rposition(before), end, "deleting".to_owned())
-            }
+        let (first, end, when) = if let Some(version) = version(&event.response_object) {
+            let end = leases.partition_point(|lease| lease.version < version);
+            (end.checked_sub(1), end, format!("at {version}"))
+        } else {
+            let before = |lease: &LeaseWrite| lease.reached < event.received.0;
+            let begun = |lease: &LeaseWrite| lease.received <= event.reached.0;
+            let end = leases.iter().rposition(begun).map_or(0, |last| last + 1);
+            (leases.iter().rposition(before), end, "deleting".to_owned())
         };
         let holders = first.unwrap_or(0)..end;
         if holders.is_empty() {
