@@ -61,15 +61,19 @@ impl Arena {
             .unwrap();
     }
 
+    /// Puts a Lease there that can be taken at once.
+    async fn released(&self) {
+        self.put(spec("", SHORT, Duration::from_mins(1))).await;
+    }
+
+    async fn delete(&self) {
+        let params = DeleteParams::default();
+        self.leases.delete("l", &params).await.unwrap();
+    }
+
     async fn holder(&self) -> String {
-        self.leases
-            .get("l")
-            .await
-            .unwrap()
-            .spec
-            .unwrap()
-            .holder_identity
-            .unwrap()
+        let spec = self.leases.get("l").await.unwrap().spec.unwrap();
+        spec.holder_identity.unwrap_or_default()
     }
 
     async fn candidate(&self, name: &str, ttl: Duration, guard: bool) -> Candidate {
@@ -145,15 +149,22 @@ impl Candidate {
     }
 }
 
+/// The crate takes a Lease that it created for its own; the election looks whether the answer says so.
 fn acquired(tried: &Tried) -> bool {
-    matches!(tried, Ok(LeaseLockResult::Acquired(_)))
+    let Ok(LeaseLockResult::Acquired(lease)) = tried else {
+        return false;
+    };
+    let spec = lease.spec.as_ref().unwrap();
+    spec.holder_identity
+        .as_deref()
+        .is_some_and(|holder| !holder.is_empty())
 }
 
 #[tokio::test]
 async fn h1_one_of_two_takes_a_free_lease() {
     for guard in [true, false] {
         let arena = Arena::new().await;
-        arena.put(spec("", SHORT, Duration::from_mins(1))).await;
+        arena.released().await;
         let (a, b) = (
             arena.candidate("a", LONG, guard).await,
             arena.candidate("b", LONG, guard).await,
@@ -174,7 +185,7 @@ async fn h2_a_renewal_after_a_takeover_is_none() {
         arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
         let (a, b) = (
             arena.candidate("a", SHORT, guard).await,
-            arena.candidate("b", LONG, guard).await,
+            arena.candidate("b", SHORT, guard).await,
         );
         let (renewed, late) = a.tries_slowly().await;
         b.acquires().await;
@@ -234,7 +245,7 @@ async fn h4_a_release_after_a_takeover_leaves_the_holder_alone() {
         arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
         let (a, b) = (
             arena.candidate("a", SHORT, guard).await,
-            arena.candidate("b", LONG, guard).await,
+            arena.candidate("b", SHORT, guard).await,
         );
         let mut held = a.proxy.hold(At::Server, Method::PATCH, "/leases");
         let lock = a.lock.clone();
@@ -254,7 +265,7 @@ async fn h5_a_dead_holder_with_a_fast_clock_is_replaced() {
         let mut fast = spec("dead", SHORT, Duration::ZERO);
         fast["renewTime"] = json!("2999-01-01T00:00:00.000000Z");
         arena.put(fast).await;
-        let b = arena.candidate("b", LONG, guard).await;
+        let b = arena.candidate("b", SHORT, guard).await;
         assert!(!b.tries().await, "at first sight");
         tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
         assert_eq!(b.tries().await, guard, "guard: {guard}");
@@ -275,6 +286,7 @@ async fn h5_a_live_holder_with_a_slow_clock_is_left_alone() {
 async fn h6_a_call_that_is_not_answered_ends() {
     for guard in [true, false] {
         let arena = Arena::new().await;
+        arena.released().await;
         let a = arena.candidate("a", LONG, guard).await;
         assert!(a.tries().await);
         a.proxy.cut();
@@ -305,7 +317,7 @@ async fn h7_a_lease_with_holes_can_be_taken() {
                 .is_err(),
             "{spec}"
         );
-        arena.candidate("b", LONG, true).await.acquires().await;
+        arena.candidate("b", SHORT, true).await.acquires().await;
         assert_eq!(arena.holder().await, "b", "{spec}");
     }
 }
@@ -339,35 +351,33 @@ async fn h8_a_lease_of_less_than_a_second_is_refused_by_the_configuration() {
 async fn h9_an_identity_fits() {
     use foo_controller::election::Identity;
     let arena = Arena::new().await;
+    arena.released().await;
     let (pod, uid) = ("p".repeat(253), "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80");
     let raw = arena.candidate(&format!("{pod}_{uid}"), LONG, true).await;
-    assert!(raw.tries().await);
     assert!(!raw.tries().await, "or the check is needless");
-    arena
-        .leases
-        .delete("l", &DeleteParams::default())
-        .await
-        .unwrap();
     let identity = Identity::new(&pod, uid).unwrap();
     let checked = arena.candidate(identity.as_str(), LONG, true).await;
     assert!(checked.tries().await && checked.tries().await);
 }
 
 #[tokio::test]
-async fn h10_one_of_two_creates_the_lease() {
+async fn h10_one_of_two_creates_the_lease_and_it_is_neithers() {
     // The API server sees to it; to the loop a conflict is no more than an attempt that failed.
     let arena = Arena::new().await;
     let (a, b) = (
-        arena.candidate("a", LONG, true).await,
+        arena.candidate("a", SHORT, true).await,
         arena.candidate("b", LONG, true).await,
     );
     let ((first, pass_first), (second, pass_second)) =
         (a.slowly(Method::POST).await, b.slowly(Method::POST).await);
-    pass_first.pass().await;
+    assert_eq!(pass_first.pass().await, 201);
     assert_eq!(pass_second.pass().await, 409);
-    assert!(acquired(&first.await.unwrap()));
+    assert!(!acquired(&first.await.unwrap()));
     assert!(second.await.unwrap().is_err());
-    assert!(!b.tries().await && a.tries().await);
+    assert_eq!(arena.holder().await, "");
+    assert!(!a.tries().await && !b.tries().await);
+    tokio::time::sleep(SHORT).await;
+    assert!(a.tries().await && !b.tries().await);
 }
 
 #[tokio::test]
@@ -388,20 +398,99 @@ async fn h11_a_renewal_that_changes_nothing_is_a_failure() {
 async fn h12_a_renewal_of_a_lease_that_another_has_created_anew_is_none() {
     for guard in [true, false] {
         let arena = Arena::new().await;
+        arena.released().await;
         let (a, b) = (
-            arena.candidate("a", LONG, guard).await,
-            arena.candidate("b", LONG, guard).await,
+            arena.candidate("a", SHORT, guard).await,
+            arena.candidate("b", SHORT, guard).await,
         );
         assert!(a.tries().await);
         let (renewed, late) = a.tries_slowly().await;
-        arena
-            .leases
-            .delete("l", &DeleteParams::default())
-            .await
-            .unwrap();
-        assert!(b.tries().await);
+        arena.delete().await;
+        b.acquires().await;
         late.pass().await;
         assert_eq!(acquired(&renewed.await.unwrap()), !guard, "guard: {guard}");
         assert_eq!(arena.holder().await, "b");
+    }
+}
+
+/// Of whose term `b` may not have seen the end when it looks for the first time.
+#[tokio::test]
+async fn h12_a_lease_that_was_deleted_is_not_taken_at_once_by_who_never_saw_it() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.released().await;
+        let a = arena.candidate("a", SHORT, guard).await;
+        assert!(a.tries().await);
+        arena.delete().await;
+        let b = arena.candidate("b", SHORT, guard).await;
+        assert_eq!(b.tries().await, !guard, "guard: {guard}");
+        assert_eq!(b.tries().await, !guard, "guard: {guard}");
+        b.acquires().await;
+    }
+}
+
+/// A creation is made on no condition but that there is none.
+#[tokio::test]
+async fn h12_a_creation_that_lands_late_makes_nobody_the_holder() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        let (a, b) = (
+            arena.candidate("a", SHORT, guard).await,
+            arena.candidate("b", SHORT, guard).await,
+        );
+        let (created, late) = a.slowly(Method::POST).await;
+        b.acquires().await;
+        // While b leads.
+        arena.delete().await;
+        assert_eq!(late.pass().await, 201);
+        assert_eq!(acquired(&created.await.unwrap()), !guard);
+        assert_eq!(arena.holder().await, if guard { "" } else { "a" });
+    }
+}
+
+#[tokio::test]
+async fn h15_a_lease_whose_duration_somebody_shortens_is_left_to_its_holder() {
+    for guard in [true, false] {
+        let arena = Arena::new().await;
+        arena.put(spec("a", LONG, Duration::ZERO)).await;
+        let b = arena.candidate("b", SHORT, guard).await;
+        assert!(!b.tries().await);
+        let patch = Patch::Merge(json!({"spec": {"leaseDurationSeconds": 1}}));
+        let params = PatchParams::default();
+        arena.leases.patch("l", &params, &patch).await.unwrap();
+        assert!(!b.tries().await || !guard);
+        tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
+        assert_eq!(b.tries().await, !guard, "guard: {guard}");
+    }
+}
+
+/// All that the API server lets somebody write.
+#[tokio::test]
+async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken() {
+    for (field, value) in [
+        ("leaseTransitions", json!(i32::MAX)),
+        ("leaseDurationSeconds", json!(i32::MAX)),
+        ("renewTime", json!("9999-12-31T23:59:59.999999Z")),
+        ("renewTime", json!("9999-12-30T22:00:00.000000Z")),
+        ("acquireTime", json!("9999-12-31T23:59:59.999999Z")),
+    ] {
+        let arena = Arena::new().await;
+        let mut spec = spec("", SHORT, Duration::from_mins(1));
+        spec[field] = value;
+        // As anybody can write it who does not parse it first.
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "l", "namespace": arena.namespace}, "spec": spec,
+        });
+        let (create, lease) = (["create", "-f", "-"], lease.to_string());
+        shared().kubectl_stdin(&create, &lease).await.success();
+        let bare = arena.candidate("b", SHORT, false).await.lock;
+        // In a task, because the crate may count beyond what is a number.
+        let bare = tokio::spawn(async move { bare.try_acquire_or_renew().await });
+        let taken = bare.await.is_ok_and(|tried| acquired(&tried));
+        assert!(!taken, "or the check is needless: {spec}");
+        let b = arena.candidate("b", SHORT, true).await;
+        assert!(b.tries().await && b.tries().await, "{spec}");
+        b.lock.step_down().await.unwrap();
     }
 }

@@ -176,6 +176,7 @@ async fn h6_a_leader_fences_itself_while_the_api_server_is_frozen() {
     let cluster = audited_alone().await;
     let client = cluster.client().await;
     let namespace = cluster.namespace("fence").await;
+    cluster.release_lease(&namespace, "foo-controller").await;
     let replica = || {
         let lease = ["--leader-election", "--lease-namespace", &namespace];
         let args = [&lease[..], &["--namespace", &namespace]].concat();

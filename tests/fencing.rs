@@ -498,6 +498,7 @@ async fn fencing_that_was_reinstalled_follows_the_next_leader_on_every_api_serve
         cluster.start_second_apiserver().await,
     ];
     install(&cluster).await;
+    cluster.release_lease(NAMESPACE, LEASE).await;
     let admin = cluster.client().await;
     let a = Replica::create(&cluster, "foo-controller-a").await;
     let b = Replica::create(&cluster, "foo-controller-b").await;
@@ -593,6 +594,7 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
         controllers: true,
     });
     install(&cluster).await;
+    cluster.release_lease(NAMESPACE, LEASE).await;
     let admin = cluster.client().await;
     // A name that does not fit into an identity.
     let name = format!("foo-controller-{}", "x".repeat(100));

@@ -345,6 +345,7 @@ async fn after_a_foos_life_the_counts_are_right() {
 async fn leadership_is_told() {
     let cluster = cluster().await;
     let lease = cluster.namespace("lease").await;
+    cluster.release_lease(&lease, "foo-controller").await;
     let replica = async || {
         let pod = uuid::Uuid::new_v4().to_string();
         let env = [

@@ -2,9 +2,9 @@
 //!
 //! The replicas, the API server and the network are a state machine; stateright walks all of its states. Between a read
 //! and the write that is based on it any time passes; a write whose sender has given up, crashed or stopped may still
-//! land; replicas crash, come back under their name, and are asked to stop; each has a monotonic clock that started at
-//! another time, and a wall clock that may be wrong. [`Elector`] and [`Sighting`] are the shipped code. Around them, what
-//! the guard adds and what `kube-leader-election` does is modelled after the source.
+//! land; replicas crash, come back under their name, and are asked to stop; the Lease is deleted, at any time; each has a
+//! monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`Sighting`] are the
+//! shipped code. Around them, what the guard adds and what `kube-leader-election` does is modelled after the source.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,22 +20,25 @@ use foo_controller::election::decide::{
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-// In ticks; the defaults are 15, 10 and 2 seconds.
-const LEASE: u64 = 3;
-const RENEW: u64 = 2;
+// In ticks; the default is 2 seconds.
 const RETRY: u64 = 1;
 const YIELD: u64 = 1;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// How far the wall clock of `c` is ahead when it is wrong.
-const WRONG: u64 = LEASE + 1;
 /// What each replica's monotonic clock shows at the beginning.
 const BOOT: [u64; 3] = [100, 200, 300];
 
 /// What may happen, and how much of it.
 #[derive(Clone, Copy, Debug)]
 struct Election {
+    /// The first of [`NAMES`].
+    replicas: usize,
     guard: bool,
+    creation: Creation,
+    /// In ticks; the default is 15 seconds.
+    lease: u64,
+    /// In ticks; the default is 10 seconds.
+    renew: u64,
     /// Whether `a` leads already: most of the states are about who was first.
     led: bool,
     wrong_clock: bool,
@@ -47,12 +50,29 @@ struct Election {
     changes: u8,
     /// How many writes may be on the wire whose senders wait no more.
     late: usize,
+    /// How many terms there must be, one after the other, somewhere in what is explored.
+    terms: i32,
+    /// Whether each state is asked if somebody leads before long from there on.
+    settles: bool,
+}
+
+/// How a Lease is created where there is none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Creation {
+    /// As it ships: with no holder. To be taken when it has been seen like that for a whole lease.
+    Unheld,
+    /// With a holder: at once by a replica that had not seen the Lease held.
+    HeldAtOnce,
+    /// With a holder, when there has been no Lease for a whole lease.
+    HeldInTime,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     now: u64,
     lease: Option<Lease>,
+    /// How many there have been.
+    leases: u8,
     replicas: Vec<Replica>,
     late: Vec<Write>,
     crashes: u8,
@@ -64,12 +84,14 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Lease {
+    /// Counts the Leases.
+    uid: u8,
     holder: Option<usize>,
     /// By the writer's wall clock.
     renewed: u64,
     transitions: i32,
-    /// When its holder's last write landed, in true time.
-    landed: u64,
+    /// When its holder's last write landed, in true time; `None` if it has never had one.
+    landed: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +140,8 @@ struct Hazards {
     h4: bool,
     /// The Lease was taken from a holder whose last renewal was younger than a lease.
     h5: bool,
+    /// The Lease was taken, or created, while the term of another lasted.
+    h12: bool,
     /// A replica that cannot work tried to get the Lease, or to keep it.
     unable: bool,
 }
@@ -145,10 +169,10 @@ enum Happens {
     Able(usize, Ability),
 }
 
-fn standing(replica: usize) -> Replica {
+fn standing(replica: usize, election: Election) -> Replica {
     let timing = Timing {
-        renew_deadline: Duration::from_secs(RENEW),
-        attempt: Duration::from_secs(RENEW),
+        renew_deadline: Duration::from_secs(election.renew),
+        attempt: Duration::from_secs(election.renew),
         // Attempts are brought forward at any time.
         retry_period: Duration::ZERO,
         yield_delay: Duration::from_secs(YIELD),
@@ -161,15 +185,15 @@ fn standing(replica: usize) -> Replica {
     }
 }
 
-fn record(lease: &Lease) -> Record {
+fn record(lease: &Lease, election: Election) -> Record {
     Record {
-        uid: "u".to_owned(),
+        uid: lease.uid.to_string(),
         holder: lease
             .holder
             .map(|holder| NAMES[holder].to_owned())
             .unwrap_or_default(),
-        duration: Duration::from_secs(LEASE),
-        renewed: lease.landed.to_string(),
+        duration: Duration::from_secs(election.lease),
+        renewed: lease.landed.map(|at| at.to_string()).unwrap_or_default(),
         transitions: lease.transitions,
     }
 }
@@ -189,7 +213,8 @@ impl State {
         self.lease.as_ref().and_then(|lease| lease.holder)
     }
 
-    fn observe(&mut self, replica: usize) -> bool {
+    fn observe(&mut self, replica: usize, election: Election) -> bool {
+        let record = |lease| record(lease, election);
         let (now, record) = (self.clock(replica), self.lease.as_ref().map(record));
         self.replicas[replica].sighting.observe(now, record)
     }
@@ -207,15 +232,19 @@ impl State {
 
     /// The crate's `try_acquire_or_renew`, or its `step_down`, up to the write.
     fn call(&mut self, replica: usize, release: bool, election: Election) {
-        self.observe(replica);
+        self.observe(replica, election);
         let sent = self.clock(replica);
         let wrong = election.wrong_clock && replica == 2;
-        let wall = self.now + if wrong { WRONG } else { 0 };
+        let ahead = if wrong { election.lease + 1 } else { 0 };
+        // The guard does not look at what is made of it.
+        let wall = if election.guard { 0 } else { self.now + ahead };
+        let it = &self.replicas[replica];
+        let deadline = it.elector.held().map(|held| held.deadline);
         let expired = |lease: &Lease| {
             if election.guard {
-                sent >= self.replicas[replica].sighting.free_at()
+                it.sighting.is_free(sent, deadline.unwrap_or_default())
             } else {
-                lease.holder.is_none() || wall > lease.renewed + LEASE
+                lease.holder.is_none() || wall > lease.renewed + election.lease
             }
         };
         let what = match &self.lease {
@@ -228,8 +257,18 @@ impl State {
             }
             _ if release => return self.step(replica, Event::Released, election),
             None => {
-                let sighting = &self.replicas[replica].sighting;
-                if election.guard && sent < sighting.free_at() && !sighting.names(NAMES[replica]) {
+                let gone = it.sighting.free_at();
+                let waited = sent >= gone + Duration::from_secs(election.lease);
+                let own = it.sighting.names(NAMES[replica]);
+                let creates = match election.creation {
+                    Creation::Unheld => true,
+                    Creation::HeldAtOnce => {
+                        let known = NAMES.iter().any(|name| it.sighting.names(name));
+                        waited || own || !known
+                    }
+                    Creation::HeldInTime => waited || deadline.is_some_and(|end| sent < end),
+                };
+                if election.guard && !creates {
                     return self.ended(replica, sent, Outcome::Failed, election);
                 }
                 What::Create
@@ -259,8 +298,9 @@ impl State {
             {
                 Outcome::HeldBy(NAMES[holder].to_owned())
             }
+            None if election.guard => Outcome::Unheld,
             _ => Outcome::Held {
-                uid: "u".to_owned(),
+                uid: lease.uid.to_string(),
                 transitions: lease.transitions,
             },
         };
@@ -289,26 +329,41 @@ impl State {
         }
         let old = match (write.what, self.lease.clone()) {
             (What::Create, Some(_)) => return false,
-            (What::Create, None) => Lease {
-                holder: None,
-                renewed: 0,
-                transitions: -1,
-                landed: 0,
-            },
+            (What::Create, None) => {
+                self.leases += 1;
+                Lease {
+                    uid: self.leases,
+                    holder: None,
+                    renewed: 0,
+                    transitions: 0,
+                    landed: None,
+                }
+            }
             (_, old) => old.unwrap(),
         };
+        let unheld = election.guard && election.creation == Creation::Unheld;
+        if write.what == What::Create && unheld {
+            self.lease = Some(old);
+            self.outdate(election);
+            return true;
+        }
         let by_holder = old.holder == Some(write.by);
-        let live = old.holder.is_some() && self.now < old.landed + LEASE;
+        let expiry = old.landed.map(|at| at + election.lease);
+        let live = old.holder.is_some() && expiry.is_some_and(|expiry| self.now < expiry);
+        let others_act = (0..self.replicas.len()).any(|it| it != write.by && self.acts(it));
         let hazards = &mut self.hazards;
         let new = match write.what {
-            What::Create => Lease {
-                holder: Some(write.by),
-                transitions: 0,
-                ..old
-            },
+            What::Create => {
+                hazards.h12 |= others_act;
+                Lease {
+                    holder: Some(write.by),
+                    ..old
+                }
+            }
             What::Acquire(transitions) => {
                 hazards.h1 |= !write.current && old.holder.is_some() && !by_holder;
                 hazards.h5 |= write.current && live;
+                hazards.h12 |= others_act;
                 Lease {
                     holder: Some(write.by),
                     transitions,
@@ -316,7 +371,7 @@ impl State {
                 }
             }
             What::Renew => {
-                hazards.h3 |= !by_holder && live && write.renewed < old.renewed;
+                hazards.h3 |= !by_holder && live && (election.guard || write.renewed < old.renewed);
                 old
             }
             What::Release => {
@@ -328,7 +383,7 @@ impl State {
             }
         };
         let landed = if new.holder == Some(write.by) || new.holder.is_none() {
-            self.now
+            Some(self.now)
         } else {
             new.landed
         };
@@ -351,8 +406,8 @@ impl State {
             other.current = false;
         }
         if election.guard {
-            // These can do nothing any more.
-            self.late.clear();
+            // These can do nothing any more, where they are not on no condition.
+            self.late.retain(|write| write.what == What::Create);
         }
     }
 
@@ -367,7 +422,7 @@ impl State {
                 self.step(replica, event, election);
             }
             (_, true) => {
-                self.observe(replica);
+                self.observe(replica, election);
                 self.hazards.h2 |= !election.guard && self.holder() != Some(replica);
                 self.tried(replica, sent, election);
             }
@@ -382,21 +437,21 @@ impl State {
         if !self.replicas.iter().any(able) {
             return true;
         }
-        for _ in 0..=2 * LEASE + YIELD + RETRY {
-            for replica in 0..NAMES.len() {
+        for _ in 0..=2 * election.lease + YIELD + RETRY {
+            for replica in 0..self.replicas.len() {
                 while self.replicas[replica].call.is_some() {
                     self.landed(replica, election);
                 }
                 if self.replicas[replica].done {
                     continue;
                 }
-                let news = self.observe(replica);
+                let news = self.observe(replica, election);
                 self.step(replica, Event::Watched { news }, election);
                 while self.replicas[replica].call.is_some() {
                     self.landed(replica, election);
                 }
             }
-            if (0..NAMES.len()).any(|replica| self.acts(replica)) {
+            if (0..self.replicas.len()).any(|replica| self.acts(replica)) {
                 return true;
             }
             self.now += 1;
@@ -408,7 +463,7 @@ impl State {
     fn abandon(&mut self, replica: usize, election: Election) -> Option<Call> {
         let call = self.replicas[replica].call.take();
         if let Some(Call { write, .. }) = &call
-            && (write.current || !election.guard)
+            && (write.current || write.what == What::Create || !election.guard)
             && self.late.len() < election.late
         {
             self.late.push(write.clone());
@@ -426,7 +481,10 @@ impl Model for Election {
         let mut state = State {
             now: 0,
             lease: None,
-            replicas: (0..NAMES.len()).map(standing).collect(),
+            leases: 0,
+            replicas: (0..self.replicas)
+                .map(|replica| standing(replica, *self))
+                .collect(),
             late: Vec::new(),
             crashes: 0,
             stops: 0,
@@ -435,6 +493,14 @@ impl Model for Election {
             hazards: Hazards::default(),
         };
         if self.led {
+            // It has waited for a whole lease.
+            state.lease = Some(Lease {
+                uid: 0,
+                holder: None,
+                renewed: 0,
+                transitions: 0,
+                landed: Some(0),
+            });
             state.step(0, Event::Tick, *self);
             state.landed(0, *self);
         }
@@ -445,14 +511,7 @@ impl Model for Election {
         if state.now < self.ticks {
             actions.push(Happens::Tick);
         }
-        // One that never saw the Lease cannot know that it was there.
-        if let Some(holder) = state.holder()
-            && state.deletions < self.deletions
-            && state
-                .replicas
-                .iter()
-                .all(|it| it.sighting.names(NAMES[holder]))
-        {
+        if state.lease.is_some() && state.deletions < self.deletions {
             actions.push(Happens::Delete);
         }
         actions.extend((0..state.late.len()).map(Happens::Late));
@@ -484,7 +543,7 @@ impl Model for Election {
             Happens::Tick => state.now += 1,
             Happens::Look(replica) => state.step(replica, Event::Tick, election),
             Happens::Watch(replica) => {
-                if !state.observe(replica) {
+                if !state.observe(replica, election) {
                     return None;
                 }
                 state.step(replica, Event::Watched { news: true }, election);
@@ -502,7 +561,7 @@ impl Model for Election {
             }
             Happens::Crash(replica) => {
                 state.abandon(replica, election);
-                state.replicas[replica] = standing(replica);
+                state.replicas[replica] = standing(replica, election);
                 state.crashes += 1;
             }
             Happens::Delete => {
@@ -528,18 +587,23 @@ impl Model for Election {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("one replica acts", |_, state: &State| {
-                (0..NAMES.len())
+                (0..state.replicas.len())
                     .filter(|replica| state.acts(*replica))
                     .count()
                     <= 1
             }),
             Property::always("who acts holds the Lease", |_, state: &State| {
-                (0..NAMES.len()).all(|replica| {
-                    !state.acts(replica) || state.lease.is_none() || state.holder() == Some(replica)
+                // Or held one that was deleted since.
+                let never_held = state
+                    .lease
+                    .as_ref()
+                    .is_none_or(|lease| lease.landed.is_none());
+                (0..state.replicas.len()).all(|replica| {
+                    !state.acts(replica) || never_held || state.holder() == Some(replica)
                 })
             }),
             Property::always("who acts can work", |_, state: &State| {
-                (0..NAMES.len()).all(|replica| {
+                (0..state.replicas.len()).all(|replica| {
                     let ability = state.replicas[replica].elector.ability();
                     !state.acts(replica) || ability != Ability::Nothing
                 })
@@ -550,7 +614,7 @@ impl Model for Election {
             Property::always(
                 "left alone, who can work leads before long",
                 |election: &Election, state: &State| {
-                    election.changes == 0 || state.clone().settles(*election)
+                    !election.settles || state.clone().settles(*election)
                 },
             ),
             Property::always("H1", |_, state: &State| !state.hazards.h1),
@@ -558,12 +622,13 @@ impl Model for Election {
             Property::always("H3", |_, state: &State| !state.hazards.h3),
             Property::always("H4", |_, state: &State| !state.hazards.h4),
             Property::always("H5", |_, state: &State| !state.hazards.h5),
+            Property::always("H12", |_, state: &State| !state.hazards.h12),
             Property::sometimes(
-                "the Lease is taken over and the new holder acts",
-                |_, state: &State| {
+                "the Lease was taken that often, and its holder acts",
+                |election: &Election, state: &State| {
                     let lease = state.lease.as_ref();
                     lease.is_some_and(|lease| {
-                        lease.transitions > 0
+                        lease.transitions >= election.terms
                             && lease.holder.is_some_and(|holder| state.acts(holder))
                     })
                 },
@@ -585,7 +650,11 @@ fn explore(election: Election) {
 }
 
 const GUARDED: Election = Election {
+    replicas: 3,
     guard: true,
+    creation: Creation::Unheld,
+    lease: 3,
+    renew: 2,
     led: true,
     wrong_clock: true,
     ticks: 3,
@@ -594,6 +663,15 @@ const GUARDED: Election = Election {
     deletions: 0,
     changes: 0,
     late: 1,
+    terms: 2,
+    settles: false,
+};
+
+/// The shortest lease and deadline that tell who is late from who is not: more of them fit into what is explored.
+const BRIEF: Election = Election {
+    lease: 2,
+    renew: 1,
+    ..GUARDED
 };
 
 #[test]
@@ -601,7 +679,8 @@ fn one_replica_acts_and_holds_the_lease_whoever_is_first() {
     explore(Election {
         led: false,
         late: 0,
-        ..GUARDED
+        terms: 1,
+        ..BRIEF
     });
 }
 
@@ -610,6 +689,17 @@ fn one_replica_acts_and_holds_the_lease_whatever_is_late() {
     explore(Election {
         ticks: 4,
         ..GUARDED
+    });
+}
+
+#[test]
+fn one_replica_acts_and_holds_the_lease_through_two_takeovers() {
+    explore(Election {
+        replicas: 2,
+        ticks: 5,
+        late: 0,
+        terms: 3,
+        ..BRIEF
     });
 }
 
@@ -630,13 +720,32 @@ fn one_replica_acts_and_holds_the_lease_whoever_stops() {
 }
 
 #[test]
-fn one_replica_acts_and_holds_the_lease_though_it_is_deleted() {
+fn h12_one_replica_acts_though_the_lease_is_deleted_at_any_time() {
+    explore(DELETED);
+    // Through two takeovers.
     explore(Election {
+        ticks: 5,
         deletions: 1,
         late: 0,
-        ..GUARDED
+        terms: 3,
+        ..DELETED
+    });
+    explore(Election {
+        replicas: 3,
+        ticks: 2,
+        deletions: 1,
+        late: 0,
+        ..DELETED
     });
 }
+
+const DELETED: Election = Election {
+    replicas: 2,
+    ticks: 3,
+    deletions: 2,
+    late: 1,
+    ..BRIEF
+};
 
 #[test]
 fn one_replica_acts_and_can_work_whoever_loses_that() {
@@ -644,6 +753,8 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
         changes: 1,
         ticks: 2,
         late: 0,
+        terms: 1,
+        settles: true,
         ..GUARDED
     });
     // Between them, two replicas lose it, or one does and has it back.
@@ -651,8 +762,24 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
         changes: 2,
         ticks: 1,
         late: 0,
+        terms: 1,
+        settles: true,
         ..GUARDED
     });
+}
+
+/// By a replica that never saw the Lease held, at once; or a whole lease after the deletion, by a creation that lands late.
+#[test]
+fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {
+    for creation in [Creation::HeldAtOnce, Creation::HeldInTime] {
+        found(
+            Election {
+                creation,
+                ..DELETED
+            },
+            &["H12", "one replica acts"],
+        );
+    }
 }
 
 #[test]

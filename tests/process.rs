@@ -32,6 +32,7 @@ use tokio::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
+const LEASE: &str = "foo-controller";
 
 /// A namespace on the shared server, with the CRD there.
 async fn namespace(prefix: &str) -> String {
@@ -371,6 +372,7 @@ struct InFlight {
 impl InFlight {
     async fn start(args: &[&str]) -> Self {
         let namespace = namespace("flight").await;
+        shared().release_lease(&namespace, LEASE).await;
         for number in 0..3 {
             apply(shared(), &namespace, &foo(&format!("foo-{number}"))).await;
         }
@@ -402,7 +404,7 @@ impl InFlight {
     async fn is_released(&self) -> bool {
         let client = shared().client().await;
         let leases = Api::<Lease>::namespaced(client, &self.namespace);
-        let lease = leases.get("foo-controller").await.unwrap();
+        let lease = leases.get(LEASE).await.unwrap();
         lease
             .spec
             .unwrap()
@@ -747,6 +749,7 @@ async fn a_forbidden_namespace_stops_no_other() {
     const SOON: Duration = Duration::from_secs(10);
     let (a, b) = (namespace("able-a").await, namespace("able-b").await);
     let account = Account::new(&a, "half").await;
+    shared().release_lease(&a, LEASE).await;
     account.may_lead().await;
     account.may_work_in(&a).await;
     for namespace in [&a, &b] {
@@ -788,6 +791,7 @@ async fn a_replica_that_can_work_leads_instead_of_one_that_cannot() {
         Account::new(&namespace, "cannot").await,
         Account::new(&namespace, "can").await,
     );
+    shared().release_lease(&namespace, LEASE).await;
     cannot.may_lead().await;
     let unable = cannot.stand(&[&namespace]);
     unable.wait_for_log("not allowed to list and watch").await;
@@ -811,6 +815,7 @@ async fn a_replica_that_can_work_leads_instead_of_one_that_cannot() {
 #[tokio::test]
 async fn a_leader_that_loses_its_rights_lets_another_lead() {
     let namespace = namespace("revoked").await;
+    shared().release_lease(&namespace, LEASE).await;
     let accounts = [
         Account::new(&namespace, "one").await,
         Account::new(&namespace, "two").await,

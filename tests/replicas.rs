@@ -146,6 +146,7 @@ impl Fleet {
         let cluster = audited_alone().await;
         let client = cluster.client().await;
         let namespace = cluster.namespace("replicas").await;
+        cluster.release_lease(&namespace, LEASE).await;
         let mut replicas = Vec::new();
         for user in USERS {
             let gateway = if gateways {

@@ -129,8 +129,10 @@ async fn leader(replicas: &mut Vec<Replica>) -> Replica {
     leader
 }
 
+/// A namespace whose Lease `l` can be taken at once.
 async fn namespace() -> (String, kube::Config, Api<Lease>) {
     let namespace = shared().namespace("takeover").await;
+    shared().release_lease(&namespace, "l").await;
     let leases = Api::namespaced(shared().client().await, &namespace);
     (namespace, shared().kube_config().await, leases)
 }
@@ -144,6 +146,26 @@ async fn holder(leases: &Api<Lease>) -> String {
         .unwrap()
         .holder_identity
         .unwrap()
+}
+
+#[tokio::test]
+async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
+    let namespace = shared().namespace("takeover").await;
+    let config = shared().kube_config().await;
+    let start = Instant::now();
+    let mut replicas: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|name| Replica::stand(config.clone(), &namespace, name, Pace(5)))
+        .collect();
+    let leader = leader(&mut replicas).await;
+    let waited = start.elapsed();
+    println!("a new lease of {:?} was taken after {waited:?}", LEASE / 5);
+    assert!(
+        waited >= LEASE / 5 && waited < LEASE / 5 + Duration::from_secs(1),
+        "{waited:?}"
+    );
+    sleep(LEASE / 5).await;
+    assert!(leader.is_leader() && !replicas.iter().any(Replica::is_leader));
 }
 
 #[tokio::test]
@@ -295,7 +317,7 @@ async fn h6_a_renewal_whose_answer_is_lost_costs_nothing() {
 }
 
 #[tokio::test]
-async fn h12_when_the_lease_is_deleted_its_holder_creates_it_again_and_nobody_else_leads() {
+async fn h12_when_the_lease_is_deleted_its_holder_takes_it_again_and_nobody_else_leads() {
     let (namespace, config, leases) = namespace().await;
     let mut replicas: Vec<_> = ["a", "b", "c"]
         .iter()
@@ -311,7 +333,7 @@ async fn h12_when_the_lease_is_deleted_its_holder_creates_it_again_and_nobody_el
         .iter_mut()
         .map(|replica| Box::pin(replica.leads(true, DEADLINE)));
     tokio::select! {
-        again = timeout(RETRY * 2, again) => { again.expect("not created again").unwrap(); }
+        again = timeout(RETRY * 2, again) => { again.expect("not taken again").unwrap(); }
         _ = select_all(others) => panic!("two led"),
     }
     assert_eq!(holder(&leases).await, old.name);
@@ -396,6 +418,7 @@ async fn people_see_who_leads_and_who_led() {
 async fn h6_while_the_api_server_is_frozen_nobody_leads_and_afterwards_somebody_does() {
     let cluster = Cluster::start(Options::default());
     let config = cluster.kube_config().await;
+    cluster.release_lease("default", "l").await;
     let mut replicas: Vec<_> = ["a", "b"]
         .iter()
         .map(|name| Replica::stand(config.clone(), "default", name, Pace(5)))

@@ -296,6 +296,7 @@ fn is_whole(trace: &Trace<'_>) {
 async fn an_election_is_traced() {
     let (cluster, collector) = tokio::join!(shared(), Collector::start());
     let namespace = cluster.namespace("election").await;
+    cluster.release_lease(&namespace, "foo-controller").await;
     let lead = |command: &mut Command| {
         command.args(["--leader-election=true", "--lease-namespace", &namespace]);
         command.args([

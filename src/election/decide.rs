@@ -12,14 +12,35 @@ use std::time::Duration;
 pub struct Record {
     /// The Lease object's UID: a Lease created again is another Lease.
     pub uid: String,
-    /// Who holds it; empty when it was released.
+    /// Who holds it; empty when it was released, or never held.
     pub holder: String,
     /// How long the holder may be silent.
     pub duration: Duration,
-    /// `spec.renewTime`, opaque.
+    /// `spec.renewTime`, opaque; empty when nobody has ever held it.
     pub renewed: String,
     /// `spec.leaseTransitions`.
     pub transitions: i32,
+}
+
+impl Record {
+    /// Nobody holds it, and nobody ever has: it was just created, perhaps after a deletion that its holder does not know
+    /// of yet (H12).
+    fn is_never_held(&self) -> bool {
+        self.holder.is_empty() && self.renewed.is_empty()
+    }
+
+    /// Its holder gave it back.
+    fn is_released(&self) -> bool {
+        self.holder.is_empty() && !self.renewed.is_empty()
+    }
+
+    /// Whether its holder has written nothing between these two.
+    fn is_same_renewal(&self, other: &Self) -> bool {
+        self.uid == other.uid
+            && self.holder == other.holder
+            && self.renewed == other.renewed
+            && self.transitions == other.transitions
+    }
 }
 
 /// The Lease as last seen, and since when (client-go's observedTime, H5).
@@ -27,16 +48,23 @@ pub struct Record {
 pub struct Sighting {
     /// What it says, or said before it was deleted; `None` if it was never seen.
     record: Option<Record>,
-    exists: bool,
+    /// `None` if nobody has looked yet.
+    exists: Option<bool>,
     /// When this was first seen.
     since: Duration,
 }
 
 impl Sighting {
     /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is news.
-    pub fn observe(&mut self, now: Duration, record: Option<Record>) -> bool {
-        let exists = record.is_some();
-        let news = exists != self.exists || (exists && record != self.record);
+    pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
+        // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
+        if let (Some(new), Some(old)) = (&mut record, &self.record)
+            && (new.is_same_renewal(old) || (new.is_never_held() && !old.is_released()))
+        {
+            new.duration = new.duration.max(old.duration);
+        }
+        let exists = Some(record.is_some());
+        let news = exists != self.exists || (record.is_some() && record != self.record);
         if news {
             *self = Self {
                 record: record.or(self.record.take()),
@@ -48,20 +76,37 @@ impl Sighting {
     }
 
     /// When somebody else than its holder may take the Lease, if nothing else is seen of it: at once when it was
-    /// released, or else when its holder has been silent for its whole duration. Its deletion does not silence the
-    /// holder, which goes on until it notices, and then creates it again (H12).
+    /// released, or else when this has been seen for the whole duration. One that nobody has held may come after one that
+    /// was deleted, whose holder goes on until it notices (H12). Where there is none, it may be created at once, which
+    /// gives it to nobody.
     #[must_use]
     pub fn free_at(&self) -> Duration {
         match &self.record {
-            Some(record) if !record.holder.is_empty() => self.since.saturating_add(record.duration),
+            Some(record) if self.exists() && !record.is_released() => {
+                self.since.saturating_add(record.duration)
+            }
             _ => self.since,
         }
+    }
+
+    /// Whether who leads until `deadline`, which has passed where it does not lead, may take the Lease from its holder. While
+    /// its own term lasts, nobody else leads by a Lease that was deleted, and it need not wait to take the next.
+    #[must_use]
+    pub fn is_free(&self, now: Duration, deadline: Duration) -> bool {
+        let never_held = self.record.as_ref().is_some_and(Record::is_never_held);
+        now >= self.free_at() || (self.exists() && never_held && now < deadline)
     }
 
     /// Whether there is a Lease.
     #[must_use]
     pub fn exists(&self) -> bool {
-        self.exists
+        self.exists == Some(true)
+    }
+
+    /// Whether somebody has looked, whatever was found.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.exists.is_some()
     }
 
     /// Whether the Lease is this one's, or was when it was deleted.
@@ -156,6 +201,8 @@ pub enum Outcome {
     },
     /// Somebody else holds the Lease.
     HeldBy(String),
+    /// There is a Lease now that nobody has ever held, and it may not be taken yet.
+    Unheld,
     /// No answer, or not one to build on: a conflict, a timeout, an error.
     Failed,
 }
@@ -257,7 +304,12 @@ impl Elector {
             } => {
                 self.tried = sent;
                 self.next_try = sent.saturating_add(pause);
+                let unheld = outcome == Outcome::Unheld;
                 self.tried(sent, outcome);
+                // Its Lease was deleted, and is there again: before the term ends, it can be taken at once.
+                if unheld && self.held.is_some() {
+                    self.bring_forward(now);
+                }
             }
             // Not the end of the term: the refusal may be older than it. A renewal tells, because it is conditional.
             Event::Disputed => self.bring_forward(now),
@@ -305,6 +357,8 @@ impl Elector {
                 // The watch should have told us before we asked.
                 self.watching = false;
             }
+            // The term goes on to its deadline: nobody else leads before that.
+            Outcome::Unheld => {}
             Outcome::Failed => self.may_hold = true,
         }
     }

@@ -78,6 +78,16 @@ impl FakeApi {
         })))
     }
 
+    /// One whose Lease was released: who comes need not wait (H12).
+    pub fn released() -> Self {
+        let api = Self::new();
+        api.put(&json!({
+            "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0,
+            "renewTime": "2020-01-01T00:00:00.000000Z",
+        }));
+        api
+    }
+
     pub fn mood(&self, mood: Mood) {
         self.0.lock().mood = mood;
     }
@@ -295,6 +305,10 @@ impl State {
                 }
                 let mut new = old.clone();
                 merge(&mut new, body);
+                let transitions = &body["spec"]["leaseTransitions"];
+                if transitions.as_i64().is_some_and(|number| number < 0) {
+                    return failure(422);
+                }
                 if new["spec"] == old["spec"] {
                     (StatusCode::OK, old)
                 } else {
@@ -335,6 +349,9 @@ fn merge(target: &mut Value, patch: &Value) {
         *target = patch.clone();
         return;
     };
+    if !target.is_object() {
+        *target = json!({});
+    }
     for (key, value) in patch {
         if value.is_null() {
             if let Some(target) = target.as_object_mut() {

@@ -1,9 +1,9 @@
-//! The lease guard: a tower layer that makes `kube-leader-election` safe (H1–H7, H11).
+//! The lease guard: a tower layer that makes `kube-leader-election` safe (H1–H7, H11, H12, H15, H16).
 //!
 //! It sits in the client that the crate is given and changes what passes: a Lease is written only on the condition that
-//! it is still what was read; a Lease that is read is judged by how long this process has seen it unchanged, never by
-//! the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One guard per lock, and
-//! one call of the lock after the other.
+//! it is still what was read, and created with no holder; a Lease that is read is judged by how long this process has seen
+//! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
+//! guard per lock, and one call of the lock after the other.
 
 use super::{
     decide::{Record, Sighting},
@@ -34,8 +34,10 @@ use tower::{BoxError, Layer, Service};
 const LONG_AGO: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 const FAR_AHEAD: jiff::Timestamp = jiff::Timestamp::constant(200_000_000_000, 0);
 
-/// Who holds a Lease that another has just created, until it is read.
-const UNKNOWN: &str = "unknown";
+/// The longest that a holder that went silent is believed in: as long as the configuration allows a lease to be.
+const LONGEST: Duration = Duration::from_hours(1);
+/// What the crate says of a Lease's holder when it creates one.
+const HELD: [&str; 3] = ["holderIdentity", "acquireTime", "renewTime"];
 
 /// Why the guard failed a call.
 #[derive(Debug, thiserror::Error)]
@@ -46,9 +48,6 @@ pub enum Error {
     /// The API server took the write for one that changes nothing, so nobody else sees it (H11).
     #[error("the write left the Lease as it was (resourceVersion {0})")]
     Unchanged(String),
-    /// The Lease was deleted, and its holder may not know yet (H12).
-    #[error("the Lease was deleted; its holder may still act")]
-    Deleted,
     /// A write whose body is not in memory; kube makes none.
     #[error("a Lease write with a streamed body")]
     Streamed,
@@ -73,6 +72,16 @@ struct Seen {
     /// The newest version seen: a watch may be served by an API server that is behind.
     version: u64,
     sighting: Sighting,
+    /// When the term of this process ends, if it has one.
+    deadline: Duration,
+}
+
+fn spec(record: Record) -> LeaseSpec {
+    LeaseSpec {
+        holder_identity: Some(record.holder),
+        lease_transitions: Some(record.transitions),
+        ..LeaseSpec::default()
+    }
 }
 
 fn version(lease: &Lease) -> u64 {
@@ -83,8 +92,7 @@ fn version(lease: &Lease) -> u64 {
 }
 
 impl LeaseGuardLayer {
-    /// A guard by `clock` that bounds each call by `timeout`, and takes a Lease that names no duration to have
-    /// `duration`.
+    /// A guard by `clock` that bounds each call by `timeout`, and takes no Lease to have a duration under `duration`.
     #[must_use]
     pub fn new(clock: Clock, timeout: Duration, duration: Duration) -> Self {
         Self {
@@ -99,15 +107,19 @@ impl LeaseGuardLayer {
     /// watch; true when it is news. What is older than what was seen is none. A write still needs a read of its own.
     #[must_use]
     pub fn observe(&self, lease: Option<&Lease>) -> bool {
-        let mut seen = self.seen.lock();
-        if let Some(version) = lease.map(version) {
-            if version < seen.version {
-                return false;
-            }
-            seen.version = version;
+        match lease {
+            Some(lease) => self.see(version(lease), self.record(lease)),
+            None => self.seen.lock().sighting.observe(self.clock.now(), None),
         }
-        let record = lease.map(|lease| self.record(lease));
-        seen.sighting.observe(self.clock.now(), record)
+    }
+
+    fn see(&self, version: u64, record: Record) -> bool {
+        let mut seen = self.seen.lock();
+        if version < seen.version {
+            return false;
+        }
+        seen.version = version;
+        seen.sighting.observe(self.clock.now(), Some(record))
     }
 
     /// The Lease as last seen.
@@ -116,47 +128,70 @@ impl LeaseGuardLayer {
         self.seen.lock().sighting.clone()
     }
 
+    /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was
+    /// deleted.
+    pub fn leads_until(&self, deadline: Option<Duration>) {
+        self.seen.lock().deadline = deadline.unwrap_or_default();
+    }
+
     fn record(&self, lease: &Lease) -> Record {
-        let spec = lease.spec.clone().unwrap_or_default();
-        let seconds = spec
-            .lease_duration_seconds
-            .and_then(|seconds| u64::try_from(seconds).ok());
+        let spec = serde_json::to_value(&lease.spec).unwrap_or_default();
+        self.record_of(lease, &spec)
+    }
+
+    /// What a Lease says, whatever stands in it: anybody may have written it, and nothing in it may keep it from being
+    /// taken for good (H7, H16).
+    fn record_of(&self, lease: &Lease, spec: &Value) -> Record {
+        let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
+        let number = |field: &str| spec[field].as_i64().unwrap_or_default();
+        let duration = u64::try_from(number("leaseDurationSeconds")).unwrap_or_default();
+        let renewed = text("renewTime");
+        // The crate adds one, and the API server takes no negative number.
+        let transitions = i32::try_from(number("leaseTransitions")).unwrap_or_default();
+        let transitions = transitions.max(0).checked_add(1).map_or(0, |next| next - 1);
         Record {
             uid: lease.metadata.uid.clone().unwrap_or_default(),
-            holder: spec.holder_identity.unwrap_or_default(),
-            duration: seconds.map_or(self.duration, Duration::from_secs),
-            renewed: spec
-                .renew_time
-                .map(|MicroTime(time)| time.to_string())
-                .unwrap_or_default(),
-            transitions: spec.lease_transitions.unwrap_or_default(),
+            holder: text("holderIdentity"),
+            // Not shorter than ours: who made it so may be somebody else than its holder (H15).
+            duration: Duration::from_secs(duration)
+                .clamp(self.duration, LONGEST.max(self.duration)),
+            // One time has many spellings.
+            renewed: renewed
+                .parse::<jiff::Timestamp>()
+                .map_or(renewed, |time| time.to_string()),
+            transitions,
         }
+    }
+
+    /// A Lease without its spec, which may hold what makes no Lease, and what that says.
+    fn parse(&self, body: &[u8]) -> Result<(Lease, Record), serde_json::Error> {
+        let mut lease: Value = serde_json::from_slice(body)?;
+        let spec = lease.as_object_mut().and_then(|lease| lease.remove("spec"));
+        let lease: Lease = serde_json::from_value(lease)?;
+        let record = self.record_of(&lease, &spec.unwrap_or_default());
+        Ok((lease, record))
     }
 
     /// What the lock is told when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
     /// says so (H5).
-    fn read(&self, mut lease: Lease) -> Lease {
-        let record = self.record(&lease);
+    fn read(&self, mut lease: Lease, record: Record) -> Lease {
         let now = self.clock.now();
         let mut seen = self.seen.lock();
         seen.read.clone_from(&lease.metadata.resource_version);
         seen.version = version(&lease);
         seen.sighting.observe(now, Some(record.clone()));
-        let free = now >= seen.sighting.free_at();
+        let free = seen.sighting.is_free(now, seen.deadline);
         lease.spec = Some(LeaseSpec {
-            holder_identity: Some(record.holder),
             renew_time: Some(MicroTime(if free { LONG_AGO } else { FAR_AHEAD })),
-            lease_duration_seconds: Some(
-                i32::try_from(record.duration.as_secs()).unwrap_or(i32::MAX),
-            ),
-            lease_transitions: Some(record.transitions),
-            ..lease.spec.unwrap_or_default()
+            // The lock adds it to that.
+            lease_duration_seconds: Some(1),
+            ..spec(record)
         });
         lease
     }
 
-    /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up.
-    /// A Lease that was deleted is created again by its holder, or by anybody once that has been silent (H12).
+    /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up. A
+    /// creation has no such condition, and may land late: it makes nobody the holder (H12).
     fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
         let mut call = Call::of(&request);
         if !matches!(call, Call::Patch { .. } | Call::Create) {
@@ -168,15 +203,12 @@ impl LeaseGuardLayer {
             .now_or_never()
             .ok_or(Error::Streamed)??;
         let mut write: Value = serde_json::from_slice(&body)?;
-        let mut seen = self.seen.lock();
         if let Call::Patch { base } = &mut call {
-            *base = seen.read.take().ok_or(Error::WriteWithoutRead)?;
+            let read = self.seen.lock().read.take();
+            *base = read.ok_or(Error::WriteWithoutRead)?;
             write["metadata"]["resourceVersion"] = base.clone().into();
-        } else {
-            let by = write["spec"]["holderIdentity"].as_str().unwrap_or_default();
-            if self.clock.now() < seen.sighting.free_at() && !seen.sighting.names(by) {
-                return Err(Error::Deleted.into());
-            }
+        } else if let Some(spec) = write["spec"].as_object_mut() {
+            spec.retain(|field, _| !HELD.contains(&field.as_str()));
         }
         let body = Body::from(serde_json::to_vec(&write)?);
         Ok((call, Request::from_parts(parts, body)))
@@ -192,28 +224,20 @@ impl LeaseGuardLayer {
                 Ok(body)
             }
             Call::Read if status.is_success() => {
-                Ok(serde_json::to_vec(&self.read(serde_json::from_slice(&body)?))?.into())
-            }
-            // Another was faster (H10): there is a holder, whom this process knows nothing of yet (H12).
-            Call::Create if status == StatusCode::CONFLICT => {
-                let unknown = Record {
-                    holder: UNKNOWN.to_owned(),
-                    ..self.record(&Lease::default())
-                };
-                let mut seen = self.seen.lock();
-                seen.sighting.observe(self.clock.now(), Some(unknown));
-                Ok(body)
+                let (lease, record) = self.parse(&body)?;
+                Ok(serde_json::to_vec(&self.read(lease, record))?.into())
             }
             Call::Patch { .. } | Call::Create if status.is_success() => {
-                let lease: Lease = serde_json::from_slice(&body)?;
+                let (mut lease, record) = self.parse(&body)?;
                 if let (Call::Patch { base }, Some(version)) =
                     (call, &lease.metadata.resource_version)
                     && base == version
                 {
                     return Err(Error::Unchanged(base.clone()).into());
                 }
-                let _ = self.observe(Some(&lease));
-                Ok(body)
+                self.see(version(&lease), record.clone());
+                lease.spec = Some(spec(record));
+                Ok(serde_json::to_vec(&lease)?.into())
             }
             _ => Ok(body),
         }
@@ -226,7 +250,7 @@ enum Call {
     Read,
     /// PATCH of a Lease, based on this resourceVersion.
     Patch { base: String },
-    /// POST of a Lease: the API server lets one of several through by itself (H10).
+    /// POST of a Lease: the API server lets one of several through by itself (H10), and it is nobody's (H12).
     Create,
     /// A stream, which ends when it ends; only its beginning is bounded.
     Watch,
@@ -454,19 +478,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn h7_nothing_is_missing_in_what_is_read() {
-        let free = [
+        let at = "2020-01-01T00:00:00.000000Z";
+        let released = [
+            json!({"renewTime": at}),
+            json!({"holderIdentity": null, "renewTime": at}),
+            json!({"holderIdentity": "", "leaseDurationSeconds": 3600, "renewTime": at}),
+        ];
+        let not_yet = [
             json!({}),
             json!({"holderIdentity": null, "leaseDurationSeconds": 15}),
             json!({"holderIdentity": ""}),
-        ];
-        let taken = [
             json!({"holderIdentity": "b"}),
             json!({"holderIdentity": "b", "leaseDurationSeconds": 15}),
         ];
-        let cases = free
+        let cases = released
             .iter()
             .map(|spec| (spec, true))
-            .chain(taken.iter().map(|spec| (spec, false)));
+            .chain(not_yet.iter().map(|spec| (spec, false)));
         for (spec, free) in cases {
             let api = FakeApi::new();
             api.put(spec);
@@ -477,51 +505,88 @@ mod tests {
                 read.holder_identity.is_some() && read.lease_transitions.is_some(),
                 "{spec}"
             );
+            advance(DURATION).await;
+            assert!(expired(&leases).await, "{spec}");
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn h12_a_lease_that_was_deleted_is_its_holders_for_a_lease_more() {
-        let api = FakeApi::new();
-        api.put(&held("2020-01-01T00:00:00.000000Z"));
-        let (_, leases) = guarded(&api);
-        leases.get("l").await.unwrap();
-        advance(DURATION).await;
-        api.delete();
-        assert!(leases.get("l").await.is_err());
-        let create = async |holder: &str| {
-            let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": holder}});
-            let lease = serde_json::from_value(lease).unwrap();
-            leases.create(&PostParams::default(), &lease).await
-        };
-        advance(DURATION - Duration::from_millis(1)).await;
-        let refused = create("a").await.unwrap_err().to_string();
-        assert!(refused.contains("may still act"), "{refused}");
-        create("b").await.unwrap();
-
-        api.delete();
-        assert!(leases.get("l").await.is_err());
-        advance(DURATION).await;
-        create("a").await.unwrap();
+    async fn create(leases: &Api<Lease>, holder: &str) -> kube::Result<Lease> {
+        let at = "2020-01-01T00:00:00.000000Z";
+        let spec = json!({
+            "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 0,
+            "acquireTime": at, "renewTime": at,
+        });
+        let lease = serde_json::from_value(json!({"metadata": {"name": "l"}, "spec": spec}));
+        leases.create(&PostParams::default(), &lease.unwrap()).await
     }
 
     #[tokio::test(start_paused = true)]
-    async fn h12_who_lost_the_creation_knows_that_there_is_a_holder() {
+    async fn h12_a_lease_is_created_with_no_holder() {
         let api = FakeApi::new();
-        api.put(&held("2020-01-01T00:00:00.000000Z"));
-        let (guard, leases) = guarded(&api);
-        let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}});
-        let lease: Lease = serde_json::from_value(lease).unwrap();
-        let create = async || leases.create(&PostParams::default(), &lease).await;
-        create().await.unwrap_err();
-        assert!(guard.sighting().exists());
+        let (_, leases) = guarded(&api);
+        let created = create(&leases, "a").await.unwrap();
+        assert_eq!(created.spec.unwrap().holder_identity.unwrap(), "");
+        let spec = json!({"leaseDurationSeconds": 15, "leaseTransitions": 0});
+        assert_eq!(api.spec(), spec);
+    }
 
+    #[tokio::test(start_paused = true)]
+    async fn h12_a_lease_that_nobody_has_held_is_free_when_it_was_seen_like_that_for_a_lease() {
+        let api = FakeApi::new();
+        let (guard, leases) = guarded(&api);
+        assert!(leases.get("l").await.is_err());
+        create(&leases, "a").await.unwrap();
+        advance(DURATION - Duration::from_millis(1)).await;
+        assert!(!expired(&leases).await, "before its time");
+        guard.leads_until(Some(DURATION));
+        assert!(expired(&leases).await, "for who leads");
+        guard.leads_until(Some(DURATION - Duration::from_millis(1)));
+        assert!(!expired(&leases).await, "for who led");
+        advance(Duration::from_millis(1)).await;
+        assert!(expired(&leases).await, "at its time");
+
+        // Between these two, somebody may have held the first.
+        api.delete();
+        create(&leases, "a").await.unwrap();
+        assert!(!expired(&leases).await, "another");
+        advance(DURATION).await;
+        assert!(expired(&leases).await);
+    }
+
+    /// Its holder may have had more time than we would.
+    #[tokio::test(start_paused = true)]
+    async fn h12_a_lease_after_one_that_was_held_is_free_after_the_longer_of_both_durations() {
+        let api = FakeApi::new();
+        let mut long = held("2020-01-01T00:00:00.000000Z");
+        long["leaseDurationSeconds"] = json!(60);
+        api.put(&long);
+        let (_, leases) = guarded(&api);
+        leases.get("l").await.unwrap();
         api.delete();
         assert!(leases.get("l").await.is_err());
-        advance(DURATION - Duration::from_millis(1)).await;
-        create().await.unwrap_err();
+        create(&leases, "a").await.unwrap();
+        advance(Duration::from_secs(60) - Duration::from_millis(1)).await;
+        assert!(!expired(&leases).await);
         advance(Duration::from_millis(1)).await;
-        create().await.unwrap();
+        assert!(expired(&leases).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn h15_a_lease_whose_duration_somebody_shortens_is_its_holders_as_long_as_before() {
+        for (before, after, free) in [(15, 1, 15), (60, 1, 60), (60, 15, 60), (1, 1, 15)] {
+            let api = FakeApi::new();
+            let mut spec = held("2020-01-01T00:00:00.000000Z");
+            spec["leaseDurationSeconds"] = before.into();
+            api.put(&spec);
+            let (_, leases) = guarded(&api);
+            assert!(!expired(&leases).await);
+            spec["leaseDurationSeconds"] = after.into();
+            api.put(&spec);
+            advance(Duration::from_secs(free) - Duration::from_millis(1)).await;
+            assert!(!expired(&leases).await, "{before} {after}");
+            advance(Duration::from_millis(1)).await;
+            assert!(expired(&leases).await, "{before} {after}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

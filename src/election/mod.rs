@@ -236,6 +236,8 @@ struct Standing {
     call: Duration,
     /// The leader as last logged.
     leader: String,
+    /// It is logged that nobody has held the Lease yet.
+    unheld: bool,
     /// What went wrong last, until an attempt succeeds: why a term is lost.
     trouble: String,
     /// What is logged already: of the attempts, and of the watch.
@@ -289,6 +291,7 @@ impl Standing {
             retry_period: settings.retry_period,
             call,
             leader: String::new(),
+            unheld: false,
             trouble: String::new(),
             failures: Failures::default(),
             watch_failures: Failures::default(),
@@ -322,7 +325,7 @@ impl Standing {
             if self.published.is_some() || (tried && watched && !self.elector.watching()) {
                 watch = None;
             }
-            if watch.is_none() && self.published.is_none() && sighting.exists() {
+            if watch.is_none() && self.published.is_none() && sighting.is_known() {
                 watch = Some(self.watch());
             }
             event = match action {
@@ -410,6 +413,8 @@ impl Standing {
 
     async fn attempt(&mut self, within: Duration) -> Event {
         let sent = self.clock.now();
+        self.guard
+            .leads_until(self.elector.held().map(|held| held.deadline));
         // A renewal is of interest when it fails, and from then on until one succeeds.
         let span = match &self.published {
             None => self.span("acquire"),
@@ -528,12 +533,26 @@ impl Standing {
             self.trouble.clear();
             self.failures.clear();
             self.leader.clear();
+            self.unheld = false;
             let uid = lease.metadata.uid.unwrap_or_default();
             return Outcome::Held {
                 uid,
                 transitions: spec.lease_transitions.unwrap_or_default(),
             };
         }
+        if holder.is_empty() {
+            if !std::mem::replace(&mut self.unheld, true) && self.published.is_none() {
+                let wait = self.guard.sighting().free_at();
+                let wait = wait.saturating_sub(self.clock.now());
+                let lease = &self.lease;
+                info!(
+                    lease,
+                    "nobody has held the lease yet, unless it was deleted just now: waiting for {wait:.0?}"
+                );
+            }
+            return Outcome::Unheld;
+        }
+        self.unheld = false;
         self.trouble = format!("{holder} holds it");
         self.standing_by(&holder);
         Outcome::HeldBy(holder)

@@ -14,7 +14,8 @@ use super::{
 use crate::telemetry::health::{Health, Question};
 use http::Method;
 use kube::client::ClientBuilder;
-use serde_json::json;
+use proptest::prelude::*;
+use serde_json::{Value, json};
 use tokio::{
     sync::oneshot,
     task::JoinHandle,
@@ -110,13 +111,10 @@ impl Replica {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_nobody_holds_is_taken_at_once() {
-    let nobody = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2999-01-01T00:00:00.000000Z"});
-    for spec in [None, Some(json!({})), Some(nobody)] {
+async fn a_lease_that_was_released_is_taken_at_once() {
+    for renewed in ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
         let api = FakeApi::new();
-        if let Some(spec) = &spec {
-            api.put(spec);
-        }
+        api.put(&json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": renewed}));
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
         assert_eq!(api.holder(), "a_1");
@@ -127,7 +125,7 @@ async fn a_lease_that_nobody_holds_is_taken_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_turns_whatever_the_api_server_does() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut leader = Replica::stand(&api, "a");
     leader.leads(true, SOON).await;
     let standby = Replica::stand(&api, "b");
@@ -146,7 +144,7 @@ async fn the_loop_turns_whatever_the_api_server_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_loop_that_is_stuck_fails_liveness() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut health = Health::new();
     let pulse = health.pulse("leader-election");
     let standing = standing(&api, "a", watch::channel(None).0);
@@ -170,7 +168,7 @@ async fn a_loop_that_is_stuck_fails_liveness() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_is_the_same_term_with_a_later_deadline() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     for _ in 0..20 {
@@ -189,7 +187,7 @@ async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_stands_again() 
         Mood::Fails(409),
         Mood::Fails(403),
     ] {
-        let api = FakeApi::new();
+        let api = FakeApi::released();
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
         api.mood(mood);
@@ -205,7 +203,7 @@ async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_stands_again() 
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_leader_costs_its_lease_and_no_more() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let (mut a, mut b) = (Replica::stand(&api, "a"), Replica::stand(&api, "b"));
     tokio::select! {
         _ = a.leads(true, SOON) => {}
@@ -222,7 +220,7 @@ async fn a_dead_leader_costs_its_lease_and_no_more() {
 
 #[tokio::test(start_paused = true)]
 async fn the_same_identity_takes_its_own_lease_back_at_once() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     a.crash();
@@ -232,7 +230,7 @@ async fn the_same_identity_takes_its_own_lease_back_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     api.put(&json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9}));
@@ -240,22 +238,150 @@ async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
     assert_eq!(api.holder(), "b");
 }
 
+/// As it is acquired by nobody else: the term goes on meanwhile.
 #[tokio::test(start_paused = true)]
-async fn h12_a_lease_created_again_is_another_term() {
-    let api = FakeApi::new();
+async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_term() {
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
-    api.delete();
-    a.term
-        .wait_for(|term| term.as_ref().is_some_and(|term| term.id() == 2))
-        .await
-        .unwrap();
-    assert_eq!(api.holder(), "a_1");
+    let mut b = Replica::stand(&api, "b");
+    for id in 2..5 {
+        api.delete();
+        let again = a
+            .term
+            .wait_for(|term| term.as_ref().is_none_or(|term| term.id() == id));
+        let again = timeout(RETRY * 2, again).await.unwrap().unwrap().is_some();
+        assert!(again && api.holder() == "a_1");
+        sleep(LEASE).await;
+    }
+    a.stop.take().unwrap().send(()).unwrap();
+    b.leads(true, RETRY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
+    let api = FakeApi::new();
+    let mut replicas = ["a", "b", "c"].map(|name| Replica::stand(&api, name));
+    sleep(SOON).await;
+    // Also those that another was faster than (H10).
+    let watches = api.requests();
+    let watches = watches
+        .iter()
+        .filter(|seen| seen.uri.contains("watch=true"));
+    assert_eq!(watches.count(), 3);
+    sleep(LEASE - SOON * 2).await;
+    assert!(replicas.iter().all(|replica| replica.id().is_none()));
+    let [a, b, c] = &mut replicas;
+    tokio::select! {
+        _ = a.leads(true, RETRY) => {}
+        _ = b.leads(true, RETRY) => {}
+        _ = c.leads(true, RETRY) => {}
+    }
+    for _ in 0..60 {
+        let leaders = replicas.iter().filter(|replica| replica.id().is_some());
+        assert_eq!(leaders.count(), 1);
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Whether it saw who held it or not: the one who did may not know of the deletion yet.
+#[tokio::test(start_paused = true)]
+async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
+    for (knows, recreates) in [(false, false), (false, true), (true, false), (true, true)] {
+        let api = FakeApi::released();
+        let mut b = Replica::able(&api, "b", Ability::Nothing);
+        if knows {
+            // It has seen it released, and nothing since.
+            b.ability.send_replace(Ability::All);
+            b.leads(true, SOON).await;
+            b.ability.send_replace(Ability::Nothing);
+            b.leads(false, SOON).await;
+            sleep(SOON).await;
+        }
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, RETRY).await;
+        sleep(LEASE).await;
+        a.crash();
+        api.delete();
+        if recreates {
+            api.put(&json!({}));
+        }
+        b.ability.send_replace(Ability::All);
+        let waited = b.leads(true, LEASE * 2).await;
+        assert!(
+            waited >= LEASE && waited <= LEASE + RETRY * 2,
+            "{knows} {recreates}: {waited:?}"
+        );
+    }
+}
+
+/// Whatever stands in a Lease.
+fn anything() -> impl Strategy<Value = Value> {
+    let number = prop_oneof![
+        any::<i64>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        Just(json!(i32::MAX)),
+        Just(json!(i32::MIN)),
+        Just(json!(0)),
+        Just(json!(15)),
+        Just(json!(1e300)),
+        Just(json!("15")),
+        Just(json!(null)),
+    ];
+    let time = prop_oneof![
+        Just(json!("9999-12-31T23:59:59.999999Z")),
+        Just(json!("0000-01-01T00:00:00.000000Z")),
+        Just(json!("2020-01-01T00:00:00.000000Z")),
+        ".*".prop_map(Value::from),
+        Just(json!(null)),
+        Just(json!(7)),
+    ];
+    let holder = prop_oneof![
+        Just(json!("")),
+        Just(json!("b_1")),
+        Just(json!("a_1")),
+        ".*".prop_map(Value::from),
+        Just(json!(null)),
+        Just(json!(["b"])),
+    ];
+    let spec = (holder, number.clone(), number, time.clone(), time);
+    let spec = spec.prop_map(|(holder, duration, transitions, renewed, acquired)| {
+        json!({
+            "holderIdentity": holder, "leaseDurationSeconds": duration, "leaseTransitions": transitions,
+            "renewTime": renewed, "acquireTime": acquired,
+        })
+    });
+    prop_oneof![8 => spec, 1 => Just(json!({})), 1 => Just(json!(null)), 1 => Just(json!("no"))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn h16_nothing_in_a_lease_keeps_everybody_from_leading_for_good(spec in anything()) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let api = FakeApi::new();
+            api.put(&spec);
+            let mut a = Replica::stand(&api, "a");
+            // The longest lease that can be configured.
+            a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
+            assert_eq!(api.holder(), "a_1");
+            sleep(LEASE).await;
+            assert_eq!(a.id(), Some(1));
+            // Nor when it is put there while it leads.
+            api.put(&spec);
+            sleep(RETRY * 2).await;
+            a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
+            a.stop.take().unwrap().send(()).unwrap();
+            a.task.await.unwrap();
+        });
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     api.requests();
@@ -280,7 +406,7 @@ async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
         Mood::Fails(500),
         Mood::Fails(409),
     ] {
-        let api = FakeApi::new();
+        let api = FakeApi::released();
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
         api.mood(mood);
@@ -298,7 +424,7 @@ async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
 
 #[tokio::test(start_paused = true)]
 async fn h4_a_standby_releases_nothing() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let spec = json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9});
     api.put(&spec);
     let mut a = Replica::stand(&api, "a");
@@ -310,7 +436,7 @@ async fn h4_a_standby_releases_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_disputed_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     advance(RETRY / 2).await;
@@ -334,7 +460,7 @@ async fn h14_disputes_do_not_make_a_leader_ask_all_the_time() {
         Mood::Fails(503),
         Mood::Resets,
     ] {
-        let api = FakeApi::new();
+        let api = FakeApi::released();
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
         let term = a.term.borrow().clone().unwrap();
@@ -409,7 +535,7 @@ async fn h14_a_standby_whose_watch_fails_takes_over_in_time() {
         Mood::Ends,
         Mood::EndsStale,
     ] {
-        let api = FakeApi::new();
+        let api = FakeApi::released();
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
         api.mood_of(Verb::Watch, mood);
@@ -429,7 +555,7 @@ async fn h14_a_standby_whose_watch_fails_takes_over_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     advance(RETRY / 2).await;
@@ -444,7 +570,7 @@ async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
 /// Before anything is written as its leader, and by no renewal.
 #[tokio::test(start_paused = true)]
 async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     api.put_record(Some(json!({})));
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
@@ -463,7 +589,7 @@ async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
 /// The component is installed, or installed again, while somebody leads; or somebody wrote the record by hand.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     for annotations in [json!({}), json!({super::fencing_record::HOLDER: "b_1"})] {
@@ -485,7 +611,7 @@ async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
 /// The record is no more than the policy needs: a leader leads without it.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     api.refuse_records(500);
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
@@ -505,7 +631,7 @@ async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_cannot_work_does_not_run_for_leader() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::able(&api, "a", Ability::Nothing);
     advance(LEASE * 4).await;
     sleep(SOON).await;
@@ -519,7 +645,7 @@ async fn a_replica_that_cannot_work_does_not_run_for_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     let mut b = Replica::stand(&api, "b");
@@ -539,7 +665,7 @@ async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
 /// Whoever holds the Lease without being able to work gives it back, however it came to hold it.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_came_too_late_is_given_back() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     api.mood(Mood::Hangs);
     let mut a = Replica::stand(&api, "a");
     sleep(SOON).await;
@@ -554,12 +680,12 @@ async fn a_lease_that_came_too_late_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut part = Replica::able(&api, "part", Ability::Part);
     let waited = part.leads(true, YIELD_DELAY + SOON).await;
     assert!(waited >= YIELD_DELAY, "alone it leads: {waited:?}");
 
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut first = Replica::stand(&api, "first");
     first.leads(true, SOON).await;
     let part = Replica::able(&api, "part", Ability::Part);
@@ -576,7 +702,7 @@ async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_released_when_no_write_can_land_any_more() {
     for (limit, is_released) in [(CALL / 4, true), (CALL, false)] {
-        let api = FakeApi::new();
+        let api = FakeApi::released();
         let mut a = Replica::stand(&api, "a");
         a.leads(true, SOON).await;
         let term = a.term.borrow().clone().unwrap();
@@ -601,7 +727,7 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
 /// A leader that lets go, too, waits for what may still land.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_lets_go_waits_for_its_writes() {
-    let api = FakeApi::new();
+    let api = FakeApi::released();
     let mut a = Replica::stand(&api, "a");
     a.leads(true, SOON).await;
     let write = a.term.borrow().as_ref().unwrap().writes().begin(CALL * 2);

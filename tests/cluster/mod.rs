@@ -104,6 +104,25 @@ impl Cluster {
         name
     }
 
+    /// Puts a Lease there that was held and released: replicas that come need not wait to take it, as they do where there
+    /// is none (H12).
+    pub async fn release_lease(&self, namespace: &str, name: &str) {
+        let lease = serde_json::json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": {
+                "holderIdentity": "",
+                "leaseDurationSeconds": 1,
+                "leaseTransitions": 0,
+                "renewTime": "2020-01-01T00:00:00.000000Z",
+            },
+        });
+        let create = ["create", "-f", "-"];
+        let created = self.kubectl_stdin(&create, &lease.to_string()).await;
+        created.success();
+    }
+
     /// Installs the CRD from `deploy/crd.yaml` and waits until the API server serves it.
     pub async fn install_crd(&self) {
         let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");

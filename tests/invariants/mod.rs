@@ -496,7 +496,8 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
 fn wrong_step(last: Option<&LeaseWrite>, write: &LeaseWrite) -> Option<String> {
     let before = last.map_or("", |last| &last.holder);
     let released = write.holder.is_empty();
-    if released && user(before) != write.by && before != UNKNOWN {
+    // One that is created is nobody's yet (H12).
+    if released && last.is_some() && user(before) != write.by && before != UNKNOWN {
         return Some(format!("releasing it for {before}"));
     }
     if !released && user(&write.holder) != write.by {
