@@ -533,7 +533,7 @@ async fn waits_for_the_crd() {
     assert_eq!(get(addr, "/readyz").await, 503);
     cluster.install_crd().await;
     controller.wait_for_log("working").await;
-    assert_eq!(get(addr, "/readyz").await, 200);
+    ready(&controller, 200, "").await;
     assert_eq!(controller.logged("is not installed"), 1);
 }
 
