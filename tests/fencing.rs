@@ -594,7 +594,6 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
         controllers: true,
     });
     install(&cluster).await;
-    cluster.release_lease(NAMESPACE, LEASE).await;
     let admin = cluster.client().await;
     // A name that does not fit into an identity.
     let name = format!("foo-controller-{}", "x".repeat(100));
@@ -608,6 +607,11 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
             "--lease-retry-period=90s",
         ],
     );
+    // It creates the Lease, and would wait for as long as that lasts.
+    controller
+        .wait_for_log("nobody has held the lease yet")
+        .await;
+    cluster.release_lease(NAMESPACE, LEASE).await;
     controller.wait_for_log("gained the lease").await;
 
     let foos: Api<Foo> = Api::default_namespaced(admin.clone());

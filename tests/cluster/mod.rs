@@ -118,9 +118,9 @@ impl Cluster {
                 "renewTime": "2020-01-01T00:00:00.000000Z",
             },
         });
-        let create = ["create", "-f", "-"];
-        let created = self.kubectl_stdin(&create, &lease.to_string()).await;
-        created.success();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        let applied = self.kubectl_stdin(&apply, &lease.to_string()).await;
+        applied.success();
     }
 
     /// Installs the CRD from `deploy/crd.yaml` and waits until the API server serves it.
