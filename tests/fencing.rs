@@ -598,6 +598,11 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     // A name that does not fit into an identity.
     let name = format!("foo-controller-{}", "x".repeat(100));
     let replica = Replica::create(&cluster, &name).await;
+    // The Lease is created, and would be waited for as long as it lasts.
+    let mut creator = replica.run(cluster.kubeconfig(), &[]);
+    creator.wait_for_log("nobody has held the lease yet").await;
+    assert_eq!(creator.stop().await, 0);
+    cluster.release_lease(NAMESPACE, LEASE).await;
     // Its next renewal is beyond every deadline of this test: what happens is not the renewal's doing.
     let mut controller = replica.run(
         cluster.kubeconfig(),
@@ -607,11 +612,6 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
             "--lease-retry-period=90s",
         ],
     );
-    // It creates the Lease, and would wait for as long as that lasts.
-    controller
-        .wait_for_log("nobody has held the lease yet")
-        .await;
-    cluster.release_lease(NAMESPACE, LEASE).await;
     controller.wait_for_log("gained the lease").await;
 
     let foos: Api<Foo> = Api::default_namespaced(admin.clone());
