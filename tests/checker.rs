@@ -412,6 +412,7 @@ fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
 #[tokio::test]
 async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     let cluster = foos::audited_alone().await;
+    cluster.release_lease("default", "foo-controller").await;
     let election = Election {
         users: ["replica-1".to_owned(), "replica-2".to_owned()].into(),
         lease: "foo-controller".to_owned(),

@@ -950,6 +950,8 @@ async fn given_namespaces_are_all_that_it_reaches() {
 
     let files = tempfile::tempdir().unwrap();
     let kubeconfig = kubeconfig(cluster, &files).await;
+    let lease = Config::default().leader_election.lease_name;
+    cluster.release_lease(NAMESPACE, &lease).await;
     let mut controller = Controller::spawn(|command| {
         objects.command(command, &files);
         command

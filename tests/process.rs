@@ -314,6 +314,7 @@ async fn h17_an_election_outside_a_pod_needs_a_namespace() {
 #[tokio::test]
 async fn h18_two_processes_of_one_pod_never_both_lead() {
     let namespace = namespace("pod").await;
+    shared().release_lease(&namespace, LEASE).await;
     let start = |name: &str| {
         Controller::spawn(|command| {
             command
