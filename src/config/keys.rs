@@ -99,7 +99,7 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::Text(|text| text.is_empty() || is_label(text), "a namespace name (a-z, 0-9 and -, at most 63 characters)"),
         help: "Namespace of the Lease, needed outside a pod; if empty, the pod's own" },
     Key { name: "leader_election.lease_duration", flag: "lease-duration", heading: ELECTION, placeholder: "DURATION", rule: Rule::Seconds("1s", "1h"),
-        help: "How long a leader that went silent keeps the Lease" },
+        help: "How long a leader that went silent keeps the Lease, and the very first one waits for it" },
     Key { name: "leader_election.renew_deadline", flag: "lease-renew-deadline", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("100ms", "1h"),
         help: "How long a leader works on without renewing, less than lease_duration" },
     Key { name: "leader_election.retry_period", flag: "lease-retry-period", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("10ms", "1h"),
