@@ -377,14 +377,14 @@ fn i8_a_lease_write_on_no_condition_is_found_and_so_are_wrong_transitions() {
 #[test]
 fn what_a_deleted_lease_excuses_is_counted() {
     let mut log = Log::good();
-    let create = |log: &mut Log| {
-        log.lease("a", "a_2", 0);
+    let create = |log: &mut Log, holder: &str| {
+        log.lease("a", holder, 0);
         let last = log.0.last_mut().unwrap();
         last.verb = "create".into();
         last.request_object = json!({ "metadata": { "name": "l" } });
         last.response_object["metadata"]["uid"] = "another".into();
     };
-    create(&mut log);
+    create(&mut log, "");
     log.status("b");
     let report = log.check();
     assert!(report.violations.is_empty(), "{report}");
@@ -392,6 +392,11 @@ fn what_a_deleted_lease_excuses_is_counted() {
     log.sleep(11);
     log.status("b");
     assert_eq!(log.violated(), ["I1", "I2"]);
+
+    let mut log = Log::good();
+    create(&mut log, "a_2");
+    log.status("b");
+    assert_eq!(log.violated(), ["I1"], "while another held the next one");
 }
 
 /// What a lost answer hides is counted, and no violation.

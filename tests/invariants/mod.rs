@@ -69,8 +69,7 @@ pub struct Report {
     /// Such writes that may have been made or not (a 5xx, or no answer), and so are not judged by I1; and those that were
     /// made while it cannot be told who held the Lease, as deletions beside a change of the holder.
     pub unknown: usize,
-    /// Writes by the leader of before, by its deadline, after somebody deleted the Lease and another replica created it
-    /// (H12): the one case in which the Lease cannot keep two from writing.
+    /// Writes by the leader, by its deadline, after somebody deleted its Lease, and while the next one was nobody's (H12).
     pub lease_deleted: usize,
     /// Writes of the Lease that were made.
     pub lease_writes: usize,
@@ -280,7 +279,7 @@ fn verdict(event: &AuditEvent, leases: &[LeaseWrite], election: &Election) -> Ve
     }
     let deleted = leases
         .iter()
-        .rfind(|lease| lease.uid != now.uid)
+        .rfind(|lease| lease.uid != now.uid && now.holder.is_empty())
         .filter(|lease| user(&lease.holder) == event.user);
     if deleted.is_some_and(|old| event.received.0 <= election.end(old)) {
         Verdict::LeaseDeleted
