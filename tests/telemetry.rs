@@ -481,6 +481,105 @@ async fn variables_have_their_effect() {
     );
 }
 
+/// Of each signal, what is sent is what its own variable says, where that is set to something, or else the general one. A
+/// value is percent-encoded there, and as it is when sent.
+#[tokio::test]
+async fn what_is_sent_is_what_the_variables_say() {
+    const GENERAL: &str =
+        "authorization=Bearer%20s3cret,x-tenant=a%2Cb%3Dc,X-Twice=1,x-twice=%C3%A9";
+    let general: &[(&str, &[&[u8]])] = &[
+        ("authorization", &[b"Bearer s3cret"]),
+        ("x-tenant", &[b"a,b=c"]),
+        ("x-twice", &[b"1", "é".as_bytes()]),
+    ];
+    let none: &[(&str, &[&[u8]])] = &[("authorization", &[]), ("x-tenant", &[]), ("x-twice", &[])];
+    let own: &[(&str, &[&[u8]])] = &[
+        ("authorization", &[]),
+        ("x-tenant", &[b"100% its own"]),
+        ("x-twice", &[]),
+    ];
+    let signals = ["TRACES", "LOGS", "METRICS"];
+    let own_value = Some("x-tenant=100%25 its%20own");
+    for (headers, own_headers, compression, own_compression, sent, gzip) in [
+        (None, None, None, None, none, false),
+        (Some(GENERAL), None, Some("gzip"), None, general, true),
+        (
+            Some(GENERAL),
+            Some(""),
+            Some("gzip"),
+            Some(""),
+            general,
+            true,
+        ),
+        (
+            Some(GENERAL),
+            Some(" \n"),
+            Some("GZIP"),
+            Some(" "),
+            general,
+            true,
+        ),
+        (
+            Some(GENERAL),
+            own_value,
+            Some("gzip"),
+            Some("none"),
+            own,
+            false,
+        ),
+        // The general ones are of no account, whatever they are.
+        (
+            Some("nonsense"),
+            own_value,
+            Some("none"),
+            Some("gzip"),
+            own,
+            true,
+        ),
+        (Some(" "), own_value, Some(""), Some("gzip"), own, true),
+    ] {
+        let mocks = [(); 3].map(|()| Mock::start(Behaviour::Answer(Duration::ZERO, 0)));
+        let mocks = futures::future::join_all(mocks).await;
+        let _controller = Controller::spawn(|command| {
+            command
+                .arg("--master=http://127.0.0.1:1")
+                .env("OTEL_BSP_SCHEDULE_DELAY", "100")
+                .env("OTEL_BLRP_SCHEDULE_DELAY", "100")
+                .env("OTEL_METRIC_EXPORT_INTERVAL", "100");
+            let general = [("HEADERS", headers), ("COMPRESSION", compression)];
+            for (what, value) in general {
+                command.envs(value.map(|value| (format!("OTEL_EXPORTER_OTLP_{what}"), value)));
+            }
+            for (signal, mock) in signals.iter().zip(&mocks) {
+                let endpoint = mock.endpoint();
+                let own = [
+                    ("HEADERS", own_headers),
+                    ("COMPRESSION", own_compression),
+                    ("ENDPOINT", Some(&*endpoint)),
+                ];
+                for (what, value) in own {
+                    let name = format!("OTEL_EXPORTER_OTLP_{signal}_{what}");
+                    command.envs(value.map(|value| (name, value)));
+                }
+            }
+        });
+        for (signal, mock) in signals.iter().zip(&mocks) {
+            let request =
+                eventually(DEADLINE, signal, async || mock.requests().pop().ok_or(())).await;
+            let case = format!("{signal}: {headers:?}, {own_headers:?}, {compression:?}");
+            for (name, values) in sent {
+                let found = request.get_all(*name).iter();
+                let found: Vec<_> = found.map(http::HeaderValue::as_bytes).collect();
+                assert_eq!(found, *values, "{name} of {case}");
+            }
+            let encoding = request.get("grpc-encoding");
+            assert_eq!(encoding.is_some_and(|it| it == "gzip"), gzip, "{case}");
+            let agent = request["user-agent"].to_str().unwrap();
+            assert!(agent.starts_with("OTel-OTLP-Exporter-Rust/"), "{agent}");
+        }
+    }
+}
+
 /// The program where it finds no cluster: its exit code, and what it says.
 fn without_a_cluster(vars: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
@@ -504,7 +603,7 @@ fn a_wrong_variable_is_refused() {
         (
             "OTEL_EXPORTER_OTLP_HEADERS",
             "secret",
-            "OTEL_EXPORTER_OTLP_HEADERS = (hidden) (environment variable): must be name=value, with commas between them, as HTTP headers can be",
+            "OTEL_EXPORTER_OTLP_HEADERS = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
         ),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",

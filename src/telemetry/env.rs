@@ -13,9 +13,10 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::{metrics::Temporality, trace::Sampler};
+use percent_encoding::percent_decode_str;
 
 use super::Error;
 use crate::config::is_address;
@@ -69,7 +70,7 @@ pub(super) enum Rule {
     Whole(u64),
     /// A number from 0 to 1.
     Ratio,
-    /// `name=value` with commas between them, fit for HTTP headers; secret.
+    /// `name=value` with commas between them, percent-encoded, that can be sent as headers; secret.
     Headers,
     /// `name=value` with commas between them.
     Pairs,
@@ -270,6 +271,12 @@ impl Env {
             .is_some_and(|(_, value)| value == "gzip")
     }
 
+    /// What is sent with every export.
+    pub fn headers(&self, signal: Signal) -> HeaderMap {
+        let text = self.of(signal, "HEADERS").map(|(_, value)| value);
+        text.and_then(headers).unwrap_or_default()
+    }
+
     /// A number, or what it is where it is not set.
     pub fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> T {
         let set = self.get(name).and_then(|text| text.parse().ok());
@@ -366,6 +373,49 @@ fn pairs(list: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
     })
 }
 
+/// What a list of `name=value` comes to as headers; `None` where one of them cannot be sent.
+fn headers(list: &str) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for pair in pairs(list) {
+        let (name, value) = pair?;
+        let name = HeaderName::try_from(name).ok()?;
+        let mut value = HeaderValue::try_from(decoded(value)?).ok()?;
+        if value.is_empty() || is_grpcs(&name) {
+            return None;
+        }
+        value.set_sensitive(true);
+        headers.append(name, value);
+    }
+    Some(headers)
+}
+
+/// Whether gRPC, or HTTP/2, has a use of its own for a header, and leaves out, or takes offence at, anybody else's.
+fn is_grpcs(name: &HeaderName) -> bool {
+    const THEIRS: [&str; 9] = [
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    name.as_str().starts_with("grpc-") || THEIRS.contains(&name.as_str())
+}
+
+/// What is percent-encoded as `text`; `None` where that is nothing, or not UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut escapes = text.split('%').skip(1).map(str::as_bytes);
+    let whole = |escape: &[u8]| escape.len() >= 2 && escape[..2].iter().all(u8::is_ascii_hexdigit);
+    if !escapes.all(whole) {
+        return None;
+    }
+    let decoded = percent_decode_str(text).decode_utf8().ok()?;
+    Some(decoded.into_owned())
+}
+
 /// As the specification has it: without a scheme it is TLS, unless it is said to be insecure.
 fn with_scheme(endpoint: &str, insecure: bool) -> String {
     match (endpoint.contains("://"), insecure) {
@@ -417,13 +467,7 @@ impl Rule {
             }
             Self::Whole(most) => usable(text.parse().is_ok_and(|n: u64| (1..=*most).contains(&n))),
             Self::Ratio => usable(text.parse().is_ok_and(|n: f64| (0.0..=1.0).contains(&n))),
-            Self::Headers => usable(pairs(text).all(|pair| {
-                pair.is_some_and(|(name, value)| {
-                    let fits =
-                        HeaderName::try_from(name).is_ok() && HeaderValue::try_from(value).is_ok();
-                    fits && !value.is_empty()
-                })
-            })),
+            Self::Headers => usable(headers(text).is_some()),
             Self::Pairs => usable(pairs(text).all(|pair| pair.is_some())),
             Self::Address => usable(is_address(&with_scheme(text, false))),
             Self::Text => usable(true),
@@ -440,7 +484,7 @@ impl fmt::Display for Rule {
             Self::Some(words) => write!(f, "some of {}, with commas between them", words.join(", ")),
             Self::Whole(most) => write!(f, "a whole number from 1 to {most}"),
             Self::Ratio => f.write_str("a number from 0 to 1"),
-            Self::Headers => f.write_str("name=value, with commas between them, as HTTP headers can be"),
+            Self::Headers => f.write_str("name=value, percent-encoded, with commas between them, as HTTP headers can be"),
             Self::Pairs => f.write_str("name=value, with commas between them"),
             Self::Address => f.write_str(
                 "http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
@@ -467,12 +511,28 @@ mod tests {
             (
                 "OTEL_EXPORTER_OTLP_HEADERS",
                 "authorization: Bearer s3cret",
-                " = (hidden) (environment variable): must be name=value, with commas between them, as HTTP headers can be",
+                " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
             ),
             (
                 "OTEL_EXPORTER_OTLP_HEADERS",
                 "a=b\nc",
-                " = (hidden) (environment variable): must be name=value, with commas between them, as HTTP headers can be",
+                " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            ),
+            (
+                // As of a Secret whose text ends with a newline.
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                "authorization=Bearer%20s3cret%0A",
+                " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
+                "a=b,authorization=100%",
+                " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
+                "grpc-status=0",
+                " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
             ),
             (
                 "OTEL_EXPORTER_OTLP_ENDPOINT",

@@ -1,15 +1,19 @@
 //! The way out by OTLP/gRPC: a connection for each signal that goes anywhere, and its exporter.
 //!
 //! The connections are ours, since the SDK's own have no limit for being made: a collector that is a black
-//! hole would hold a flush for two minutes. Headers the SDK reads from the environment.
+//! hole would hold a flush for two minutes.
 
-use std::{fs, time::Duration};
+use std::{fs, mem, time::Duration};
 
 use http::Uri;
 use opentelemetry_otlp::{
     Compression, LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithTonicConfig,
 };
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{
+    Request,
+    metadata::MetadataMap,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
 
 use super::{
     Error,
@@ -86,9 +90,18 @@ fn set<E: WithTonicConfig + WithExportConfig>(
     channel: Channel,
     exporter: E,
 ) -> E {
+    let headers = env.headers(signal);
     let exporter = exporter
         .with_channel(channel)
-        .with_timeout(env.timeout(signal));
+        .with_timeout(env.timeout(signal))
+        .with_interceptor(move |mut request: Request<()>| {
+            // What there is already is the SDK's name, and what it read by itself: a part of ours at most.
+            let metadata = request.metadata_mut();
+            let mut all = mem::take(metadata).into_headers();
+            all.extend(headers.clone());
+            *metadata = MetadataMap::from_headers(all);
+            Ok(request)
+        });
     if env.compresses(signal) {
         exporter.with_compression(Compression::Gzip)
     } else {
