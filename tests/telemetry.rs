@@ -421,7 +421,10 @@ async fn variables_have_their_effect() {
             )
             .env("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "x-tenant=metrics")
             .env("OTEL_SERVICE_NAME", "mine")
-            .env("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=theirs,team=a")
+            .env(
+                "OTEL_RESOURCE_ATTRIBUTES",
+                "k8s.pod.name=theirs,team=a%20b%2Cc",
+            )
             .env("OTEL_TRACES_SAMPLER", "always_off")
             .env("POD_NAME", "ours");
     });
@@ -441,7 +444,7 @@ async fn variables_have_their_effect() {
     let (service, pod, team, trace) = collector.wait_for("the log", created).await;
     assert_eq!(
         (&service, &pod, &team),
-        (&json!("mine"), &json!("theirs"), &json!("a"))
+        (&json!("mine"), &json!("theirs"), &json!("a b,c"))
     );
     assert!(
         !trace.is_empty(),

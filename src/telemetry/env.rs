@@ -72,7 +72,7 @@ pub(super) enum Rule {
     Ratio,
     /// `name=value` with commas between them, percent-encoded, that can be sent as headers; secret.
     Headers,
-    /// `name=value` with commas between them.
+    /// `name=value` with commas between them, percent-encoded.
     Pairs,
     /// Where a collector is.
     Address,
@@ -315,11 +315,8 @@ impl Env {
     pub fn attributes(&self) -> Vec<KeyValue> {
         let list = self.get("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
         let name = self.get("OTEL_SERVICE_NAME");
-        pairs(list)
-            .flatten()
-            .chain(name.map(|name| ("service.name", name)))
-            .map(|(name, value)| KeyValue::new(name.to_owned(), value.to_owned()))
-            .collect()
+        let name = name.map(|name| KeyValue::new("service.name", name.to_owned()));
+        attributes(list).into_iter().flatten().chain(name).collect()
     }
 
     /// Whether the API server is told of our traces.
@@ -387,6 +384,16 @@ fn headers(list: &str) -> Option<HeaderMap> {
         headers.append(name, value);
     }
     Some(headers)
+}
+
+/// What a list of `name=value` comes to as attributes; `None` where one of them is wrong: the specification has none of them
+/// taken then.
+fn attributes(list: &str) -> Option<Vec<KeyValue>> {
+    let attribute = |pair: Option<(&str, &str)>| {
+        let (name, value) = pair?;
+        Some(KeyValue::new(decoded(name)?, decoded(value)?))
+    };
+    pairs(list).map(attribute).collect()
 }
 
 /// Whether gRPC, or HTTP/2, has a use of its own for a header, and leaves out, or takes offence at, anybody else's.
@@ -468,7 +475,7 @@ impl Rule {
             Self::Whole(most) => usable(text.parse().is_ok_and(|n: u64| (1..=*most).contains(&n))),
             Self::Ratio => usable(text.parse().is_ok_and(|n: f64| (0.0..=1.0).contains(&n))),
             Self::Headers => usable(headers(text).is_some()),
-            Self::Pairs => usable(pairs(text).all(|pair| pair.is_some())),
+            Self::Pairs => usable(attributes(text).is_some()),
             Self::Address => usable(is_address(&with_scheme(text, false))),
             Self::Text => usable(true),
         }
@@ -485,7 +492,7 @@ impl fmt::Display for Rule {
             Self::Whole(most) => write!(f, "a whole number from 1 to {most}"),
             Self::Ratio => f.write_str("a number from 0 to 1"),
             Self::Headers => f.write_str("name=value, percent-encoded, with commas between them, as HTTP headers can be"),
-            Self::Pairs => f.write_str("name=value, with commas between them"),
+            Self::Pairs => f.write_str("name=value, percent-encoded, with commas between them"),
             Self::Address => f.write_str(
                 "http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
             ),
@@ -614,10 +621,17 @@ mod tests {
             (
                 "OTEL_RESOURCE_ATTRIBUTES",
                 "a=b,c",
-                r#" = "a=b,c" (environment variable) is ignored: it must be name=value, with commas between them"#,
+                r#" = "a=b,c" (environment variable) is ignored: it must be name=value, percent-encoded, with commas between them"#,
+            ),
+            (
+                "OTEL_RESOURCE_ATTRIBUTES",
+                "a=b,c=100%",
+                r#" = "a=b,c=100%" (environment variable) is ignored: it must be name=value, percent-encoded, with commas between them"#,
             ),
         ] {
-            let warnings = env(&[(name, value)]).warnings(&Signal::ALL).unwrap();
+            let env = env(&[(name, value)]);
+            assert_eq!(env.attributes(), [], "{name}={value}");
+            let warnings = env.warnings(&Signal::ALL).unwrap();
             assert_eq!(warnings, [format!("{name}{line}")]);
         }
     }
@@ -689,6 +703,26 @@ mod tests {
         }
     }
 
+    /// Half an escape, what is not hexadecimal, and what is not UTF-8 are nothing that was encoded.
+    #[test]
+    fn what_is_encoded_is_decoded_or_refused() {
+        for (text, value) in [
+            ("", Some("")),
+            ("plain", Some("plain")),
+            ("a%20b%2cc%3D", Some("a b,c=")),
+            ("%25%41", Some("%A")),
+            ("%E2%82%AC€", Some("€€")),
+            ("%", None),
+            ("a%2", None),
+            ("%%20", None),
+            ("%+1", None),
+            ("%zz", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(decoded(text).as_deref(), value, "{text:?}");
+        }
+    }
+
     /// What is not UTF-8 cannot be used either.
     #[test]
     fn what_is_not_text_is_ignored() {
@@ -730,7 +764,7 @@ mod tests {
             ),
             (
                 "OTEL_RESOURCE_ATTRIBUTES",
-                "deployment.environment=test,team=",
+                "deployment.environment=test,team=,owner=a%2Cb%3Dc%20%C3%A9,a%3Db=%25,half= a b ",
             ),
             ("OTEL_PROPAGATORS", "tracecontext,baggage"),
             ("OTEL_TRACES_SAMPLER", "ParentBased_TraceIDRatio"),
@@ -755,6 +789,9 @@ mod tests {
             [
                 attribute("deployment.environment", "test"),
                 attribute("team", ""),
+                attribute("owner", "a,b=c é"),
+                attribute("a=b", "%"),
+                attribute("half", "a b"),
                 attribute("service.name", "mine")
             ]
         );
