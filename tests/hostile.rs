@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{AuditEvent, Cluster, Options, eventually};
 use controller::Controller;
-use foo_controller::api::Foo;
+use foo_controller::api::{self, Foo};
 use foos::{
     DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned, requests,
     subject, tries_allowed,
@@ -23,8 +23,8 @@ use foos::{
 use futures::StreamExt as _;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ResourceQuota};
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Request},
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -56,6 +56,14 @@ async fn invalid_foos_from_before_the_schema() {
         stored.push((&*mixed, object(bad, spec, status)));
     }
     store(&client, stored).await;
+    let deep = cluster.namespace("deep").await;
+    let nested = store_nested(&client, &deep).await;
+    let beside = object(
+        "beside",
+        &json!({ "deploymentName": "beside" }),
+        &Value::Null,
+    );
+    store(&client, vec![(&*deep, beside)]).await;
     install_schema(&cluster, &client, &alone).await;
 
     let later = names("later", GOOD);
@@ -86,6 +94,7 @@ async fn invalid_foos_from_before_the_schema() {
     );
     // At the start every Foo is new; later, the invalid ones cost their retries.
     assert!(among.0 <= 6 * GOOD && among.1 <= 2 * GOOD, "{among:?}");
+    assert_nested_stop_nobody(&cluster, &client, &deep, &nested).await;
     let [_, controller] = &controllers[..] else {
         panic!("two controllers")
     };
@@ -104,6 +113,88 @@ async fn invalid_foos_from_before_the_schema() {
             );
         }
     }
+}
+
+/// Stores Foos with a field that is a nest, deeper than a recursive reader follows; returns their names, and the words in the
+/// log about each.
+async fn store_nested(client: &Client, namespace: &str) -> Vec<(String, Option<&'static str>)> {
+    const DEEP: usize = 1000;
+    let lists = || format!("{}{}", "[".repeat(DEEP), "]".repeat(DEEP));
+    let maps = || format!("{}1{}", "{\"a\":".repeat(DEEP), "}".repeat(DEEP));
+    let expected = "expected a string";
+    let mut stored = Vec::new();
+    for (number, (spec, status, words)) in [
+        (
+            format!(r#"{{"deploymentName":{}}}"#, lists()),
+            None,
+            Some(expected),
+        ),
+        (
+            format!(r#"{{"deploymentName":{}}}"#, maps()),
+            None,
+            Some(expected),
+        ),
+        (lists(), None, Some("expected")),
+        (
+            format!(r#"{{"deploymentName":"nested-3","more":{}}}"#, lists()),
+            None,
+            None,
+        ),
+        (
+            r#"{"deploymentName":"nested-4"}"#.to_owned(),
+            Some(maps()),
+            None,
+        ),
+        (
+            r#"{"deploymentName":"nested-5"}"#.to_owned(),
+            Some(format!(r#"{{"conditions":{}}}"#, lists())),
+            None,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("nested-{number}");
+        let status = status.map(|status| format!(r#","status":{status}"#));
+        let foo = format!(
+            r#"{{"apiVersion":"{}/{}","kind":"Foo","metadata":{{"name":"{name}"}},"spec":{spec}{}}}"#,
+            api::GROUP,
+            api::VERSION,
+            status.unwrap_or_default()
+        );
+        let request = Request::new(Foo::url_path(&(), Some(namespace)));
+        let request = request.create(&PostParams::default(), foo.into_bytes());
+        client.request_text(request.unwrap()).await.unwrap();
+        stored.push((name, words));
+    }
+    stored
+}
+
+/// One Foo that no recursive reader can read stops neither those beside it nor its own namespace: it is skipped, and what is
+/// wrong with it is said of it alone.
+async fn assert_nested_stop_nobody(
+    cluster: &Cluster,
+    client: &Client,
+    namespace: &str,
+    nested: &[(String, Option<&str>)],
+) {
+    let controller = Controller::start(cluster, &["--namespace", namespace]);
+    owned(client, namespace, "beside", "beside").await;
+    for (name, words) in nested {
+        match words {
+            None => owned(client, namespace, name, name).await,
+            Some(words) => {
+                eventually(DEADLINE, &format!("{name}: {words}"), async || {
+                    let log = controller.log();
+                    let mut lines = log.lines();
+                    let told = lines.any(|line| line.contains(name) && line.contains(words));
+                    if told { Ok(()) } else { Err(log) }
+                })
+                .await;
+            }
+        }
+    }
+    assert_eq!(controller.logged("cannot watch"), 0);
 }
 
 async fn store(client: &Client, objects: Vec<(&str, DynamicObject)>) {

@@ -8,7 +8,9 @@ use super::{
 
 /// The object that this YAML is.
 pub fn object<V: View>(yaml: &str) -> Object<V> {
-    serde_saphyr::from_str(yaml).unwrap()
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let value: serde_json::Value = serde_saphyr::from_str_with_options(yaml, options).unwrap();
+    serde_json::from_str(&value.to_string()).unwrap()
 }
 
 /// `default/foo`, generation 2, that wants the Deployment `web` with three replicas.

@@ -703,14 +703,14 @@ mod tests {
             }
             // A rollout, of which both the counts and the version tell, is no reason to ask for the image again.
             let mut rolling: Object<Deployment> =
-                serde_json::from_value(stored("11", "mirror", 3)).unwrap();
+                serde_json::from_str(&stored("11", "mirror", 3).to_string()).unwrap();
             rolling.view.progress.available = 2;
             reconciler.deployments.apply(0, rolling);
             assert!(!reconciler.is_settled(key));
             assert_eq!(reconcile().await, ["PUT foos/foo/status"]);
             // What somebody changes is.
             let mut edited: Object<Deployment> =
-                serde_json::from_value(stored("12", "theirs", 3)).unwrap();
+                serde_json::from_str(&stored("12", "theirs", 3).to_string()).unwrap();
             edited.view.generation = 5;
             reconciler.deployments.apply(0, edited);
             assert_eq!(reconcile().await[0], "PATCH deployments/web");

@@ -2,7 +2,7 @@
 //!
 //! Everything else (managedFields, foreign annotations, the pod template's other fields) is skipped while
 //! the JSON is being read, without ever being allocated. Nothing that a user stored can make an object
-//! undecodable: a Foo whose spec or status has another shape is kept with the complaint, so that it can be
+//! undecodable ([`Field`]): a Foo whose spec or status has another shape is kept with the complaint, so that it can be
 //! told about it (row R7) and the others are not held up.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -10,7 +10,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::apps::v1 as apps, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::NamespaceResourceScope;
 use opentelemetry::trace::SpanContext;
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use serde_json::value::RawValue;
 
 use super::{error::brief, key::Key};
 use crate::{
@@ -181,7 +185,43 @@ impl<V: View> kube::Resource for Object<V> {
     }
 }
 
-/// The parts of `metadata` that are read.
+/// A field of whatever shape and depth: what it should be, or what is wrong with it.
+///
+/// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there.
+pub struct Field<T>(Result<T, String>);
+
+impl<T: DeserializeOwned> Field<T> {
+    fn read(text: &str) -> Self {
+        Self(serde_json::from_str(text).map_err(|error| {
+            let words = error.to_string();
+            // Where in the field's text is nothing that a user can look up.
+            let place = words.rfind(" at line ").unwrap_or(words.len());
+            // It quotes the value, of whatever length.
+            brief(&words[..place])
+        }))
+    }
+}
+
+impl<T: Default> Field<T> {
+    fn or_default(self) -> T {
+        self.0.unwrap_or_default()
+    }
+}
+
+/// A field that is not there is null.
+impl<T: DeserializeOwned> Default for Field<T> {
+    fn default() -> Self {
+        Self::read("null")
+    }
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|text| Self::read(text.get()))
+    }
+}
+
+/// The parts of `metadata` that are read. What is no [`Field`] is the API server's own.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
@@ -191,15 +231,18 @@ pub struct Metadata {
     resource_version: String,
     uid: Box<str>,
     #[serde(default)]
-    generation: i64,
+    generation: Field<i64>,
     #[serde(default, deserialize_with = "is_there")]
     deletion_timestamp: bool,
-    labels: Option<Labels>,
-    annotations: Option<Annotations>,
-    owner_references: Option<Vec<OwnerReference>>,
+    #[serde(default)]
+    labels: Field<Labels>,
+    #[serde(default)]
+    annotations: Field<Annotations>,
+    #[serde(default)]
+    owner_references: Field<Vec<Field<OwnerReference>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Annotations {
     #[serde(rename = "samplecontroller.k8s.io/foo-generation")]
     generation: Option<String>,
@@ -233,9 +276,9 @@ struct OwnerReference {
 pub struct RawFoo {
     metadata: Metadata,
     #[serde(default)]
-    spec: serde_json::Value,
+    spec: Field<FooSpec>,
     #[serde(default)]
-    status: serde_json::Value,
+    status: Field<FooStatus>,
 }
 
 impl View for Foo {
@@ -244,22 +287,22 @@ impl View for Foo {
         (api::GROUP, api::VERSION, api::KIND, api::PLURAL);
 
     fn from_raw(mut raw: RawFoo) -> (Metadata, Self) {
-        let mut status = FooStatus::deserialize(raw.status).unwrap_or_default();
+        let mut status = raw.status.or_default();
         // Serde grows it to twice what it holds.
         status.conditions.shrink_to_fit();
         let view = Self {
             uid: std::mem::take(&mut raw.metadata.uid),
-            generation: raw.metadata.generation,
+            generation: std::mem::take(&mut raw.metadata.generation).or_default(),
             deleting: raw.metadata.deletion_timestamp,
-            trace: raw
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|annotations| trace::parse(annotations.traceparent.as_deref()?))
+            trace: std::mem::take(&mut raw.metadata.annotations)
+                .or_default()
+                .traceparent
+                .and_then(|traceparent| trace::parse(&traceparent))
                 .map(Box::new),
-            // It quotes the value, of whatever length.
-            spec: FooSpec::deserialize(raw.spec)
-                .map_err(|error| brief(&format!("spec: {error}")).into()),
+            spec: raw
+                .spec
+                .0
+                .map_err(|complaint| format!("spec: {complaint}").into()),
             status,
         };
         (raw.metadata, view)
@@ -277,51 +320,49 @@ impl View for Foo {
 #[derive(Deserialize)]
 pub struct RawDeployment {
     metadata: Metadata,
-    spec: RawDeploymentSpec,
     #[serde(default)]
-    status: RawDeploymentStatus,
+    spec: Field<RawDeploymentSpec>,
+    #[serde(default)]
+    status: Field<RawDeploymentStatus>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct RawDeploymentSpec {
-    #[serde(default = "one")]
+    // The API server fills in its own default before anything is stored.
     replicas: i32,
-    #[serde(default)]
     selector: RawSelector,
     template: RawTemplate,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 struct RawSelector {
-    #[serde(default)]
     match_labels: Labels,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct RawTemplate {
-    #[serde(default)]
     metadata: RawTemplateMetadata,
-    #[serde(default)]
     spec: RawPodSpec,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct RawTemplateMetadata {
-    #[serde(default)]
     labels: Labels,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct RawPodSpec {
-    #[serde(default)]
     containers: Vec<RawContainer>,
 }
 
 #[derive(Deserialize)]
 struct RawContainer {
     name: String,
-    #[serde(default)]
     image: Option<Box<str>>,
 }
 
@@ -356,36 +397,37 @@ impl View for Deployment {
 
     fn from_raw(mut raw: RawDeployment) -> (Metadata, Self) {
         let metadata = &mut raw.metadata;
-        let labels = Arc::new(metadata.labels.take().unwrap_or_default());
-        let owners = metadata.owner_references.take();
-        let owner = owners.and_then(|owners| owners.into_iter().find_map(OwnerReference::of_foo));
+        let (spec, status) = (raw.spec.or_default(), raw.status.or_default());
+        let labels = Arc::new(std::mem::take(&mut metadata.labels).or_default());
+        let owners = std::mem::take(&mut metadata.owner_references).or_default();
+        let mut owners = owners.into_iter().filter_map(|owner| owner.0.ok());
+        let owner = owners.find_map(OwnerReference::of_foo);
+        let annotations = std::mem::take(&mut metadata.annotations).or_default();
         let view = Self {
             uid: std::mem::take(&mut metadata.uid),
-            foo_generation: metadata.annotations.as_ref().zip(owner.as_ref()).and_then(
-                |(annotations, owner)| annotations.generation_for(&owner.uid, &metadata.name),
-            ),
+            foo_generation: owner
+                .as_ref()
+                .and_then(|owner| annotations.generation_for(&owner.uid, &metadata.name)),
             owner,
             deleting: metadata.deletion_timestamp,
-            generation: metadata.generation,
-            selector: raw.spec.selector.match_labels.sharing(&labels),
-            pod_labels: raw.spec.template.metadata.labels.sharing(&labels),
+            generation: std::mem::take(&mut metadata.generation).or_default(),
+            selector: spec.selector.match_labels.sharing(&labels),
+            pod_labels: spec.template.metadata.labels.sharing(&labels),
             labels,
-            image: raw
-                .spec
+            image: spec
                 .template
                 .spec
                 .containers
                 .into_iter()
                 .find(|container| container.name == super::desired::CONTAINER)
                 .and_then(|container| container.image),
-            replicas: raw.spec.replicas,
+            replicas: spec.replicas,
             progress: Progress {
-                observed_generation: raw.status.observed_generation,
-                replicas: raw.status.replicas,
-                updated: raw.status.updated_replicas,
-                available: raw.status.available_replicas,
-                stuck: raw
-                    .status
+                observed_generation: status.observed_generation,
+                replicas: status.replicas,
+                updated: status.updated_replicas,
+                available: status.available_replicas,
+                stuck: status
                     .conditions
                     .iter()
                     .any(|c| c.reason == "ProgressDeadlineExceeded"),
@@ -436,14 +478,17 @@ fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
 }
 
-// The API server's default, which it fills in before anything is stored.
-fn one() -> i32 {
-    1
-}
-
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "a test fails by panicking"
+    )]
+
+    use kube::api::{ObjectList, WatchEvent};
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::controller::fixtures::{deployment, foo, object};
@@ -484,6 +529,121 @@ mod tests {
         );
         assert_eq!(odd.view.spec.unwrap().deployment_name, "a");
         assert_eq!(odd.view.status, FooStatus::default());
+    }
+
+    /// Whatever is stored in whichever field, and however deep: the object is read, as are those beside it in a list, and
+    /// what is in the other fields is kept.
+    #[test]
+    fn no_field_can_make_an_object_undecodable() {
+        const DEEP: usize = 10_000;
+        let nests = [
+            format!("{}{}", "[".repeat(DEEP), "]".repeat(DEEP)),
+            format!("{}1{}", "{\"a\":".repeat(DEEP), "}".repeat(DEEP)),
+        ];
+        let scalars = [
+            "null",
+            "true",
+            "-1",
+            "1e400",
+            "\"text\"",
+            "[]",
+            "{}",
+            "[{\"a\": []}, 5]",
+        ];
+        let values = nests.iter().map(String::as_str).chain(scalars);
+        let values: Vec<_> = values.collect();
+        let foo = json!({
+            "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
+            "metadata": { "name": "foo", "namespace": "default", "uid": "u", "resourceVersion": "7",
+                "generation": 2, "deletionTimestamp": null, "labels": {}, "managedFields": [],
+                "annotations": { "foo-controller/traceparent": "t" }, "ownerReferences": [] },
+            "spec": { "deploymentName": "web", "replicas": 3, "unknown": 1 },
+            "status": { "availableReplicas": 1, "observedGeneration": 1, "replicas": 1, "selector": "s",
+                "deploymentName": "web", "conditions": [{ "type": "Ready", "status": "True", "reason": "r",
+                    "message": "m", "lastTransitionTime": "2020-01-01T00:00:00Z", "observedGeneration": 1 }] },
+            "unknown": 1,
+        });
+        let read = any_field_is::<Foo>(&foo, &values);
+        let is_kept = |foo: &Foo, place: &str| {
+            place.starts_with("/spec") || foo.spec.as_ref().unwrap().deployment_name == "web"
+        };
+        for (place, foo) in &read {
+            assert!(is_kept(&foo.view, place), "{place}: {foo:?}");
+        }
+        let deployment = json!({
+            "metadata": { "name": "web", "namespace": "default", "uid": "u", "resourceVersion": "9",
+                "generation": 2, "deletionTimestamp": null, "labels": { "app": "a" }, "managedFields": [],
+                "annotations": { GENERATION_ANNOTATION: "2", MADE_FOR_ANNOTATION: "m" },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Foo", "name": "f", "uid": "u" },
+                    { "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "foo",
+                      "uid": "u", "controller": true }] },
+            "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "a" } },
+                "template": { "metadata": { "labels": { "app": "a" } },
+                    "spec": { "containers": [{ "name": "nginx", "image": "i", "env": [] }] } } },
+            "status": { "observedGeneration": 2, "replicas": 3, "updatedReplicas": 3,
+                "availableReplicas": 3, "conditions": [{ "type": "t", "reason": "r" }] },
+        });
+        for (place, deployment) in any_field_is::<Deployment>(&deployment, &values) {
+            let owner = &deployment.view.owner;
+            let is_kept = owner.as_ref().is_some_and(|owner| &*owner.name == "foo");
+            let elsewhere = ["/metadata/ownerReferences/1", "/metadata/ownerReferences"];
+            assert!(
+                is_kept || elsewhere.iter().any(|other| place.starts_with(other)),
+                "{place}: {deployment:?}"
+            );
+        }
+    }
+
+    /// The object with each of these values in the place of each of its fields in turn, and in which: as it comes in a list, by
+    /// a watch and as an answer. What the API server itself makes sure of stays.
+    fn any_field_is<V: View>(object: &Value, values: &[&str]) -> Vec<(String, Object<V>)> {
+        const HERE: &str = "\"this field\"";
+        let certain = ["name", "namespace", "uid", "resourceVersion"];
+        let certain = certain.map(|field| format!("/metadata/{field}"));
+        let mut read = Vec::new();
+        for place in places(object, "") {
+            if place == "/metadata" || certain.contains(&place) {
+                continue;
+            }
+            let mut there = object.clone();
+            *there.pointer_mut(&place).unwrap() = "this field".into();
+            for value in values {
+                let text = there.to_string().replace(HERE, value);
+                let list = format!(
+                    r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{object},{text},{object}]}}"#
+                );
+                let event = format!(r#"{{"type":"ADDED","object":{text}}}"#);
+                let list: ObjectList<Object<V>> = serde_json::from_str(&list).expect(&place);
+                let event: WatchEvent<Object<V>> = serde_json::from_str(&event).expect(&place);
+                let answer: Object<V> = serde_json::from_str(&text).expect(&place);
+                assert_eq!(list.items.len(), 3);
+                let WatchEvent::Added(event) = event else {
+                    panic!("{event:?}")
+                };
+                assert_eq!(
+                    (&event.view, &list.items[1].view),
+                    (&answer.view, &answer.view)
+                );
+                read.push((place.clone(), answer));
+            }
+        }
+        read
+    }
+
+    /// Where there is a value in this one, as JSON pointers.
+    fn places(value: &Value, place: &str) -> Vec<String> {
+        let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
+        let below: Vec<(String, &Value)> = match value {
+            Value::Object(map) => map.iter().map(|(key, v)| (escaped(key), v)).collect(),
+            Value::Array(items) => (0..).map(|n: usize| n.to_string()).zip(items).collect(),
+            _ => Vec::new(),
+        };
+        let below = below.into_iter().flat_map(|(key, value)| {
+            let place = format!("{place}/{key}");
+            let deeper = places(value, &place);
+            [place].into_iter().chain(deeper)
+        });
+        below.collect()
     }
 
     /// Row R10: a controller reference to a Foo of our group, in any version, and nothing else.

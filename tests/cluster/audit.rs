@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 /// One answered request (stage `ResponseComplete`), or one opened watch (stage `ResponseStarted`).
 #[derive(Clone, Debug)]
@@ -63,10 +63,8 @@ struct Raw {
     #[serde(default)]
     object_ref: ObjectRef,
     response_status: Option<Status>,
-    #[serde(default)]
-    request_object: Value,
-    #[serde(default)]
-    response_object: Value,
+    request_object: Option<Box<RawValue>>,
+    response_object: Option<Box<RawValue>>,
     request_received_timestamp: MicroTime,
     stage_timestamp: MicroTime,
 }
@@ -92,6 +90,12 @@ struct Status {
     code: u16,
 }
 
+/// Null, too, for a body that is too deep to be read: nothing that the controller writes is.
+fn body(text: Option<Box<RawValue>>) -> Value {
+    let body = text.and_then(|text| serde_json::from_str(text.get()).ok());
+    body.unwrap_or_default()
+}
+
 impl From<Raw> for AuditEvent {
     fn from(raw: Raw) -> Self {
         Self {
@@ -104,8 +108,8 @@ impl From<Raw> for AuditEvent {
             name: raw.object_ref.name,
             uri: raw.request_uri,
             code: raw.response_status.map_or(0, |status| status.code),
-            request_object: raw.request_object,
-            response_object: raw.response_object,
+            request_object: body(raw.request_object),
+            response_object: body(raw.response_object),
             stage: raw.stage,
             received: raw.request_received_timestamp,
             reached: raw.stage_timestamp,
