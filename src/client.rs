@@ -26,7 +26,10 @@ use crate::{
         Term,
         fence::{FenceLayer, at_the_socket},
     },
-    telemetry::{Metrics, request::RequestLayer},
+    telemetry::{
+        Metrics,
+        request::{RequestLayer, without_credentials},
+    },
 };
 
 /// How the API server's audit log names us.
@@ -113,11 +116,13 @@ pub(crate) async fn config(config: &Config) -> Result<KubeConfig, Error> {
         },
     };
     if let Some(proxy) = kube.proxy_url.take().filter(|url| url != NO_PROXY) {
-        return Err(Error::Proxy(proxy));
+        return Err(Error::Proxy(without_credentials(proxy)));
     }
     if let Some(master) = &config.master {
         kube.cluster_url = master.clone();
     }
+    // From here on it is in log lines, also in those of libraries.
+    kube.cluster_url = without_credentials(kube.cluster_url);
     if kube.cluster_url.scheme_str() == Some("http") {
         // Without TLS, the system's CA certificates are of no use, and an image may have none.
         kube.root_cert.get_or_insert_default();

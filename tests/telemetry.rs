@@ -839,6 +839,54 @@ async fn sighup_changes_the_log_level() {
     controller.wait_for_log("TRACE").await;
 }
 
+/// Credentials that a kubeconfig has in an address, of the API server or of a proxy, are in no line, whoever writes it.
+#[tokio::test]
+async fn no_line_has_credentials_of_an_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = |name: &str, cluster: Value| {
+        let path = folder.path().join(name);
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": cluster }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c" } }],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    };
+    for scheme in ["http", "https"] {
+        let server = format!("{scheme}://admin:s3cret@127.0.0.1:1/below");
+        let path = kubeconfig(scheme, json!({ "server": server }));
+        let controller = Controller::spawn(|command| {
+            command
+                .env("KUBECONFIG", path)
+                .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
+                .args(["--lease-namespace=n", "--log-level=trace"]);
+        });
+        let starting = controller.wait_for_log(" starting ").await;
+        let address = format!("server={scheme}://127.0.0.1:1/below ");
+        assert!(starting.contains(&address), "{starting}");
+        controller.wait_for_log("cannot watch foos").await;
+        assert!(!controller.log().contains("s3cret"), "{}", controller.log());
+    }
+    for (proxy, shown) in [
+        ("http://u:s3cret@proxy:1", "http://proxy:1/"),
+        ("https://s3cret@proxy", "https://proxy/"),
+        ("socks5://u:s3cret%40@[::1]:1080", "socks5://[::1]:1080/"),
+    ] {
+        let server = json!({ "server": "https://127.0.0.1:1", "proxy-url": proxy });
+        let output = Command::new(env!("CARGO_BIN_EXE_foo-controller"))
+            .env_clear()
+            .env("KUBECONFIG", kubeconfig("proxied", server))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{log}");
+        assert!(log.contains(&format!("names the proxy {shown} ")), "{log}");
+        assert!(!log.contains("s3cret"), "{log}");
+    }
+}
+
 /// What an API server, or who stands in its place, says cannot forge a line, in either format.
 #[tokio::test]
 async fn an_api_server_cannot_forge_a_line() {

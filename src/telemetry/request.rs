@@ -97,11 +97,24 @@ impl RequestLayer {
     }
 }
 
+/// An address that can be printed: credentials in it are nothing that is ever sent.
+pub(crate) fn without_credentials(mut address: Uri) -> Uri {
+    let authority = address.authority().map(Authority::as_str);
+    let host = authority.and_then(|authority| authority.rsplit_once('@'));
+    if let Some((_, host)) = host {
+        let host = host.parse().ok();
+        let mut parts = address.into_parts();
+        parts.authority = host;
+        address = Uri::from_parts(parts).unwrap_or_default();
+    }
+    address
+}
+
 /// The server's address without credentials, and without a slash at its end.
 fn base(server: &Uri) -> String {
+    let server = without_credentials(server.clone());
     let authority = server.authority().map(Authority::as_str);
-    let authority = authority.unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = authority.unwrap_or_default();
     let scheme = server.scheme_str().unwrap_or("https");
     let path = server.path().trim_end_matches('/');
     format!("{scheme}://{host}{path}")
@@ -396,6 +409,7 @@ mod tests {
         for (server, expected) in [
             ("https://api:6443", "https://api:6443"),
             ("https://u:p@h/k8s/clusters/c/", "https://h/k8s/clusters/c"),
+            ("https://u:p%40@[::1]:1", "https://[::1]:1"),
             ("http://[::1]:8080/", "http://[::1]:8080"),
         ] {
             assert_eq!(base(&Uri::from_static(server)), expected);
