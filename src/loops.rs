@@ -40,7 +40,7 @@ use tracing_subscriber::{
 
 use crate::{
     Config,
-    controller::Controller,
+    controller::{Controller, view::GENERATION_ANNOTATION},
     election::{Identity, Term, fence::FenceLayer, in_memory},
     telemetry::{
         Metrics,
@@ -77,6 +77,11 @@ const LOOPS: &[(Call, usize, &str)] = &[
     ),
     (call("list", "foos"), WATCH, "watch"),
     (call("watch", "foos"), WATCH, "watch"),
+    (
+        call("find", "foos"),
+        2 * RETRIES,
+        "two Foos: before a deletion, and where a Deployment names a newer generation",
+    ),
     (call("stream", "deployments"), WATCH, "watch"),
     (call("list", "deployments"), WATCH, "watch"),
     (call("watch", "deployments"), WATCH, "watch"),
@@ -301,7 +306,10 @@ async fn measure(
         server.apply(
             "deployments",
             "edited",
-            &json!({ "spec": { "replicas": 7 } }),
+            &json!({
+                "metadata": { "annotations": { GENERATION_ANNOTATION: "99" } },
+                "spec": { "replicas": 7 },
+            }),
         );
     }
     server.delete("deployments", "deleted");
@@ -418,7 +426,7 @@ impl<S: Subscriber> Layer<S> for Lines {
 /// The answers to a call, each with when it begins, and whether the API server streams lists.
 fn cases(call: Call) -> Vec<(Answer, Vec<(When, bool)>)> {
     let others = match call.verb {
-        "list" => TO_LISTS,
+        "list" | "find" => TO_LISTS,
         "stream" | "watch" => TO_WATCHES,
         "get" => &[],
         _ => TO_WRITES,

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use cluster::{AuditEvent, Cluster, Options, eventually};
 use controller::Controller;
-use foo_controller::api::{self, Foo};
+use foo_controller::{
+    api::{self, Foo},
+    controller::view::GENERATION_ANNOTATION,
+};
 use foos::{
     DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned, requests,
     subject, tries_allowed,
@@ -990,6 +993,50 @@ async fn an_owned_deployment_is_edited() {
             .replicas,
         Some(1)
     );
+}
+
+/// Invariant I7 and row R6: a generation that the Foo never had is an edit like any other. Whatever else is edited with it,
+/// or asked of the Foo later, comes to be.
+#[tokio::test]
+async fn a_generation_that_the_foo_never_had_is_put_right() {
+    let (_cluster, client, namespace, _controller) = setup("generation", NO_RETRY).await;
+    let names = names("foo", 3);
+    create(&client, &namespace, &names).await;
+    converged(&client, &namespace, &names).await;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    let params = PatchParams::default();
+    let metadata = json!({ "annotations": { GENERATION_ANNOTATION: "99" } });
+    let edits = [
+        json!({ "metadata": metadata }),
+        json!({ "metadata": metadata, "spec": { "replicas": 7 } }),
+        json!({ "metadata": metadata, "spec": { "paused": true } }),
+    ];
+    for (name, edit) in names.iter().zip(&edits) {
+        let edit = Patch::Merge(edit);
+        deployments.patch(name, &params, &edit).await.unwrap();
+    }
+    let are = async |generation: &str, replicas: i32| {
+        for name in &names {
+            eventually(DEADLINE, &format!("{name} is put right"), async || {
+                let found = deployments.get(name).await.map_err(|e| e.to_string())?;
+                let made_from = found.annotations().get(GENERATION_ANNOTATION);
+                let spec = found.spec.clone().unwrap();
+                if made_from.is_some_and(|it| it == generation) && spec.replicas == Some(replicas) {
+                    Ok(())
+                } else {
+                    Err(format!("{:?} {:?}", found.annotations(), spec.replicas))
+                }
+            })
+            .await;
+        }
+    };
+    are("1", 1).await;
+    let two = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
+    for name in &names {
+        foos.patch(name, &params, &two).await.unwrap();
+    }
+    are("2", 2).await;
 }
 
 /// What happens without these happens because of a change.

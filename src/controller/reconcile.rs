@@ -7,15 +7,17 @@
 use std::{
     hash::{Hash, Hasher},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, Request},
     core::{Status, response::StatusDetails},
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tracing::{Span, debug, info, warn};
 
 use super::{
@@ -36,6 +38,9 @@ use crate::{
 
 /// The field manager of all our writes.
 pub const MANAGER: &str = "foo-controller";
+
+/// How long the answer to a question about one Foo may take: as long as that to a write.
+const LOOK_UP: Duration = Duration::from_secs(10);
 
 /// What reconcile works with: the caches to look into, the client to write through.
 pub struct Reconciler {
@@ -163,7 +168,7 @@ impl Reconciler {
                 settled_with = Some(version);
                 (Some(deployed), None)
             }
-            Ok(_) | Err(Error::Conflict) => return false,
+            Ok(_) => return false,
             Err(error) => (self.serving(key, &foo.view), Some(error)),
         };
         let now = Timestamp::now();
@@ -183,12 +188,40 @@ impl Reconciler {
         };
         for old in self.superseded(key, foo, &deployed) {
             trace::decided("retire");
-            if let Err(error) = self.retire(key, old).await {
+            if let Err(error) = self.retire(key, foo, old).await {
                 return (Some(deployed), Err(error));
             }
             deployed.changed = true;
         }
         (Some(deployed), Ok(()))
+    }
+
+    /// Asks the API server whether the Foo is as the cache has it: before what a Foo of an earlier generation must not do,
+    /// and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that may be
+    /// behind.
+    async fn confirm(&self, key: &Key, foo: &Foo) -> Result<(), Error> {
+        let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
+        let api = self.api::<Foo>(key);
+        let answer = timeout(LOOK_UP, api.list(&this_one)).await;
+        let answer = answer.map_err(|_| {
+            Error::Transient(format!(
+                "the API server has not answered within {LOOK_UP:?}"
+            ))
+        })?;
+        let found = answer.map_err(|error| match error.into() {
+            Error::Rejected(words) => Error::Transient(words),
+            other => other,
+        })?;
+        let is_current = found.items.iter().any(|now| {
+            now.key == *key
+                && (&now.view.uid, now.view.generation) == (&foo.uid, foo.generation)
+                && !now.view.deleting
+        });
+        if is_current {
+            Ok(())
+        } else {
+            Err(Error::Conflict)
+        }
     }
 
     async fn put_right(&self, key: &Key, foo: &Foo) -> Result<Deployed, Error> {
@@ -207,6 +240,11 @@ impl Reconciler {
             }
             Need::Patch(desired, actual, patch) => {
                 trace::decided("patch");
+                // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
+                // edit like any other (row R6). What a newer Foo makes of it meanwhile is another version.
+                if desired.is_behind(&actual.view) {
+                    self.confirm(key, foo).await?;
+                }
                 let (view, changed) = self.patch(key, foo, &desired, &actual, &patch).await?;
                 Ok(Deployed {
                     key: desired.key,
@@ -284,11 +322,14 @@ impl Reconciler {
         earlier
     }
 
+    /// Only for a Foo that is current: one that has been renamed back wants the old Deployment.
     async fn retire(
         &self,
-        foo: &Key,
+        foo_key: &Key,
+        foo: &Foo,
         (key, actual): (Key, Snapshot<Deployment>),
     ) -> Result<(), Error> {
+        self.confirm(foo_key, foo).await?;
         let preconditions = Preconditions {
             uid: Some(actual.view.uid.to_string()),
             resource_version: Some(actual.version.to_string()),
@@ -306,7 +347,7 @@ impl Reconciler {
             Error::Rejected(words) | Error::Transient(words) => Error::DeletionFailed(words),
             other => other,
         })?;
-        info!(%foo, deployment = %key, "deleted the Deployment of the Foo's earlier spec.deploymentName");
+        info!(foo = %foo_key, deployment = %key, "deleted the Deployment of the Foo's earlier spec.deploymentName");
         Ok(())
     }
 
@@ -421,7 +462,11 @@ impl Reconciler {
             let exists = |key: &Key| self.deployments.version(key).is_some();
             patches.record(key, Asked(patch), left(&view), exists);
             let (labels, spec) = (&missing["metadata"]["labels"], &missing["spec"]);
-            let error = Error::Overruled(json!({ "labels": labels, "spec": spec }).to_string());
+            let mut wanted = json!({ "labels": labels, "spec": spec });
+            if desired.is_behind(&view) {
+                wanted["annotations"] = missing["metadata"]["annotations"].clone();
+            }
+            let error = Error::Overruled(wanted.to_string());
             self.say(
                 foo_key,
                 &error,
@@ -823,6 +868,119 @@ mod tests {
         let superseded = reconciler.superseded(&renamed.key, &renamed.view, &new);
         let names = superseded.iter().map(|(key, _)| key.name());
         assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
+    }
+
+    /// An API server for the fixture Foo, which it has with this UID and generation, and its Deployment.
+    fn server_of(uid: &'static str, generation: i64) -> (Client, Arc<Mutex<Vec<String>>>) {
+        server(move |method, _, _| match *method {
+            Method::GET => {
+                let (_, mut foo) = pruned();
+                foo["metadata"]["uid"] = uid.into();
+                foo["metadata"]["generation"] = generation.into();
+                (
+                    200,
+                    json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                )
+            }
+            Method::PATCH => {
+                let mut answer = stored("31", "nginx:latest", 3);
+                answer["metadata"]["annotations"] = json!({
+                    "samplecontroller.k8s.io/foo-generation": "2",
+                    "samplecontroller.k8s.io/made-for": "183fc5f534cdc963",
+                });
+                (200, answer)
+            }
+            Method::DELETE => (200, json!({ "kind": "Status", "status": "Success" })),
+            _ => pruned(),
+        })
+    }
+
+    /// Invariant I7: a Deployment that names a newer generation is left alone as long as the Foo may have it, and is put right
+    /// like after any edit (row R6) where the API server says that it has not.
+    #[tokio::test]
+    async fn a_generation_that_the_foo_never_had_is_an_edit() {
+        let edits: [fn(&mut Deployment); 3] = [
+            |_| {},
+            |deployment| deployment.replicas = 5,
+            |deployment| deployment.image = Some("evil".into()),
+        ];
+        for edit in edits {
+            let edited = || {
+                let mut edited = deployment();
+                edited.view.foo_generation = Some(99);
+                edit(&mut edited.view);
+                edited
+            };
+            let key = &foo().key;
+            // The Foo is another one, or at a later generation, and the cache is behind.
+            for (uid, generation) in [("foo-uid", 3), ("foo-uid", 99), ("another", 2)] {
+                let (client, asked) = server_of(uid, generation);
+                let reconciler = reconciler(client, foo(), edited());
+                for _ in 0..3 {
+                    assert!(!reconciler.is_settled(key));
+                    let done = reconciler.reconcile(key, || false).await;
+                    assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+                    assert_eq!(std::mem::take(&mut *asked.lock()), ["GET foos"]);
+                }
+            }
+            let (client, asked) = server_of("foo-uid", 2);
+            let reconciler = reconciler(client, foo(), edited());
+            reconciler.reconcile(key, || false).await.unwrap();
+            assert_eq!(
+                std::mem::take(&mut *asked.lock()),
+                ["GET foos", "PATCH deployments/web", "PUT foos/foo/status"]
+            );
+            let stored = reconciler.deployments.get(&key.sibling("web")).unwrap();
+            assert_eq!(stored.view.foo_generation, Some(2));
+            assert!(reconciler.is_settled(key));
+        }
+    }
+
+    /// A Foo that may not be looked up leaves the Deployment alone, and says why.
+    #[tokio::test]
+    async fn a_generation_that_cannot_be_confirmed_is_told() {
+        for code in [403, 500, 503] {
+            let (client, asked) = server(move |_, _, _| {
+                (
+                    code,
+                    json!({ "kind": "Status", "code": code, "message": "no" }),
+                )
+            });
+            let mut edited = deployment();
+            edited.view.foo_generation = Some(99);
+            let reconciler = reconciler(client, foo(), edited);
+            let done = reconciler.reconcile(&foo().key, || false).await;
+            let error = done.unwrap_err();
+            assert!(!error.is_quiet() && !error.is_final(), "{error:?}");
+            assert_eq!(*asked.lock(), ["GET foos"]);
+        }
+    }
+
+    /// Row R11 behind a watch that is late: a Foo that has been renamed back meanwhile wants what it had.
+    #[tokio::test]
+    async fn a_foo_that_is_not_current_deletes_nothing() {
+        for (uid, generation, deletes) in [
+            ("foo-uid", 3, false),
+            ("another", 2, false),
+            ("foo-uid", 2, true),
+        ] {
+            let (client, asked) = server_of(uid, generation);
+            let mut renamed = foo();
+            renamed.view.status.deployment_name = Some("old".into());
+            let reconciler = reconciler(client, renamed, deployment());
+            let mut old = deployment();
+            old.key = old.key.sibling("old");
+            reconciler.deployments.apply(0, old);
+            let done = reconciler.reconcile(&foo().key, || false).await;
+            let mut expected = vec!["GET foos"];
+            if deletes {
+                assert_eq!(done.unwrap(), Done::Settled);
+                expected.extend(["DELETE deployments/old", "PUT foos/foo/status"]);
+            } else {
+                assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+            }
+            assert_eq!(*asked.lock(), expected);
+        }
     }
 
     /// Row R5: the spec asks for nothing that can be had, and the pods of before are there: they are counted.

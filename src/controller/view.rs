@@ -187,7 +187,8 @@ impl<V: View> kube::Resource for Object<V> {
 
 /// A field of whatever shape and depth: what it should be, or what is wrong with it.
 ///
-/// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there.
+/// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there. (For
+/// that it must be text still. In a watch it is, since the API server names an event's type before its object.)
 pub struct Field<T>(Result<T, String>);
 
 impl<T: DeserializeOwned> Field<T> {

@@ -1,7 +1,7 @@
 //! An API server in memory: objects with resourceVersions and conflicts, lists, pages and watches; and for one kind of
 //! request, an answer that is not what it should be.
 
-use std::{collections::BTreeMap, fmt, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, io, io::Write as _, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, Response};
@@ -241,7 +241,7 @@ impl Server {
         match asked.call.verb {
             "stream" if !self.0.streams => whole(422, &failure(422)),
             "stream" | "watch" => Ok(self.watch(asked, None)),
-            "list" => whole(200, &self.list(asked)),
+            "list" | "find" => whole(200, &self.list(asked)),
             _ => {
                 let (code, body) = self.carry_out(asked);
                 whole(code, &body)
@@ -250,7 +250,8 @@ impl Server {
     }
 
     async fn amiss(&self, asked: &Asked, answer: Answer) -> Result<Response<Reply>, BoxError> {
-        let reads = matches!(asked.call.verb, "list" | "stream" | "watch");
+        let lists = matches!(asked.call.verb, "list" | "find");
+        let reads = lists || matches!(asked.call.verb, "stream" | "watch");
         match answer {
             Answer::Status(code) => whole(code, &failure(code)),
             Answer::RetryAfter(code, seconds) => Ok(Response::builder()
@@ -266,7 +267,7 @@ impl Server {
                     "stream" | "watch" => {
                         json!({ "type": "ADDED", "object": { "metadata": { "name": "it" } } })
                     }
-                    "list" => self.list(asked),
+                    "list" | "find" => self.list(asked),
                     _ => self.carry_out(asked).1,
                 };
                 let mut body = serde_json::to_vec(&body)?;
@@ -279,7 +280,7 @@ impl Server {
                 Err(reset())
             }
             Answer::Hang => std::future::pending().await,
-            Answer::Empty if asked.call.verb == "list" => whole(
+            Answer::Empty if lists => whole(
                 200,
                 &json!({ "kind": "List", "metadata": { "resourceVersion": "" }, "items": [] }),
             ),
@@ -293,7 +294,7 @@ impl Server {
                 list["metadata"]["continue"] = json!("more");
                 whole(200, &list)
             }
-            Answer::NoVersion if asked.call.verb == "list" => {
+            Answer::NoVersion if lists => {
                 let mut list = self.list(asked);
                 list["metadata"]["resourceVersion"] = json!("none");
                 whole(200, &list)
@@ -414,8 +415,9 @@ impl Server {
         let frames = all.map(|lines| {
             let mut text = Vec::new();
             for line in lines? {
-                serde_json::to_writer(&mut text, &line)?;
-                text.push(b'\n');
+                // In the order in which the API server writes them.
+                let (event, object) = (&line["type"], &line["object"]);
+                writeln!(text, r#"{{"type":{event},"object":{object}}}"#)?;
             }
             Ok::<_, BoxError>(Frame::data(Bytes::from(text)))
         });
@@ -601,6 +603,8 @@ impl Asked {
             Method::GET if query.contains_key("sendInitialEvents") => "stream",
             Method::GET if query.get("watch").is_some_and(|watch| watch == "true") => "watch",
             Method::GET if name.is_some() => "get",
+            // A list of one, by its name.
+            Method::GET if query.contains_key("fieldSelector") => "find",
             Method::GET => "list",
             Method::POST => "create",
             Method::PATCH => "patch",
