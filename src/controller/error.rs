@@ -21,9 +21,10 @@ pub enum Error {
     #[error("the API server refuses the Deployment: {0}")]
     Rejected(String),
 
-    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be.
+    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be. With the time
+    /// that the API server asks for.
     #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
-    DeletionFailed(String),
+    DeletionFailed(String, Duration),
 
     /// The API server took a change of the Deployment and stored something else: an admission policy or a webhook has the
     /// last word. Asked again when the Foo or the Deployment changes.
@@ -48,13 +49,9 @@ pub enum Error {
     #[error("not leading: nothing was written")]
     NotLeading,
 
-    /// The API server did not do it, for a reason that passes.
+    /// The API server did not do it, for a reason that passes; and the time that it asks for, zero where it asks for none.
     #[error("{0}")]
-    Transient(String),
-
-    /// The API server did not do it, and asks for so much time.
-    #[error("{0}")]
-    Overloaded(String, Duration),
+    Transient(String, Duration),
 
     /// A bug of ours (row Q6).
     #[error("the reconcile panicked: see the log line before this one")]
@@ -62,6 +59,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// What passes, and in no certain time.
+    pub(super) fn transient(words: impl Into<String>) -> Self {
+        Self::Transient(words.into(), Duration::ZERO)
+    }
+
     /// The reason in the Foo's conditions and events, in CamelCase; `None` where the user need not know.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
@@ -70,7 +72,7 @@ impl Error {
             Self::InvalidSpec(_)
                 | Self::ResourceExists(_)
                 | Self::Rejected(_)
-                | Self::DeletionFailed(_)
+                | Self::DeletionFailed(..)
                 | Self::Overruled(_)
         );
         told.then(|| self.kind())
@@ -83,13 +85,13 @@ impl Error {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::ResourceExists(_) => "ErrResourceExists",
             Self::Rejected(_) => "DeploymentRejected",
-            Self::DeletionFailed(_) => "DeletionFailed",
+            Self::DeletionFailed(..) => "DeletionFailed",
             Self::Overruled(_) => "DeploymentOverruled",
             Self::StatusRejected(_) => "StatusRejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
-            Self::Transient(_) | Self::Overloaded(..) => "Transient",
+            Self::Transient(..) => "Transient",
             Self::Panicked => "Panicked",
         }
     }
@@ -104,7 +106,7 @@ impl Error {
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         match self {
-            Self::Overloaded(_, time) => *time,
+            Self::Transient(_, time) | Self::DeletionFailed(_, time) => *time,
             _ => Duration::ZERO,
         }
     }
@@ -126,7 +128,7 @@ impl From<kube::Error> for Error {
             return Self::NotLeading;
         }
         let kube::Error::Api(status) = &error else {
-            return Self::Transient(root_cause(&error));
+            return Self::transient(root_cause(&error));
         };
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
@@ -135,10 +137,7 @@ impl From<kube::Error> for Error {
             400 | 403 | 405 | 413 | 422 => Self::Rejected(brief(&status.message)),
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
-                match retry_after(&error) {
-                    Some(time) => Self::Overloaded(words, time),
-                    None => Self::Transient(words),
-                }
+                Self::Transient(words, retry_after(&error).unwrap_or_default())
             }
         }
     }

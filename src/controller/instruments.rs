@@ -232,7 +232,7 @@ mod tests {
             Ok(Done::Untold),
             Err(Error::Conflict),
             Err(Error::NotLeading),
-            Err(Error::Transient("it".into())),
+            Err(Error::transient("it")),
             Err(Error::InvalidSpec("it".into())),
             Err(Error::Panicked),
         ] {

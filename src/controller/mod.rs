@@ -117,7 +117,8 @@ impl Controller {
         metrics: &Metrics,
         health: &mut Health,
     ) -> Self {
-        let scopes = scopes(&config.namespaces);
+        let namespaces = scopes(&config.namespaces);
+        let scopes = Scopes::new(&namespaces, config.leader_election.lease_duration);
         let queue = channel::Sender::<Option<Queue<Key>>>::new(None);
         let current = queue.subscribe();
         let busy = move || {
@@ -129,18 +130,17 @@ impl Controller {
         let (events, write_events) = Events::new(client.clone(), instance, busy);
         let reconciler = Arc::new(Reconciler {
             client: client.clone(),
-            foos: Arc::new(Cache::new(&scopes)),
-            deployments: Arc::new(Cache::new(&scopes)),
+            foos: Arc::new(Cache::new(&namespaces)),
+            deployments: Arc::new(Cache::new(&namespaces)),
             image: config.image.clone(),
             events,
+            scopes: Arc::clone(&scopes),
             repeats: Arc::default(),
             ineffective: IneffectiveWrites::default(),
         });
         instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events"));
-        let namespaces = scopes;
-        let scopes = Scopes::new(&namespaces, config.leader_election.lease_duration);
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of scopes"));
@@ -278,7 +278,6 @@ impl Controller {
             triggers: Arc::clone(&triggers),
             instruments: self.instruments.clone(),
             repeats: Arc::clone(&self.reconciler.repeats),
-            scopes: Arc::clone(&self.scopes),
         };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
@@ -299,7 +298,13 @@ impl Controller {
                 } = &*reconciler;
                 let is_settled = |key: &Key| reconciler.is_settled(key);
                 let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_settled(key);
-                let changes = || (foos.changes(), deployments.changes());
+                let changes = || {
+                    (
+                        foos.changes(),
+                        deployments.changes(),
+                        scopes.all_rights_regained(),
+                    )
+                };
                 let first = async {
                     for begun in 0.. {
                         let scope = in_sync.wait_for(|scopes| scopes.len() > begun).await;
@@ -425,7 +430,6 @@ struct Worker {
     triggers: Triggers,
     instruments: Instruments,
     repeats: Arc<Repeats>,
-    scopes: Arc<Scopes>,
 }
 
 impl Worker {
@@ -442,9 +446,6 @@ impl Worker {
             span.in_scope(|| {
                 self.instruments
                     .ended(&result, taken.waited(), begun.elapsed());
-                if let Err(Error::Rejected(_) | Error::StatusRejected(_)) = result {
-                    self.scopes.refused(taken.key());
-                }
                 if let Ok(Done::Untold) = result {
                     self.triggers.lock().insert(taken.key().clone(), "status");
                     self.queue.add(taken.key().clone(), Lane::Background);

@@ -28,6 +28,7 @@ use super::{
     ineffective::Ineffective,
     key::Key,
     repeats::Repeats,
+    scopes::Scopes,
     status::{self, Content, Deployed},
     view::{Deployment, Foo, Object, View},
 };
@@ -54,6 +55,8 @@ pub struct Reconciler {
     pub image: String,
     /// Where events go.
     pub events: Events,
+    /// Where the Foos are served from, and with which rights.
+    pub scopes: Arc<Scopes>,
     /// What keeps the log short.
     pub repeats: Arc<Repeats>,
     /// What was asked in vain.
@@ -65,6 +68,8 @@ pub struct Reconciler {
 pub struct IneffectiveWrites {
     patches: Ineffective,
     statuses: Ineffective,
+    /// Statuses that were not taken at all, beside an error that decides about trying again.
+    refused: Ineffective,
 }
 
 /// What a patch of a Deployment asks for, whatever version it is based on.
@@ -117,6 +122,7 @@ impl Reconciler {
         let Some(foo) = self.foos.get(key).filter(|foo| !foo.view.deleting) else {
             trace::decided("nothing: the Foo is gone");
             self.ineffective.statuses.forget(key);
+            self.ineffective.refused.forget(key);
             return Ok(Done::Settled); // Row R8.
         };
         if self.foos.is_outdated(key) {
@@ -173,7 +179,7 @@ impl Reconciler {
         };
         let now = Timestamp::now();
         let status = status::of(&foo.view, deployed.as_ref(), error.as_ref(), now);
-        let settled = status.is_none_or(|status| !self.is_news(key, &foo.view, &status));
+        let settled = status.is_none_or(|status| !self.is_news(key, &foo, &status));
         if let Some(version) = settled_with.filter(|_| settled) {
             self.foos.settle(key, foo.version, version);
         }
@@ -204,12 +210,12 @@ impl Reconciler {
         let api = self.api::<Foo>(key);
         let answer = timeout(LOOK_UP, api.list(&this_one)).await;
         let answer = answer.map_err(|_| {
-            Error::Transient(format!(
+            Error::transient(format!(
                 "the API server has not answered within {LOOK_UP:?}"
             ))
         })?;
         let found = answer.map_err(|error| match error.into() {
-            Error::Rejected(words) => Error::Transient(words),
+            Error::Rejected(words) => Error::transient(words),
             other => other,
         })?;
         let is_current = found.items.iter().any(|now| {
@@ -343,8 +349,9 @@ impl Reconciler {
             .api::<Deployment>(&key)
             .delete(key.name(), &params)
             .await;
-        answer.map_err(|error| match error.into() {
-            Error::Rejected(words) | Error::Transient(words) => Error::DeletionFailed(words),
+        self.written(foo_key, answer).map_err(|error| match error {
+            Error::Rejected(words) => Error::DeletionFailed(words, Duration::ZERO),
+            Error::Transient(words, time) => Error::DeletionFailed(words, time),
             other => other,
         })?;
         info!(foo = %foo_key, deployment = %key, "deleted the Deployment of the Foo's earlier spec.deploymentName");
@@ -364,7 +371,7 @@ impl Reconciler {
         let Some(status) = status::of(&foo.view, deployed, error, Timestamp::now()) else {
             return Ok(Done::Settled);
         };
-        let news = self.is_news(key, &foo.view, &status);
+        let news = self.is_news(key, foo, &status);
         let changed = deployed.is_some_and(|deployed| deployed.changed);
         match error {
             None if changed => self.events.send(key, &foo.view.uid, Event::Synced),
@@ -392,6 +399,9 @@ impl Reconciler {
             // wrong with the Foo decides about trying again.
             Err(refused @ Error::StatusRejected(_)) if error.is_some() => {
                 self.say(key, &refused, "nothing can be told on the Foo");
+                let exists = |key: &Key| self.foos.version(key).is_some();
+                let (asked, left) = (Content(&status), self.refuses(key, foo));
+                self.ineffective.refused.record(key, asked, left, exists);
                 Ok(Done::Settled)
             }
             told => told.map(|()| Done::Settled),
@@ -399,13 +409,19 @@ impl Reconciler {
     }
 
     /// Whether this status is to be written: it says something else than the Foo's, and not what was written in vain.
-    fn is_news(&self, key: &Key, foo: &Foo, status: &FooStatus) -> bool {
-        let left = (&foo.uid, Content(&foo.status));
-        *status != foo.status
-            && !self
-                .ineffective
-                .statuses
-                .contains(key, Content(status), left)
+    fn is_news(&self, key: &Key, foo: &Snapshot<Foo>, status: &FooStatus) -> bool {
+        let IneffectiveWrites {
+            statuses, refused, ..
+        } = &self.ineffective;
+        let left = (&foo.view.uid, Content(&foo.view.status));
+        *status != foo.view.status
+            && !statuses.contains(key, Content(status), left)
+            && !refused.contains(key, Content(status), self.refuses(key, foo))
+    }
+
+    /// What a refusal of a status is about: another Foo, or other rights, may be another matter.
+    fn refuses(&self, key: &Key, foo: &Snapshot<Foo>) -> impl Hash {
+        (foo.version, self.scopes.rights_regained(key))
     }
 
     /// A plain create, so that a Deployment that the cache has not seen yet is not taken over.
@@ -419,11 +435,12 @@ impl Reconciler {
         let mark = self.deployments.mark(key);
         let url = Object::<Deployment>::url_path(&(), Some(key.namespace()));
         let body = serde_json::to_vec(&desired.manifest(replaced))
-            .map_err(|error| Error::Transient(error.to_string()))?;
+            .map_err(|error| Error::transient(error.to_string()))?;
         let request = Request::new(url)
             .create(&by_us(), body)
             .map_err(kube::Error::BuildRequest)?;
-        let answer = self.client.request(request).await?;
+        let answer = self.client.request(request).await;
+        let answer = self.written(foo, answer)?;
         info!(%foo, deployment = %key, "created the Deployment");
         Ok(self.deployments.observe(answer, mark))
     }
@@ -446,7 +463,8 @@ impl Reconciler {
         let answer = self
             .api::<Deployment>(key)
             .patch(key.name(), &params, &Patch::Strategic(patch))
-            .await?;
+            .await;
+        let answer = self.written(foo_key, answer)?;
         let version = answer.version;
         let view = self.deployments.observe(answer, mark);
         let changed = version != actual.version;
@@ -510,7 +528,7 @@ impl Reconciler {
         {
             self.foos.outdate(key, version);
         }
-        let answer = answer.map_err(|error| match error.into() {
+        let answer = self.written(key, answer).map_err(|error| match error {
             Error::Rejected(words) => Error::StatusRejected(words),
             other => other,
         })?;
@@ -524,6 +542,15 @@ impl Reconciler {
             statuses.record(key, Content(status), left, exists);
         }
         Ok(())
+    }
+
+    /// What a write for this Foo came to. A refused one calls for a check of the rights, whatever else becomes of it.
+    fn written<T>(&self, foo: &Key, answer: kube::Result<T>) -> Result<T, Error> {
+        let answer = answer.map_err(Error::from);
+        if let Err(Error::Rejected(_)) = answer {
+            self.scopes.refused(foo);
+        }
+        answer
     }
 
     /// One line about what is not tried again, unless many like it were told of late.
@@ -675,7 +702,7 @@ mod tests {
                 let body = body.collect_bytes().await?;
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let path = head.uri.path();
-                let (_, what) = path.split_once("/default/").unwrap();
+                let what = path.split_once("/default/").map_or(path, |(_, what)| what);
                 seen.lock().push(format!("{} {what}", head.method));
                 let (code, answer) = answer(&head.method, path, &body);
                 let answer = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
@@ -983,6 +1010,184 @@ mod tests {
         }
     }
 
+    /// A refusal: a status of this code, with the time that is asked for.
+    fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
+        let details = json!({ "name": "foo", "retryAfterSeconds": retry_after });
+        (
+            code,
+            json!({ "kind": "Status", "status": "Failure", "code": code, "message": "no", "details": details }),
+        )
+    }
+
+    /// Rows R5 and R11: what is answered with a wish for time tells as much as what is answered without, and the wish is
+    /// heeded.
+    #[tokio::test]
+    async fn what_is_put_off_is_told_whether_or_not_the_api_server_asks_for_time() {
+        for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
+            for verb in [Method::PATCH, Method::DELETE] {
+                let put_off = verb.clone();
+                let told = Arc::<Mutex<Value>>::default();
+                let status = Arc::clone(&told);
+                let (client, _) = server(move |method, _, body| match *method {
+                    Method::GET => {
+                        let (code, foo) = pruned();
+                        (
+                            code,
+                            json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                        )
+                    }
+                    ref method if *method == put_off => refusal(code, seconds),
+                    Method::PUT => {
+                        *status.lock() = body["status"].clone();
+                        pruned()
+                    }
+                    _ => (500, Value::Null),
+                });
+                let mut foo = foo();
+                foo.view.status.observed_generation = Some(2);
+                foo.view.status.deployment_name = Some("old".into());
+                let mut new = deployment();
+                if verb == Method::PATCH {
+                    new.view.replicas = 5;
+                    new.view.progress.available = 2;
+                }
+                let reconciler = reconciler(client, foo.clone(), new);
+                let mut old = deployment();
+                old.key = old.key.sibling("old");
+                reconciler.deployments.apply(0, old);
+                let error = reconciler.reconcile(&foo.key, || false).await.unwrap_err();
+                assert_eq!(
+                    error.retry_after(),
+                    Duration::from_secs(seconds),
+                    "{error:?}"
+                );
+                let told = told.lock();
+                if verb == Method::PATCH {
+                    assert_eq!(told["availableReplicas"], 2, "{code} {seconds}: {told}");
+                } else {
+                    assert_eq!(
+                        told["conditions"][1]["reason"], "DeletionFailed",
+                        "{code} {seconds}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whichever write is refused, and whatever else is wrong with the Foo: the rights are checked.
+    #[tokio::test]
+    async fn every_refused_write_calls_for_a_check_of_the_rights() {
+        let changes: [(&str, fn(&mut Object<Foo>, &mut Object<Deployment>)); 7] = [
+            ("POST deployments", |_, deployment| {
+                deployment.key = deployment.key.sibling("other")
+            }),
+            ("PATCH deployments/web", |_, deployment| {
+                deployment.view.replicas = 5
+            }),
+            ("DELETE deployments/old", |foo, _| {
+                foo.view.status.deployment_name = Some("old".into());
+            }),
+            ("PUT foos/foo/status", |_, _| {}),
+            ("PUT foos/foo/status", |_, deployment| {
+                deployment.view.owner = None
+            }),
+            ("PUT foos/foo/status", |foo, _| {
+                foo.view.spec = Err("spec: no".into())
+            }),
+            ("PUT foos/foo/status", |foo, _| {
+                foo.view.spec.as_mut().unwrap().deployment_name.clear();
+            }),
+        ];
+        for (refused, change) in changes {
+            let (client, asked) = server(move |method, path, _| match *method {
+                Method::GET => {
+                    let (code, foo) = pruned();
+                    (
+                        code,
+                        json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                    )
+                }
+                Method::POST if path.ends_with("reviews") => {
+                    (201, json!({ "spec": {}, "status": { "allowed": true } }))
+                }
+                _ if format!("{method} {path}").ends_with(refused.split_once(' ').unwrap().1) => {
+                    refusal(403, 0)
+                }
+                _ => pruned(),
+            });
+            let (mut foo, mut deployment) = (foo(), deployment());
+            let mut old = deployment.clone();
+            change(&mut foo, &mut deployment);
+            let reconciler = reconciler(client.clone(), foo.clone(), deployment);
+            old.key = old.key.sibling("old");
+            reconciler.deployments.apply(0, old);
+            let check = tokio::spawn(Arc::clone(&reconciler.scopes).check_rights(0, client));
+            let _refused = reconciler.reconcile(&foo.key, || false).await;
+            let is_checked = async {
+                while !asked.lock().iter().any(|asked| asked.ends_with("reviews")) {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let checked = timeout(Duration::from_secs(10), is_checked).await;
+            assert!(checked.is_ok(), "{refused}: {:?}", asked.lock());
+            assert!(
+                asked.lock().iter().any(|asked| asked == refused),
+                "{:?}",
+                asked.lock()
+            );
+            check.abort();
+        }
+    }
+
+    /// Row R7 and invariant I6: a status that is not taken is not written again until the Foo changes, or the rights come back.
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_status_is_written_again_when_there_is_cause() {
+        for code in [403, 422] {
+            let allowed = Arc::new(Mutex::new(false));
+            let (now, is_review) = (Arc::clone(&allowed), |path: &str| path.ends_with("reviews"));
+            let (client, asked) = server(move |_, path, _| {
+                if is_review(path) {
+                    let status = json!({ "allowed": code != 403 || *now.lock() });
+                    (201, json!({ "spec": {}, "status": status }))
+                } else {
+                    refusal(code, 0)
+                }
+            });
+            let mut invalid = foo();
+            invalid.view.spec.as_mut().unwrap().deployment_name.clear();
+            let key = &foo().key;
+            let reconciler = reconciler(client.clone(), invalid.clone(), deployment());
+            let check = tokio::spawn(Arc::clone(&reconciler.scopes).check_rights(0, client));
+            let written = async || {
+                let error = reconciler.reconcile(key, || false).await.unwrap_err();
+                assert!(error.is_final(), "{error:?}");
+                let asked = std::mem::take(&mut *asked.lock());
+                asked.iter().filter(|asked| !is_review(asked)).count()
+            };
+            assert_eq!(written().await, 1);
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                assert!(reconciler.is_settled(key));
+                assert_eq!(written().await, 0);
+            }
+            if code == 403 {
+                let before = reconciler.scopes.all_rights_regained();
+                *allowed.lock() = true;
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                assert_eq!(reconciler.scopes.all_rights_regained(), before + 1);
+                assert!(!reconciler.is_settled(key));
+                assert_eq!(written().await, 1);
+                assert_eq!(written().await, 0);
+            }
+            (invalid.version, invalid.view.generation) = (8, 3);
+            reconciler.foos.apply(0, invalid.clone());
+            assert!(!reconciler.is_settled(key));
+            assert_eq!(written().await, 1);
+            assert_eq!(written().await, 0);
+            check.abort();
+        }
+    }
+
     /// Row R5: the spec asks for nothing that can be had, and the pods of before are there: they are counted.
     #[tokio::test]
     async fn what_serves_is_counted_where_the_spec_is_invalid() {
@@ -1006,6 +1211,7 @@ mod tests {
             deployments: Arc::new(Cache::new(&[None])),
             image: "nginx:latest".into(),
             events: Events::new(client, "test".into(), || false).0,
+            scopes: Scopes::new(&[None], Duration::from_secs(15)),
             repeats: Arc::default(),
             ineffective: IneffectiveWrites::default(),
         };

@@ -114,7 +114,7 @@ mod tests {
                 .count(),
             10
         );
-        assert!(repeats.is_news(&Error::Transient("connection refused".into())));
+        assert!(repeats.is_news(&Error::transient("connection refused")));
         let word = |number: u32| {
             number
                 .to_string()
@@ -122,7 +122,7 @@ mod tests {
         };
         let told = (1..1000).filter(|number| {
             let text = format!("{}{}", word(*number), "y".repeat(*number as usize));
-            repeats.is_news(&Error::Transient(text))
+            repeats.is_news(&Error::transient(text))
         });
         assert!(told.count() < CAUSES + 10);
         assert!(repeats.0.lock().len() <= CAUSES + 1);

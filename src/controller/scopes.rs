@@ -105,6 +105,8 @@ struct Scope {
     informers: [InformerState; 2],
     rights: Rights,
     checked: Option<Instant>,
+    /// How often they were missing and came back.
+    regained: u64,
     was_in_sync: bool,
     served: bool,
     was_served: bool,
@@ -133,6 +135,7 @@ impl Scopes {
             informers: Default::default(),
             rights: Rights::Unknown,
             checked: None,
+            regained: 0,
             was_in_sync: false,
             served: false,
             was_served: false,
@@ -194,6 +197,19 @@ impl Scopes {
         for (_, check) in checks.filter(|(scope, _)| scope.covers(key)) {
             check.notify_one();
         }
+    }
+
+    /// How often the rights that were missing in the scope of this key have been found to be there again: what was refused
+    /// before may not be any more.
+    pub fn rights_regained(&self, key: &Key) -> u64 {
+        let scopes = self.all.lock();
+        let scopes = scopes.iter().filter(|scope| scope.covers(key));
+        scopes.map(|scope| scope.regained).sum()
+    }
+
+    /// The same, of all scopes.
+    pub fn all_rights_regained(&self) -> u64 {
+        self.all.lock().iter().map(|scope| scope.regained).sum()
     }
 
     /// The rights of all scopes in sync are checked, unless they have just been.
@@ -327,6 +343,7 @@ impl Scopes {
                     warn!(namespace = scope.namespace, "{text}; trying again");
                 }
                 (Rights::Missing(_), _) => {
+                    scope.regained += 1;
                     info!(
                         namespace = scope.namespace,
                         "has the rights that were missing"

@@ -35,13 +35,13 @@ pub fn of(
     now: Timestamp,
 ) -> Option<FooStatus> {
     let old = &foo.status;
-    if matches!(error, Some(Error::Transient(_))) {
+    if matches!(error, Some(Error::Transient(..))) {
         return counts_of(old, &deployed?.view);
     }
     let (ready, progressing) = match (deployed, error) {
         (Some(deployed), None) => verdicts(deployed),
         // What the Foo asks for is there; what it asked for before is, too.
-        (Some(deployed), Some(error @ Error::DeletionFailed(_))) => {
+        (Some(deployed), Some(error @ Error::DeletionFailed(..))) => {
             (verdicts(deployed).0, Verdict::failed(error)?)
         }
         (_, Some(error)) => (Verdict::failed(error)?, Verdict::failed(error)?),
@@ -245,6 +245,8 @@ fn selector(labels: &Labels) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::time::Duration;
+
     use super::*;
     use crate::controller::fixtures::{deployment, foo};
 
@@ -347,11 +349,7 @@ mod tests {
         );
         assert_eq!(status.conditions[0].message, error.to_string());
         assert_eq!(status.available_replicas, Some(0));
-        for quiet in [
-            Error::Conflict,
-            Error::NotLeading,
-            Error::Transient("down".into()),
-        ] {
+        for quiet in [Error::Conflict, Error::NotLeading, Error::transient("down")] {
             let view = deployed(|_| {});
             assert_eq!(of(&foo().view, None, Some(&quiet), NOW), None);
             assert_eq!(of(&foo().view, Some(&view), Some(&quiet), NOW), None);
@@ -368,8 +366,12 @@ mod tests {
             Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
             Error::ResourceExists("web".into()),
             Error::Rejected("no".into()),
-            Error::DeletionFailed("no".into()),
-            Error::Transient("the API server answers 500: a webhook is down".into()),
+            Error::DeletionFailed("no".into(), Duration::ZERO),
+            Error::transient("the API server answers 500: a webhook is down"),
+            Error::Transient(
+                "the API server answers 503: no".into(),
+                Duration::from_secs(1),
+            ),
         ] {
             let status = of(&foo.view, Some(&one_died), Some(&error), NOW).unwrap();
             assert_eq!(
@@ -378,7 +380,7 @@ mod tests {
                 "{error}"
             );
         }
-        let down = Error::Transient("down".into());
+        let down = Error::transient("down");
         let again = of(&foo.view, Some(&deployed(|_| {})), Some(&down), NOW).unwrap();
         assert_eq!(again, foo.view.status, "and nothing else is");
     }
@@ -388,7 +390,10 @@ mod tests {
     fn a_refused_deletion_does_not_make_the_foo_unready() {
         let mut foo = foo();
         foo.view.status.deployment_name = Some("old".into());
-        let refused = Error::DeletionFailed("admission webhook \"x\" denied the request".into());
+        let refused = Error::DeletionFailed(
+            "admission webhook \"x\" denied the request".into(),
+            Duration::ZERO,
+        );
         let status = of(&foo.view, Some(&deployed(|_| {})), Some(&refused), NOW).unwrap();
         assert_eq!(
             conditions(&status),

@@ -36,7 +36,6 @@ fn worker(queue: &Queue<Key>) -> Worker {
         triggers: Triggers::default(),
         instruments: Instruments::new(&Metrics::default(), 1),
         repeats: Arc::default(),
-        scopes: Scopes::new(&[None], Duration::from_secs(15)),
     }
 }
 
@@ -113,7 +112,7 @@ async fn r7_a_final_failure_waits_for_the_user() {
         (Error::InvalidSpec("x".into()), 0),
         (Error::ResourceExists("x".into()), 1),
         (Error::Conflict, 1),
-        (Error::Transient("x".into()), 1),
+        (Error::transient("x"), 1),
     ] {
         let queue = queue();
         queue.add(key("a"), Lane::Change);
