@@ -655,21 +655,7 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     gone("first").await;
 
     // The Lease is taken by hand, and the record with it.
-    let records: Api<ServiceAccount> = Api::namespaced(admin.clone(), NAMESPACE);
-    let leases: Api<Lease> = Api::namespaced(admin.clone(), NAMESPACE);
-    let hold = async |holder: Option<&str>| {
-        let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder}}));
-        leases
-            .patch(LEASE, &PatchParams::default(), &spec)
-            .await
-            .unwrap();
-        let record = Patch::Merge(json!({"metadata": {"annotations": {HOLDER: holder}}}));
-        records
-            .patch(RECORD, &PatchParams::default(), &record)
-            .await
-            .unwrap();
-    };
-    hold(Some("intruder")).await;
+    hold(&admin, Some("intruder")).await;
     set("second", 3).await;
     // Its first write may still have been let in; the one after that is not.
     eventually(DEADLINE, "a write is refused", async || {
@@ -687,7 +673,7 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     assert!(lost.contains("intruder holds it"), "{lost}");
     controller.wait_for_log("standing by").await;
 
-    hold(None).await;
+    hold(&admin, None).await;
     ready("second", 3).await;
     assert_eq!(controller.stop().await, 0);
     assert_eq!(controller.logged("gained the lease"), 2);
@@ -698,6 +684,22 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     );
     assert_right_requests(&cluster).await;
     assert_well_typed(&cluster).await;
+}
+
+/// Write by hand who holds the Lease, and the record with it.
+async fn hold(admin: &Client, holder: Option<&str>) {
+    let records: Api<ServiceAccount> = Api::namespaced(admin.clone(), NAMESPACE);
+    let leases: Api<Lease> = Api::namespaced(admin.clone(), NAMESPACE);
+    let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder}}));
+    leases
+        .patch(LEASE, &PatchParams::default(), &spec)
+        .await
+        .unwrap();
+    let record = Patch::Merge(json!({"metadata": {"annotations": {HOLDER: holder}}}));
+    records
+        .patch(RECORD, &PatchParams::default(), &record)
+        .await
+        .unwrap();
 }
 
 /// Our account's request that was refused.
