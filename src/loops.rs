@@ -104,12 +104,12 @@ const LOOPS: &[(Call, usize, &str)] = &[
     (
         call("create", "events"),
         EVENTS,
-        "one writer: pauses of 1 s to 10 s; each event for a minute",
+        "one writer: of a namespace, pauses of 1 s to 10 s; each event for a minute",
     ),
     (
         call("patch", "events"),
         EVENTS,
-        "one writer: pauses of 1 s to 10 s; each event for a minute",
+        "one writer: of a namespace, pauses of 1 s to 10 s; each event for a minute",
     ),
     (
         call("create", "tokenreviews"),

@@ -2,10 +2,14 @@
 //!
 //! An event is news for people: it is never waited for, and never worth a Foo's delay. A repeated one is a
 //! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
+//!
+//! Events are written one after the other. One that cannot be written now is put aside, and with it those that come after
+//! it in its namespace; they are tried again beside the others, which go on.
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,11 +22,12 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use opentelemetry::trace::SpanContext;
+use opentelemetry::{KeyValue, metrics::BoundCounter, trace::SpanContext};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, timeout},
+    sync::{Notify, mpsc},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{Instrument as _, debug, warn};
 
@@ -30,13 +35,21 @@ use super::{
     error::{Error, root_cause},
     key::Key,
 };
-use crate::{api, client::retry_after, telemetry::trace};
+use crate::{
+    api,
+    client::retry_after,
+    telemetry::{Metrics, metrics::table, trace},
+};
 
 /// The reporting component (row R9).
 pub const REPORTER: &str = "sample-controller";
 
 /// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 Foos.
 const WAITING: usize = 10_000;
+
+/// How many of them may be of namespaces whose events cannot be written now, and how many of one such namespace.
+const ASIDE: usize = WAITING;
+const ASIDE_OF_ONE: usize = WAITING / 2;
 
 /// How long an event lets work go first while there is some: it would take from it a share of the API server. With
 /// half of the room taken, events are written without a pause.
@@ -57,6 +70,15 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// The pause before the second try, doubled before each of the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// The pause between what fails in different namespaces, doubled up to [`PAUSE`] until something is written.
+const GAP: Duration = Duration::from_millis(100);
+/// How long the first try may hold up the events of others, and how long each of the next may last: as long as the API
+/// server gives a webhook by default.
+const QUICK: Duration = Duration::from_secs(1);
+const TRY: Duration = Duration::from_secs(10);
+
+/// How often it is told that events are dropped.
+const TOLD: Duration = Duration::from_mins(10);
 
 /// What there is to tell.
 #[derive(Debug)]
@@ -121,6 +143,8 @@ struct News {
     key: Key,
     uid: Box<str>,
     event: Event,
+    /// When it happened, which may be long before it is written.
+    time: Timestamp,
     /// The reconcile that it is from, if that is traced.
     trace: Option<SpanContext>,
 }
@@ -135,23 +159,31 @@ impl News {
 
 /// Where events are handed in.
 #[derive(Clone)]
-pub struct Events(mpsc::Sender<News>);
+pub struct Events {
+    sender: mpsc::Sender<News>,
+    drops: Arc<Drops>,
+}
 
 impl Events {
     /// The way in, and the task that writes. The task ends when every way in is gone; `busy` is whether there is work
     /// that goes first.
-    pub fn new(
+    pub fn new<F: Fn() -> bool>(
         client: Client,
         instance: String,
-        busy: impl Fn() -> bool,
-    ) -> (Self, impl Future<Output = ()>) {
+        metrics: &Metrics,
+        busy: F,
+    ) -> (Self, impl Future<Output = ()> + use<F>) {
         let (sender, receiver) = mpsc::channel(WAITING);
+        let drops = Arc::new(Drops::new(metrics));
         let writer = Writer {
             client,
             instance,
-            written: HashMap::new(),
+            written: Mutex::default(),
+            aside: Mutex::default(),
+            put_aside: Notify::new(),
+            drops: Arc::clone(&drops),
         };
-        (Self(sender), writer.run(receiver, busy))
+        (Self { sender, drops }, writer.run(receiver, busy))
     }
 
     /// Hands in an event about the Foo `key` with this UID, if there is room.
@@ -160,85 +192,291 @@ impl Events {
             key: key.clone(),
             uid: uid.into(),
             event,
+            time: Timestamp::now(),
             trace: trace::current(),
         };
-        if self.0.try_send(news).is_err() {
-            debug!(foo = %key, "too many events are waiting: this one is dropped");
+        if self.sender.try_send(news).is_err() {
+            self.drops.full(key);
         }
     }
 }
 
-/// Writes events, one after the other.
+/// What becomes of events that are not written: they are counted, and that there are any is told now and then.
+struct Drops {
+    refused: BoundCounter<u64>,
+    late: BoundCounter<u64>,
+    full: BoundCounter<u64>,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Drops {
+    fn new(metrics: &Metrics) -> Self {
+        let counter = |reason| {
+            let labels = [KeyValue::new("reason", reason)];
+            metrics.counter(&table::EVENTS_DROPPED, &labels)
+        };
+        Self {
+            refused: counter("refused"),
+            late: counter("late"),
+            full: counter("full"),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Events of a namespace that is being deleted have nowhere to go, which is nothing to be told.
+    fn refused(&self, key: &Key, refusal: &str) {
+        self.refused.add(1);
+        debug!(foo = %key, "the API server refuses an event: {refusal}");
+    }
+
+    fn late(&self, key: &Key, error: &str) {
+        self.late.add(1);
+        self.tell(
+            key,
+            &format!("could not be written within {PATIENCE:?}: {error}"),
+        );
+    }
+
+    fn full(&self, key: &Key) {
+        self.full.add(1);
+        self.tell(key, "finds too many others waiting");
+    }
+
+    fn tell(&self, key: &Key, why: &str) {
+        let now = Instant::now();
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| now - told >= TOLD) {
+            *told = Some(now);
+            warn!(foo = %key, "an event is dropped, and more may be in the next {TOLD:?} without a word: it {why}");
+        } else {
+            debug!(foo = %key, "an event is dropped: it {why}");
+        }
+    }
+}
+
+/// Writes events.
 struct Writer {
     client: Client,
     instance: String,
-    written: HashMap<Series, Written>,
+    written: Mutex<HashMap<Series, Written>>,
+    aside: Mutex<Aside>,
+    /// Something was put aside, or nothing will be any more.
+    put_aside: Notify,
+    drops: Arc<Drops>,
+}
+
+/// The events of namespaces where the last one could not be written.
+#[derive(Default)]
+struct Aside {
+    lanes: HashMap<Box<str>, Lane>,
+    /// How many events there are in all of them.
+    count: usize,
+    /// Nothing comes any more.
+    closed: bool,
+}
+
+/// Those of one namespace, in their order.
+struct Lane {
+    events: VecDeque<News>,
+    /// When the first of them was first tried.
+    since: Instant,
+    pause: Duration,
+    due: Instant,
 }
 
 /// What makes two events one series: the Foo's UID, the event's reason, and what it says.
 type Series = (Box<str>, &'static str, Box<str>);
 
 /// What was written of an event: its name, how often, and when last.
+#[derive(Clone)]
 struct Written {
     name: String,
     count: i32,
     last: Instant,
 }
 
+/// Why an event is not written, and how soon it may be tried again.
+struct Failure {
+    error: String,
+    wait: Duration,
+}
+
 impl Writer {
-    async fn run(mut self, mut events: mpsc::Receiver<News>, busy: impl Fn() -> bool) {
-        while let Some(news) = events.recv().await {
-            if events.len() < WAITING / 2 && busy() {
-                sleep(GIVE_WAY).await;
-            }
-            let key = &news.key;
-            let span = trace::within(news.trace.as_ref(), "event");
-            match timeout(PATIENCE, self.write(&news)).instrument(span).await {
-                Ok(Ok(())) => {}
-                // Events of a namespace that is being deleted have nowhere to go.
-                Ok(Err(refusal)) => {
-                    debug!(foo = %key, "the API server refuses an event: {refusal}");
+    async fn run(self, mut events: mpsc::Receiver<News>, busy: impl Fn() -> bool) {
+        let first = async {
+            while let Some(news) = events.recv().await {
+                let Some(news) = self.behind_others(news) else {
+                    continue;
+                };
+                if events.len() < WAITING / 2 && busy() {
+                    sleep(GIVE_WAY).await;
                 }
-                Err(_) => warn!(foo = %key, "an event could not be written within {PATIENCE:?}"),
+                let since = Instant::now();
+                if let Err(failure) = self.write(&news, QUICK).await {
+                    self.put_aside(news, since, &failure);
+                    sleep(GAP).await;
+                }
+            }
+            self.aside.lock().closed = true;
+            self.put_aside.notify_one();
+        };
+        tokio::join!(first, self.try_again());
+    }
+
+    /// Puts an event aside where there are others of its namespace; hands it back where there are none.
+    fn behind_others(&self, news: News) -> Option<News> {
+        let mut aside = self.aside.lock();
+        let full = aside.count >= ASIDE;
+        let Some(lane) = aside.lanes.get_mut(news.key.namespace()) else {
+            return Some(news);
+        };
+        if full || lane.events.len() >= ASIDE_OF_ONE {
+            drop(aside);
+            self.drops.full(&news.key);
+        } else {
+            lane.events.push_back(news);
+            aside.count += 1;
+        }
+        None
+    }
+
+    /// Puts the first of a namespace aside.
+    fn put_aside(&self, news: News, since: Instant, failure: &Failure) {
+        let mut aside = self.aside.lock();
+        if aside.count >= ASIDE {
+            drop(aside);
+            self.drops.full(&news.key);
+            return;
+        }
+        let lane = Lane {
+            since,
+            pause: PAUSE,
+            due: Instant::now() + failure.wait.max(PAUSE),
+            events: VecDeque::new(),
+        };
+        let namespace = news.key.namespace().into();
+        let lane = aside.lanes.entry(namespace).or_insert(lane);
+        lane.events.push_back(news);
+        aside.count += 1;
+        drop(aside);
+        self.put_aside.notify_one();
+    }
+
+    /// Tries what was put aside again, until nothing comes any more and nothing is left.
+    async fn try_again(&self) {
+        let mut gap = GAP;
+        loop {
+            let next = {
+                let aside = self.aside.lock();
+                let lanes = aside.lanes.iter();
+                let next = lanes.min_by_key(|(_, lane)| lane.due);
+                if next.is_none() && aside.closed {
+                    return;
+                }
+                next.map(|(namespace, lane)| (namespace.clone(), lane.due))
+            };
+            let Some((namespace, due)) = next else {
+                self.put_aside.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = sleep_until(due) => {}
+                // Which may be due before.
+                () = self.put_aside.notified() => continue,
+            }
+            let Some(news) = self.first_of(&namespace) else {
+                continue;
+            };
+            let result = self.write(&news, TRY).await;
+            let is_written = result.is_ok();
+            self.tried_again(&namespace, news, result);
+            if is_written {
+                gap = GAP;
+            } else {
+                sleep(gap).await;
+                gap = (gap * 2).min(PAUSE);
             }
         }
     }
 
-    /// Writes an event, for as long as it takes; fails where the API server refuses it.
-    async fn write(&mut self, news: &News) -> Result<(), String> {
-        let mut pause = PAUSE;
-        loop {
-            match self.publish(news).await {
-                Ok(()) => return Ok(()),
-                Err(kube::Error::Api(status))
-                    if (400..500).contains(&status.code) && status.code != 429 =>
-                {
-                    return Err(status.message);
-                }
-                Err(error) => {
-                    debug!(
-                        "an event could not be written: {}; trying again",
-                        root_cause(&error)
-                    );
-                    sleep(retry_after(&error).unwrap_or_default().max(pause)).await;
-                    pause = (pause * 2).min(MAX_PAUSE);
+    /// Takes out the first event of a namespace, whose others stay.
+    fn first_of(&self, namespace: &str) -> Option<News> {
+        let mut aside = self.aside.lock();
+        let news = aside.lanes.get_mut(namespace)?.events.pop_front()?;
+        aside.count -= 1;
+        Some(news)
+    }
+
+    /// Has the namespace's next event tried, or the same one after a while; without any it is like all others.
+    fn tried_again(&self, namespace: &str, news: News, result: Result<(), Failure>) {
+        let now = Instant::now();
+        let mut late = None;
+        let mut aside = self.aside.lock();
+        let Some(lane) = aside.lanes.get_mut(namespace) else {
+            return;
+        };
+        let mut back = 0;
+        match result {
+            Ok(()) => (lane.since, lane.pause, lane.due) = (now, PAUSE, now),
+            Err(failure) => {
+                lane.pause = (lane.pause * 2).min(MAX_PAUSE);
+                lane.due = now + failure.wait.max(lane.pause);
+                if now - lane.since < PATIENCE {
+                    lane.events.push_front(news);
+                    back = 1;
+                } else {
+                    lane.since = lane.due;
+                    late = Some((news.key, failure.error));
                 }
             }
         }
+        if lane.events.is_empty() {
+            aside.lanes.remove(namespace);
+        }
+        aside.count += back;
+        drop(aside);
+        if let Some((key, error)) = late {
+            self.drops.late(&key, &error);
+        }
+    }
+
+    /// Writes an event, or learns that the API server refuses it, once and within `limit`.
+    async fn write(&self, news: &News, limit: Duration) -> Result<(), Failure> {
+        let span = trace::within(news.trace.as_ref(), "event");
+        let failure = match timeout(limit, self.publish(news)).instrument(span).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(kube::Error::Api(status)))
+                if (400..500).contains(&status.code) && status.code != 429 =>
+            {
+                self.drops.refused(&news.key, &status.message);
+                return Ok(());
+            }
+            Ok(Err(error)) => Failure {
+                error: root_cause(&error).to_string(),
+                wait: retry_after(&error).unwrap_or_default(),
+            },
+            Err(_) => Failure {
+                error: format!("no answer within {limit:?}"),
+                wait: Duration::ZERO,
+            },
+        };
+        debug!(
+            foo = %news.key,
+            "an event could not be written: {}; trying again", failure.error
+        );
+        Err(failure)
     }
 
     /// Creates an event, or counts it where it was created a short while ago.
-    async fn publish(&mut self, news: &News) -> kube::Result<()> {
-        let now = Timestamp::now();
+    async fn publish(&self, news: &News) -> kube::Result<()> {
         let events = Api::namespaced(self.client.clone(), news.key.namespace());
         let note = news.event.note();
         let series = (news.uid.clone(), news.event.reason(), note.as_ref().into());
-        if let Some(before) = self.written.get_mut(&series)
-            && before.last.elapsed() < SERIES
-        {
+        let before = self.written.lock().get(&series).cloned();
+        if let Some(before) = before.filter(|before| before.last.elapsed() < SERIES) {
             let again = json!({
                 "metadata": { "annotations": news.annotations() },
-                "series": { "count": before.count + 1, "lastObservedTime": MicroTime(now) },
+                "series": { "count": before.count + 1, "lastObservedTime": MicroTime(news.time) },
             });
             let params = PatchParams::default();
             match events
@@ -249,35 +487,42 @@ impl Writer {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 answer => {
                     answer?;
-                    before.count += 1;
-                    before.last = Instant::now();
+                    self.remember(series, before.name, before.count + 1);
                     return Ok(());
                 }
             }
         }
-        let name = format!("{}.{:x}", news.key.name(), now.as_nanosecond());
-        let event = self.event(news, &name, now);
-        events.create(&PostParams::default(), &event).await?;
-        if self.written.len() == REMEMBERED {
-            self.written.clear();
+        let name = format!("{}.{:x}", news.key.name(), news.time.as_nanosecond());
+        match events
+            .create(&PostParams::default(), &self.event(news, &name))
+            .await
+        {
+            // The first try was taken, and its answer lost.
+            Err(kube::Error::Api(status))
+                if status.code == 409 && status.reason == "AlreadyExists" => {}
+            answer => _ = answer?,
         }
-        let written = Written {
-            name,
-            count: 1,
-            last: Instant::now(),
-        };
-        self.written.insert(series, written);
+        self.remember(series, name, 1);
         Ok(())
     }
 
-    fn event(&self, news: &News, name: &str, now: Timestamp) -> v1::Event {
+    fn remember(&self, series: Series, name: String, count: i32) {
+        let last = Instant::now();
+        let mut written = self.written.lock();
+        if written.len() >= REMEMBERED && !written.contains_key(&series) {
+            written.clear();
+        }
+        written.insert(series, Written { name, count, last });
+    }
+
+    fn event(&self, news: &News, name: &str) -> v1::Event {
         v1::Event {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 annotations: news.annotations(),
                 ..ObjectMeta::default()
             },
-            event_time: Some(MicroTime(now)),
+            event_time: Some(MicroTime(news.time)),
             regarding: Some(ObjectReference {
                 api_version: Some(api::api_version()),
                 kind: Some(api::KIND.to_owned()),
@@ -301,15 +546,16 @@ impl Writer {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use std::sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    };
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     use http::{Method, Request, Response};
     use kube::client::Body;
-    use parking_lot::Mutex;
+    use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
     use tower::service_fn;
+    use tracing_subscriber::{
+        Layer,
+        layer::{Context, SubscriberExt as _},
+    };
 
     use super::*;
     use crate::controller::fixtures::foo;
@@ -334,8 +580,9 @@ mod tests {
                     let mut stored = server.stored.lock();
                     let answer = if head.method == Method::POST {
                         let event: v1::Event = serde_json::from_slice(&body).unwrap();
-                        stored.insert(event.metadata.name.clone().unwrap(), event.clone());
-                        Some(event)
+                        let name = event.metadata.name.clone().unwrap();
+                        let is_new = stored.insert(name, event.clone()).is_none();
+                        is_new.then_some(event)
                     } else {
                         let patch: v1::Event = serde_json::from_slice(&body).unwrap();
                         stored.get_mut(&name).map(|event| {
@@ -343,10 +590,14 @@ mod tests {
                             event.clone()
                         })
                     };
-                    let missing = json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "no" });
+                    let (code, reason) = match head.method {
+                        Method::POST => (409, "AlreadyExists"),
+                        _ => (404, "NotFound"),
+                    };
+                    let status = json!({ "kind": "Status", "code": code, "reason": reason, "message": "no" });
                     let (code, body) = match answer {
                         Some(event) => (200, serde_json::to_vec(&event).unwrap()),
-                        None => (404, missing.to_string().into_bytes()),
+                        None => (code, status.to_string().into_bytes()),
                     };
                     let answer = Response::builder().status(code);
                     Ok::<_, tower::BoxError>(answer.body(Body::from(body)).unwrap())
@@ -364,7 +615,10 @@ mod tests {
         Writer {
             client: server.client(),
             instance: "test".into(),
-            written: HashMap::new(),
+            written: Mutex::default(),
+            aside: Mutex::default(),
+            put_aside: Notify::new(),
+            drops: Arc::new(Drops::new(&Metrics::default())),
         }
     }
 
@@ -373,6 +627,7 @@ mod tests {
             key: foo().key,
             uid: "foo-uid".into(),
             event: Event::failed(&Error::ResourceExists(message.into())),
+            time: Timestamp::now(),
             trace: None,
         }
     }
@@ -381,9 +636,9 @@ mod tests {
     #[tokio::test]
     async fn a_second_foreign_deployment_is_an_event_of_its_own() {
         let server = Server::default();
-        let mut writer = writer(&server);
+        let writer = writer(&server);
         for deployment in ["first", "second", "first"] {
-            writer.write(&news(deployment)).await.unwrap();
+            writer.publish(&news(deployment)).await.unwrap();
         }
         assert_eq!(server.verbs(), [Method::POST, Method::POST, Method::PATCH]);
         let stored = server.stored.lock();
@@ -399,13 +654,13 @@ mod tests {
     #[tokio::test]
     async fn a_deleted_event_is_written_anew() {
         let server = Server::default();
-        let mut writer = writer(&server);
-        writer.write(&news("it")).await.unwrap();
+        let writer = writer(&server);
+        writer.publish(&news("it")).await.unwrap();
         server.stored.lock().clear();
-        writer.write(&news("it")).await.unwrap();
+        writer.publish(&news("it")).await.unwrap();
         assert_eq!(server.verbs(), [Method::POST, Method::PATCH, Method::POST]);
         assert_eq!(server.stored.lock().len(), 1);
-        writer.write(&news("it")).await.unwrap();
+        writer.publish(&news("it")).await.unwrap();
         assert_eq!(server.verbs(), [Method::PATCH]);
         let stored = server.stored.lock();
         let series = stored.values().next().unwrap().series.as_ref();
@@ -437,9 +692,12 @@ mod tests {
             async { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
         });
         let is_busy = Arc::clone(&busy);
-        let (events, write) = Events::new(Client::new(api, "default"), "test".into(), move || {
-            is_busy.load(SeqCst)
-        });
+        let (events, write) = Events::new(
+            Client::new(api, "default"),
+            "test".into(),
+            &Metrics::default(),
+            move || is_busy.load(SeqCst),
+        );
         let writer = tokio::spawn(write);
         let send = |count| {
             for number in 0..count {
@@ -458,5 +716,201 @@ mod tests {
         drop(events);
         writer.await.unwrap();
         assert_eq!(written.load(SeqCst), WAITING / 2 + 3);
+    }
+
+    /// What an API server does with the events of a namespace: its webhook, or its quota, or what stands before it.
+    #[derive(Clone, Copy, Debug)]
+    enum Trouble {
+        Fails,
+        Overloaded,
+        Hangs,
+        /// Longer than the others are held up for, but in time.
+        Slow,
+    }
+
+    /// An API server with `trouble` in the namespaces whose name begins with `bad`, until it is over; and what it has stored:
+    /// of which namespace, and how long after the beginning.
+    #[derive(Clone)]
+    struct Troubled {
+        trouble: Arc<Mutex<Option<Trouble>>>,
+        begun: Instant,
+        stored: Arc<Mutex<Vec<(String, Duration)>>>,
+        tries: Arc<AtomicUsize>,
+    }
+
+    impl Troubled {
+        fn new(trouble: Trouble) -> Self {
+            Self {
+                trouble: Arc::new(Mutex::new(Some(trouble))),
+                begun: Instant::now(),
+                stored: Arc::default(),
+                tries: Arc::default(),
+            }
+        }
+
+        fn start(
+            &self,
+        ) -> (
+            Events,
+            tokio::task::JoinHandle<()>,
+            (Metrics, SdkMeterProvider),
+        ) {
+            let server = self.clone();
+            let client = Client::new(
+                service_fn(move |request: Request<Body>| server.clone().answer(request)),
+                "default",
+            );
+            let (metrics, provider) = Metrics::new(Resource::builder_empty().build(), None);
+            let (events, write) = Events::new(client, "test".into(), &metrics, || false);
+            (events, tokio::spawn(write), (metrics, provider))
+        }
+
+        async fn answer(self, request: Request<Body>) -> Result<Response<Body>, tower::BoxError> {
+            let path = request.uri().path().to_owned();
+            let namespace = path.split('/').nth(5).unwrap().to_owned();
+            let trouble = *self.trouble.lock();
+            let mut code = 200;
+            if namespace.starts_with("bad") {
+                self.tries.fetch_add(1, SeqCst);
+                match trouble {
+                    Some(Trouble::Fails) => code = 500,
+                    Some(Trouble::Overloaded) => code = 429,
+                    Some(Trouble::Hangs) => std::future::pending().await,
+                    Some(Trouble::Slow) => sleep(QUICK * 5).await,
+                    None => {}
+                }
+            }
+            let body = if code == 200 {
+                let at = self.begun.elapsed();
+                self.stored.lock().push((namespace, at));
+                json!({})
+            } else {
+                json!({
+                    "kind": "Status", "status": "Failure", "code": code, "message": "failed calling webhook",
+                    "details": { "retryAfterSeconds": 30 },
+                })
+            };
+            let answer = Response::builder().status(code);
+            Ok(answer
+                .body(Body::from(body.to_string().into_bytes()))
+                .unwrap())
+        }
+
+        fn of(&self, namespace: &str) -> Vec<Duration> {
+            let stored = self.stored.lock();
+            let of = stored.iter().filter(|(of, _)| of == namespace);
+            of.map(|(_, at)| *at).collect()
+        }
+    }
+
+    fn dropped(metrics: &Metrics, reason: &str) -> u64 {
+        let (_, text) = metrics.scrape(None);
+        let series = format!("foo_controller_events_dropped_total{{reason=\"{reason}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&series));
+        value.unwrap().parse().unwrap()
+    }
+
+    /// Row R9: whatever is wrong with the events of one namespace, or of several, those of the others are written; and its own
+    /// are when the trouble is over, none lost and in their order.
+    #[tokio::test(start_paused = true)]
+    async fn r9_a_namespaces_events_hold_up_no_others() {
+        for trouble in [
+            Trouble::Fails,
+            Trouble::Overloaded,
+            Trouble::Hangs,
+            Trouble::Slow,
+        ] {
+            let server = Troubled::new(trouble);
+            let (events, writer, (metrics, _provider)) = server.start();
+            for number in 0..30 {
+                for bad in ["bad", "bad-too", "bad-as-well"] {
+                    let key = Key::new(bad, &format!("f{number}"));
+                    events.send(&key, "u", Event::Synced);
+                }
+                events.send(&Key::new("good", &format!("f{number}")), "u", Event::Synced);
+            }
+            sleep(Duration::from_secs(10)).await;
+            let good = server.of("good");
+            assert_eq!(good.len(), 30, "{trouble:?}");
+            assert!(good[29] < Duration::from_secs(5), "{trouble:?}: {good:?}");
+            // A second namespace's trouble is not tried less often for the first one's.
+            sleep(Duration::from_secs(30)).await;
+            let tries = server.tries.load(SeqCst);
+            assert!((6..=36).contains(&tries), "{trouble:?}: {tries} tries");
+            *server.trouble.lock() = None;
+            drop(events);
+            writer.await.unwrap();
+            for bad in ["bad", "bad-too", "bad-as-well"] {
+                assert_eq!(server.of(bad).len(), 30, "{trouble:?}");
+            }
+            for reason in ["late", "full", "refused"] {
+                assert_eq!(dropped(&metrics, reason), 0, "{trouble:?}: {reason}");
+            }
+        }
+    }
+
+    /// What waits is bounded, of one namespace and of all; what is dropped is counted, and told once in a while.
+    #[tokio::test(start_paused = true)]
+    async fn events_that_are_dropped_are_counted_and_told() {
+        let lines = Arc::new(AtomicUsize::new(0));
+        let layer = Warnings(Arc::clone(&lines));
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+        let server = Troubled::new(Trouble::Fails);
+        let (events, writer, (metrics, _provider)) = server.start();
+        for bad in ["bad", "bad-too", "bad-as-well"] {
+            for number in 0..ASIDE_OF_ONE + 10 {
+                events.send(&Key::new(bad, &format!("f{number}")), "u", Event::Synced);
+                if number % 1000 == 0 {
+                    sleep(QUICK).await;
+                }
+            }
+            sleep(QUICK).await;
+        }
+        let full = u64::try_from(2 * 10 + ASIDE_OF_ONE + 10).unwrap();
+        let found = dropped(&metrics, "full");
+        assert!(found.abs_diff(full) <= 3, "{found} of about {full}");
+        sleep(PATIENCE * 5).await;
+        assert!(dropped(&metrics, "late") >= 4);
+        assert_eq!(lines.load(SeqCst), 1);
+        events.send(&Key::new("good", "f"), "u", Event::Synced);
+        sleep(QUICK).await;
+        assert_eq!(server.of("good").len(), 1);
+        writer.abort();
+    }
+
+    /// Counts warnings.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Warnings {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            if *event.metadata().level() <= tracing::Level::WARN {
+                self.0.fetch_add(1, SeqCst);
+            }
+        }
+    }
+
+    /// An event tells when it happened, however late it is written; and a second try of one whose first answer was lost is
+    /// the same event.
+    #[tokio::test]
+    async fn an_event_is_of_when_it_happened() {
+        let server = Server::default();
+        let mut late = news("it");
+        late.time = "2026-01-01T00:00:00Z".parse().unwrap();
+        for _ in 0..2 {
+            // Another writer remembers nothing of the first.
+            writer(&server).publish(&late).await.unwrap();
+        }
+        let stored = server.stored.lock();
+        assert_eq!(stored.len(), 1);
+        let event = stored.values().next().unwrap();
+        assert_eq!(event.event_time.as_ref().unwrap().0, late.time);
+        drop(stored);
+        let writer = writer(&server);
+        writer.publish(&late).await.unwrap();
+        late.time = "2026-01-01T00:01:00Z".parse().unwrap();
+        writer.publish(&late).await.unwrap();
+        let stored = server.stored.lock();
+        let series = stored.values().next().unwrap().series.as_ref().unwrap();
+        assert_eq!(series.last_observed_time.0, late.time);
     }
 }

@@ -127,7 +127,7 @@ impl Controller {
                 .as_ref()
                 .is_some_and(|queue| queue.is_busy(Lane::Background))
         };
-        let (events, write_events) = Events::new(client.clone(), instance, busy);
+        let (events, write_events) = Events::new(client.clone(), instance, metrics, busy);
         let reconciler = Arc::new(Reconciler {
             client: client.clone(),
             foos: Arc::new(Cache::new(&namespaces)),

@@ -1210,7 +1210,7 @@ mod tests {
             foos: Arc::new(Cache::new(&[None])),
             deployments: Arc::new(Cache::new(&[None])),
             image: "nginx:latest".into(),
-            events: Events::new(client, "test".into(), || false).0,
+            events: Events::new(client, "test".into(), &crate::Metrics::default(), || false).0,
             scopes: Scopes::new(&[None], Duration::from_secs(15)),
             repeats: Arc::default(),
             ineffective: IneffectiveWrites::default(),

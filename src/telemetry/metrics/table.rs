@@ -110,10 +110,12 @@ metrics! {
             "Foos by the status of their condition Ready: true, false or unknown.";
         SCOPE_SERVED: Gauge "foo_controller_scope_served" "" ["reason", "scope"]
             "Whether this replica can serve a configured namespace, or all of them (*): 1; or 0, with the reason: syncing; forbidden; unauthorized; missing (the CRD); failing.";
+        EVENTS_DROPPED: Counter "foo_controller_events_dropped_total" "" ["reason"]
+            "Kubernetes events about Foos that were not written: refused (the API server does not take them); late (it failed for a minute); full (too many wait).";
         CACHE_OBJECTS: Gauge "foo_controller_cache_objects" "" ["kind"]
             "Objects in the cache.";
         WATCH_RESTARTS: Counter "foo_controller_watch_restarts_total" "" ["kind"]
-            "Times that a watch was opened again after an error, or an end within a second of its opening.";
+            "Times that a watch was opened again after an error, or an end within 5 s of its opening.";
     }
     "API requests" {
         REQUESTS: Counter "rest_client_requests_total" "" ["code", "host", "method"]
