@@ -1039,6 +1039,81 @@ async fn a_generation_that_the_foo_never_had_is_put_right() {
     are("2", 2).await;
 }
 
+/// Row R6 against another operator, which has its own idea of the image and puts that back at once: a few writes, a word to the
+/// user, and what the user asks for next comes to be.
+#[tokio::test]
+async fn another_operator_is_not_fought_without_end() {
+    const AT_ONCE: usize = 10;
+    let (cluster, client, namespace, controller) = setup("fight", &[]).await;
+    let names = names("foo", 1);
+    create(&client, &namespace, &names).await;
+    converged(&client, &namespace, &names).await;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+    let theirs = json!({ "spec": { "template": { "spec": { "containers": [
+        { "name": "nginx", "image": "theirs" },
+    ] } } } });
+    let operator = async {
+        loop {
+            let params = PatchParams::default();
+            // Nothing changes where it is theirs already.
+            let _ = deployments
+                .patch("foo-000", &params, &Patch::Strategic(&theirs))
+                .await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let patches = || {
+        let all = requests(cluster, &namespace).into_iter();
+        all.filter(|e| e.verb == "patch" && e.resource == "deployments")
+            .count()
+    };
+    let user = async {
+        let message = not_ready(&client, &namespace, "foo-000", "DeploymentContested").await;
+        assert!(
+            message.contains("foo-000") && message.contains("nginx:latest"),
+            "{message}"
+        );
+        let begun = Instant::now();
+        controller.wait_for_log("changes the Deployment").await;
+        sleep(Duration::from_secs(4)).await;
+        // One after each second at the most.
+        let most = AT_ONCE + 1 + usize::try_from(begun.elapsed().as_secs()).unwrap();
+        let patches = patches();
+        assert!((AT_ONCE..=most).contains(&patches), "{patches} of {most}");
+        let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+        let two = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
+        foos.patch("foo-000", &PatchParams::default(), &two)
+            .await
+            .unwrap();
+        eventually(
+            DEADLINE,
+            "the Deployment follows",
+            async || match deployments
+                .get("foo-000")
+                .await
+                .unwrap()
+                .spec
+                .unwrap()
+                .replicas
+            {
+                Some(2) => Ok(()),
+                other => Err(other),
+            },
+        )
+        .await;
+    };
+    tokio::select! {
+        () = operator => {}
+        () = user => {}
+    }
+    assert_eq!(
+        events(&client, &namespace, "DeploymentContested")
+            .await
+            .len(),
+        1
+    );
+}
+
 /// What happens without these happens because of a change.
 const NO_RETRY: &[&str] = &[
     "--backoff-initial",

@@ -33,6 +33,10 @@ pub enum Error {
     )]
     Overruled(String),
 
+    /// Somebody changes the Deployment, or deletes it, whenever it is as it should be. The next correction waits so long.
+    #[error("somebody else changes the Deployment {0:?} again and again: wanted {1}")]
+    Contested(String, String, Duration),
+
     /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema.
     #[error("the API server refuses the Foo's status: {0}")]
     StatusRejected(String),
@@ -74,6 +78,7 @@ impl Error {
                 | Self::Rejected(_)
                 | Self::DeletionFailed(..)
                 | Self::Overruled(_)
+                | Self::Contested(..)
         );
         told.then(|| self.kind())
     }
@@ -87,6 +92,7 @@ impl Error {
             Self::Rejected(_) => "DeploymentRejected",
             Self::DeletionFailed(..) => "DeletionFailed",
             Self::Overruled(_) => "DeploymentOverruled",
+            Self::Contested(..) => "DeploymentContested",
             Self::StatusRejected(_) => "StatusRejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -102,11 +108,13 @@ impl Error {
         matches!(self, Self::InvalidSpec(_))
     }
 
-    /// How long the API server asks to be left alone.
+    /// How long to wait at least: what the API server asks for, or what a dispute is worth.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         match self {
-            Self::Transient(_, time) | Self::DeletionFailed(_, time) => *time,
+            Self::Transient(_, time)
+            | Self::DeletionFailed(_, time)
+            | Self::Contested(.., time) => *time,
             _ => Duration::ZERO,
         }
     }

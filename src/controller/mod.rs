@@ -5,6 +5,7 @@
 //! the change wakes a key, a worker takes the key and looks into the caches.
 
 pub mod cache;
+mod corrections;
 pub mod desired;
 mod error;
 mod events;
@@ -39,6 +40,7 @@ use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn}
 
 use self::{
     cache::{Cache, Change},
+    corrections::Corrections,
     events::Events,
     instruments::Instruments,
     looks::Triggers,
@@ -137,6 +139,7 @@ impl Controller {
             scopes: Arc::clone(&scopes),
             repeats: Arc::default(),
             ineffective: IneffectiveWrites::default(),
+            corrections: Corrections::default(),
         });
         instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
         let mut tasks = Tasks::new();

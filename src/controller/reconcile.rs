@@ -22,6 +22,7 @@ use tracing::{Span, debug, info, warn};
 
 use super::{
     cache::{Cache, Snapshot},
+    corrections::Corrections,
     desired::Desired,
     error::Error,
     events::{Event, Events},
@@ -61,6 +62,8 @@ pub struct Reconciler {
     pub repeats: Arc<Repeats>,
     /// What was asked in vain.
     pub ineffective: IneffectiveWrites,
+    /// What was put right of late.
+    pub corrections: Corrections,
 }
 
 /// What was asked of Deployments and of the statuses of Foos, and did not come to be.
@@ -235,9 +238,19 @@ impl Reconciler {
             Need::Nothing(deployed, _) => Ok(deployed),
             Need::Create(desired) => {
                 trace::decided("create");
+                // A Foo's first Deployment corrects nothing.
+                let status = &foo.status;
+                let again = status.deployment_name.as_deref() == Some(desired.key.name())
+                    && status.observed_generation == Some(foo.generation);
+                if again {
+                    self.may_correct(&desired.key, foo, "it to be there")?;
+                }
                 let replaced = self.earlier(key, foo, &desired.key).into_iter().next();
                 let replaced = replaced.map(|(_, old)| old.view);
                 let view = self.create(key, &desired, replaced.as_deref()).await?;
+                if again {
+                    self.corrections.record(&desired.key, wanted_by(foo));
+                }
                 Ok(Deployed {
                     key: desired.key,
                     view,
@@ -246,12 +259,16 @@ impl Reconciler {
             }
             Need::Patch(desired, actual, patch) => {
                 trace::decided("patch");
+                self.may_correct(&desired.key, foo, &wanted(&patch))?;
                 // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
                 // edit like any other (row R6). What a newer Foo makes of it meanwhile is another version.
                 if desired.is_behind(&actual.view) {
                     self.confirm(key, foo).await?;
                 }
                 let (view, changed) = self.patch(key, foo, &desired, &actual, &patch).await?;
+                if changed {
+                    self.corrections.record(&desired.key, wanted_by(foo));
+                }
                 Ok(Deployed {
                     key: desired.key,
                     view,
@@ -259,6 +276,17 @@ impl Reconciler {
                 })
             }
         }
+    }
+
+    /// Whether it is time to put the Deployment right, of which `what` is wanted.
+    fn may_correct(&self, deployment: &Key, foo: &Foo, what: &str) -> Result<(), Error> {
+        let wait = self.corrections.wait(deployment, wanted_by(foo));
+        if wait.is_zero() {
+            return Ok(());
+        }
+        trace::decided("put off");
+        let name = deployment.name().to_owned();
+        Err(Error::Contested(name, what.to_owned(), wait))
     }
 
     /// What the Deployment needs: to be created, to be put right, or nothing (rows R1, R3, R4 and R6).
@@ -479,12 +507,7 @@ impl Reconciler {
         if let Ok(Some(missing)) = desired.difference(&stored) {
             let exists = |key: &Key| self.deployments.version(key).is_some();
             patches.record(key, Asked(patch), left(&view), exists);
-            let (labels, spec) = (&missing["metadata"]["labels"], &missing["spec"]);
-            let mut wanted = json!({ "labels": labels, "spec": spec });
-            if desired.is_behind(&view) {
-                wanted["annotations"] = missing["metadata"]["annotations"].clone();
-            }
-            let error = Error::Overruled(wanted.to_string());
+            let error = Error::Overruled(wanted(&missing));
             self.say(
                 foo_key,
                 &error,
@@ -565,6 +588,21 @@ impl Reconciler {
     fn api<V: View>(&self, key: &Key) -> Api<Object<V>> {
         Api::namespaced(self.client.clone(), key.namespace())
     }
+}
+
+/// What corrections of a Deployment are for: another one is another matter.
+fn wanted_by(foo: &Foo) -> impl Hash {
+    (&foo.uid, foo.generation)
+}
+
+/// What a patch of a Deployment is to change, for people.
+fn wanted(patch: &Value) -> String {
+    let metadata = &patch["metadata"];
+    let mut wanted = json!({ "labels": metadata["labels"], "spec": patch["spec"] });
+    if metadata["labels"].is_null() && patch["spec"] == json!({}) {
+        wanted["annotations"] = metadata["annotations"].clone();
+    }
+    wanted.to_string()
 }
 
 /// Whether there is no Foo of this name any more, or another one. (A 404 that names no object is about the resource.)
@@ -1188,6 +1226,68 @@ mod tests {
         }
     }
 
+    /// Row R6 against somebody who changes the Deployment back at once, or deletes it: the first corrections are made at once,
+    /// then ever more slowly, and the user is told; what the Foo asks for next is not held up.
+    #[tokio::test(start_paused = true)]
+    async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() {
+        for deletes in [false, true] {
+            let version = Arc::new(Mutex::new(100_u64));
+            let next = Arc::clone(&version);
+            let (client, asked) = server(move |method, _, _| match *method {
+                Method::PATCH | Method::POST => {
+                    let mut next = next.lock();
+                    *next += 1;
+                    (201, stored(&next.to_string(), "nginx:latest", 3))
+                }
+                _ => pruned(),
+            });
+            let mut foo = foo();
+            foo.view.status.observed_generation = Some(2);
+            foo.view.status.deployment_name = Some("web".into());
+            let reconciler = reconciler(client, foo.clone(), deployment());
+            let fight = async |time| {
+                let mut reasons = Vec::new();
+                let end = tokio::time::Instant::now() + time;
+                while tokio::time::Instant::now() < end {
+                    let number = {
+                        let mut version = version.lock();
+                        *version += 1;
+                        *version
+                    };
+                    let theirs = stored(&number.to_string(), "mirror", 3).to_string();
+                    let mut theirs: Object<Deployment> = serde_json::from_str(&theirs).unwrap();
+                    theirs.view.generation = i64::try_from(number).unwrap();
+                    if deletes {
+                        reconciler.deployments.delete(0, &theirs);
+                    } else {
+                        reconciler.deployments.apply(0, theirs);
+                    }
+                    let done = reconciler.reconcile(&foo.key, || false).await;
+                    let wait = done
+                        .as_ref()
+                        .map_or_else(Error::retry_after, |_| Duration::ZERO);
+                    reasons.extend(done.err().and_then(|error| error.reason()));
+                    tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+                }
+                let asked = std::mem::take(&mut *asked.lock());
+                let is_write = |asked: &&String| asked.contains("deployments");
+                (asked.iter().filter(is_write).count(), reasons)
+            };
+            let (writes, reasons) = fight(Duration::from_mins(10)).await;
+            // Ten at once, and then after 1, 2, 4, … s.
+            assert!(
+                (16..=20).contains(&writes),
+                "{writes} writes in ten minutes"
+            );
+            assert!(reasons.len() >= 6 && reasons.iter().all(|it| *it == "DeploymentContested"));
+            (foo.version, foo.view.generation) = (1000, 3);
+            foo.view.status.observed_generation = Some(3);
+            reconciler.foos.apply(0, foo.clone());
+            let (writes, _) = fight(Duration::from_millis(9)).await;
+            assert!(writes >= 8, "{writes} for the changed Foo");
+        }
+    }
+
     /// Row R5: the spec asks for nothing that can be had, and the pods of before are there: they are counted.
     #[tokio::test]
     async fn what_serves_is_counted_where_the_spec_is_invalid() {
@@ -1214,6 +1314,7 @@ mod tests {
             scopes: Scopes::new(&[None], Duration::from_secs(15)),
             repeats: Arc::default(),
             ineffective: IneffectiveWrites::default(),
+            corrections: Corrections::default(),
         };
         reconciler.foos.apply(0, foo);
         reconciler.deployments.apply(0, deployment);
