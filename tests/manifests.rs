@@ -411,6 +411,97 @@ fn folders(folder: &Path) -> Vec<String> {
     names
 }
 
+/// Another namespace, by the `namespace` of an overlay, goes wherever the old one is said, whichever component is there. What
+/// kustomize cannot carry over is named here, and to the user, where it is.
+#[tokio::test]
+async fn no_reference_stays_behind_in_the_old_namespace() {
+    /// Of which component: in which object, and where in it.
+    const STAYS: &[(&str, &str, &str)] = &[
+        (
+            "fencing",
+            "ValidatingAdmissionPolicy",
+            "/spec/matchConditions/0/expression",
+        ),
+        (
+            "fencing",
+            "ValidatingAdmissionPolicyBinding",
+            "/spec/paramRef/namespace",
+        ),
+    ];
+    let told = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(told.contains("Whoever renames the namespace,"));
+    let components = folders(&root().join("deploy/components"));
+    // Kustomize has one `namespace` for all objects: the namespace of the collector would be the same.
+    let components = components.iter().filter(|name| *name != "collector");
+    let components: Vec<&str> = components.map(String::as_str).collect();
+    let mut choices: Vec<Vec<&str>> = components.iter().map(|name| vec![*name]).collect();
+    choices.push(vec![]);
+    choices.push(components);
+    for choice in choices {
+        let overlay = overlay("base", &choice);
+        let file = overlay.path().join("kustomization.yaml");
+        let text = fs::read_to_string(&file).unwrap();
+        let mut kustomization: Value = serde_json::from_str(&text).unwrap();
+        kustomization["namespace"] = "elsewhere".into();
+        fs::write(&file, kustomization.to_string()).unwrap();
+        let objects = rendered(overlay.path()).await;
+        let accounts: BTreeSet<_> = objects.all("ServiceAccount").map(id).collect();
+        assert!(accounts.contains("ServiceAccount elsewhere/foo-controller"));
+        for object in &objects.0 {
+            let kind = object["kind"].as_str().unwrap();
+            for (place, text) in texts(object, String::new()) {
+                let stays = STAYS.iter().any(|(component, of, at)| {
+                    choice.contains(component) && kind == *of && place == *at
+                });
+                assert!(
+                    stays || !text.contains("foo-system") || is_nobody(object, &place, &choice),
+                    "{choice:?}: {}: {place}: {text}",
+                    id(object)
+                );
+            }
+            for subject in object["subjects"].as_array().into_iter().flatten() {
+                let [kind, namespace, name] = ["kind", "namespace", "name"]
+                    .map(|part| subject[part].as_str().unwrap_or_default());
+                let account = format!("{kind} {namespace}/{name}");
+                assert!(
+                    kind != "ServiceAccount"
+                        || accounts.contains(&account)
+                        || is_nobody(object, "/subjects", &choice),
+                    "{choice:?}: {} is bound to {account}",
+                    id(object)
+                );
+            }
+        }
+    }
+}
+
+/// Whether this is about Prometheus' account, which only the component `prometheus` has.
+fn is_nobody(object: &Value, place: &str, components: &[&str]) -> bool {
+    object["metadata"]["name"] == "foo-controller-metrics-reader"
+        && place.starts_with("/subjects")
+        && !components.contains(&"prometheus")
+}
+
+/// All texts in a value, and where.
+fn texts(value: &Value, place: String) -> Vec<(String, String)> {
+    match value {
+        Value::String(text) => vec![(place, text.clone())],
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items
+                .flat_map(|(n, item)| texts(item, format!("{place}/{n}")))
+                .collect()
+        }
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields
+                .flat_map(|(key, value)| texts(value, format!("{place}/{key}")))
+                .collect()
+        }
+        _ => vec![],
+    }
+}
+
 /// What each component does to the base alone, it does beside any other, whichever is named first, and to the overlays.
 #[tokio::test]
 async fn components_compose() {

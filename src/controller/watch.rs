@@ -404,3 +404,16 @@ fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
         _ => format!("cannot watch {plural} in {place}: {}; trying again", root_cause(error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::metrics::table;
+
+    /// What counts as a restart is what is said of the metric.
+    #[test]
+    fn the_metric_says_what_is_short() {
+        let said = format!("an end within {} s of its opening", SHORT.as_secs());
+        assert!(table::WATCH_RESTARTS.help.contains(&said));
+    }
+}

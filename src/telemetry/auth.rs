@@ -278,6 +278,28 @@ mod tests {
         Arc::new(Auth::new(Client::new(service, "default")))
     }
 
+    /// README names each code that is answered instead of metrics, and no other.
+    #[test]
+    fn readme_names_every_code() {
+        let readme =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+        let (_, about) = readme.split_once("(SubjectAccessReview): ").unwrap();
+        let (about, _) = about.split_once(". A yes").unwrap();
+        let words = about.split(|c: char| !c.is_ascii_digit());
+        let mut named: Vec<_> = words.filter(|word| word.len() == 3).collect();
+        named.sort_unstable();
+        let codes = [
+            Refusal::InvalidToken,
+            Refusal::NotAllowed(String::new()),
+            Refusal::MayNotAsk,
+            Refusal::NoAnswer,
+        ];
+        assert_eq!(
+            named,
+            codes.map(|refusal| refusal.status().as_str().to_owned())
+        );
+    }
+
     async fn ask(auth: &Auth, peer: u8, token: &str) -> Result<(), Refusal> {
         let mut headers = HeaderMap::new();
         let bearer = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
