@@ -764,7 +764,7 @@ mod tests {
             ),
             (
                 "OTEL_RESOURCE_ATTRIBUTES",
-                "deployment.environment=test,team=,owner=a%2Cb%3Dc%20%C3%A9,a%3Db=%25,half= a b ",
+                "deployment.environment=test,team=,owner=a%2Cb%3Dc%20%c3%a9,a%3Db=%25,half= a b ",
             ),
             ("OTEL_PROPAGATORS", "tracecontext,baggage"),
             ("OTEL_TRACES_SAMPLER", "ParentBased_TraceIDRatio"),
