@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::keys::{ENV_PREFIX, KEYS, Key, duration};
-use super::{Config, Problems};
+use super::{Config, Problems, after_the_term};
 
 pub(super) const SHIPPED: &str = include_str!("../../config/foo-controller.toml");
 
@@ -116,34 +116,39 @@ impl Settings {
 
     /// Values that are right by themselves and wrong together.
     fn contradictions(&self, good: &[&Key]) -> Vec<String> {
-        let pair = |small: &str, large: &str, fits: fn(Duration, Duration) -> bool, wrong: &str| {
+        // What is wrong with `small`, if anything is.
+        type Wrong = fn(Duration, Duration) -> Option<String>;
+        let pair = |small: &str, large: &str, wrong: Wrong| {
             let find = |name| good.iter().find(|key| key.name == name);
             let (small, large) = (find(small)?, find(large)?);
-            let (a, b) = (
+            let wrong = wrong(
                 duration(&self.value(small)?)?,
                 duration(&self.value(large)?)?,
-            );
-            (!fits(a, b)).then(|| format!("{}: {wrong} {}", self.show(small), self.show(large)))
+            )?;
+            Some(format!(
+                "{}: {wrong} {}",
+                self.show(small),
+                self.show(large)
+            ))
         };
         [
-            pair(
-                "backoff.initial",
-                "backoff.max",
-                |a, b| a <= b,
-                "must be at most",
-            ),
+            pair("backoff.initial", "backoff.max", |a, b| {
+                (a > b).then(|| "must be at most".to_owned())
+            }),
             pair(
                 "leader_election.renew_deadline",
                 "leader_election.lease_duration",
-                |a, b| a < b,
-                "must be less than",
+                |a, b| {
+                    let apart = after_the_term(a);
+                    let shown = humantime_serde::re::humantime::format_duration(apart);
+                    (a + apart >= b).then(|| format!("must be over {shown} less than"))
+                },
             ),
             // client-go's demand: a try is put off by up to a fifth of the period.
             pair(
                 "leader_election.retry_period",
                 "leader_election.renew_deadline",
-                |a, b| a.mul_f64(1.2) < b,
-                "times 1.2 must be less than",
+                |a, b| (a.mul_f64(1.2) >= b).then(|| "times 1.2 must be less than".to_owned()),
             ),
         ]
         .into_iter()

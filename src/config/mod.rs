@@ -21,6 +21,8 @@ use clap::{Arg, ArgMatches, value_parser};
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
+use crate::election::fence::{MUTATION_TIMEOUT, grace};
+
 pub(crate) use directives::Directives;
 pub(crate) use keys::is_address;
 pub use layers::Settings;
@@ -77,7 +79,8 @@ pub struct Backoff {
     pub burst: u32,
 }
 
-/// The Lease, and how it is held: `lease_duration` > `renew_deadline` > 1.2 × `retry_period` (hazard H8).
+/// The Lease, and how it is held: `lease_duration` is more than [`after_the_term`] longer than `renew_deadline`, and that
+/// longer than 1.2 × `retry_period` (hazards H8, H19).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaderElection {
@@ -91,7 +94,8 @@ pub struct LeaderElection {
     /// How long a silent leader keeps the Lease: whole seconds, 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
-    /// How long a leader works on without renewing, at least 100 ms.
+    /// How long a leader works on without renewing, at least 100 ms, and less than `lease_duration` by more than
+    /// [`after_the_term`].
     #[serde(with = "humantime_serde")]
     pub renew_deadline: Duration,
     /// Pause between tries to get or renew the Lease, at least 10 ms.
@@ -101,7 +105,7 @@ pub struct LeaderElection {
 
 impl LeaderElection {
     /// How long what was sent may be on its way to the API server before the kernel gives it up (H19): half of the time
-    /// from a term's end to the Lease's. The other half is for what else comes between a write's permission and its end.
+    /// from a term's end to the Lease's. The other half is for what the fence grants a write beyond the term.
     /// `None` without an election: there is nobody who could lead meanwhile.
     #[must_use]
     pub(crate) fn send_timeout(&self) -> Option<Duration> {
@@ -111,6 +115,19 @@ impl LeaderElection {
             .then(|| (between / 2).max(Duration::from_millis(1)))
     }
 }
+
+/// What has to lie between a term's end and the Lease's, and be exceeded, so that no write of the term lands when another
+/// may hold the Lease (H19). The last write that the fence lets out ends [`grace`] after the term, where the way to the API
+/// server takes no time; half of what lies between is for the way ([`LeaderElection::send_timeout`]), and the other half has
+/// to be longer than that. The kernel looks at its limit for the way when it has sent for the second time, 200 ms after the
+/// first or later, so that a limit below that is none.
+fn after_the_term(renew_deadline: Duration) -> Duration {
+    let longest = MUTATION_TIMEOUT.min(renew_deadline);
+    (grace(longest) * 2).max(FIRST_RESEND * 2)
+}
+
+/// `TCP_RTO_MIN` of Linux.
+const FIRST_RESEND: Duration = Duration::from_millis(200);
 
 /// What is served over HTTP.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -36,6 +36,11 @@ use tracing::{debug, info, warn};
 /// The longest that any mutation may take; kube's client by itself would wait for ever.
 pub const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What is granted to each write that may take `limit`, for its way to its connection: it may end so much later than its term.
+pub(crate) fn grace(limit: Duration) -> Duration {
+    limit / 8
+}
+
 /// What the name of the fencing policy contains.
 const POLICY: &str = "foo-controller-fencing";
 /// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
@@ -186,11 +191,11 @@ struct Leave {
 
 impl Leave {
     /// Whether the write can still be sent. The API server may then carry it out for `limit`, so that has to end with
-    /// the term. An eighth of it is granted for the way to here, since each write waits a little; a Lease that is not
-    /// renewed is somebody else's much later (`lease_duration` − `renew_deadline`).
+    /// the term. A [`grace`] is given to that, since each write waits a little on its way to here; the configuration has the
+    /// Lease last longer than that and the way to the API server.
     fn holds(&self) -> bool {
         let left = self.fence.left();
-        left.is_some_and(|left| left.saturating_add(self.limit / 8) >= self.limit)
+        left.is_some_and(|left| left.saturating_add(grace(self.limit)) >= self.limit)
     }
 }
 
@@ -374,16 +379,20 @@ where
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-    use crate::election::{
-        fake::{FakeApi, Mood, Seen},
-        term::Clock,
-        writes::Writes,
+    use crate::{
+        config::{self, Config, LeaderElection},
+        election::{
+            fake::{FakeApi, Mood, Seen},
+            term::Clock,
+            writes::Writes,
+        },
     };
     use futures::{FutureExt as _, TryFutureExt as _};
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use kube::{Client, client::ClientBuilder};
     use opentelemetry_sdk::Resource;
     use parking_lot::Mutex;
+    use proptest::prelude::*;
     use serde_json::json;
     use std::sync::Arc;
     use tokio::{
@@ -420,6 +429,71 @@ mod tests {
 
     fn uris(requests: Vec<Seen>) -> Vec<String> {
         requests.into_iter().map(|seen| seen.uri).collect()
+    }
+
+    /// How long after the term began the last write may land that is permitted at `begun`: handed to its connection at the last
+    /// moment, on its way for as long as the kernel lets it, and carried out at the end of the time that the API server has for
+    /// it. `None`: it is not permitted.
+    fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
+        let now = Arc::new(Mutex::new(begun));
+        let clock = Clock::from_fn({
+            let now = now.clone();
+            move || *now.lock()
+        });
+        let term = Term::new(1, 0, election.renew_deadline, clock);
+        let (_sender, receiver) = watch::channel(Some(term));
+        let mut request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
+        let fence = FenceLayer::new(receiver, &Metrics::default());
+        let (limit, _) = fence.admit(&mut request).ok()?;
+        let leave = request.extensions_mut().remove::<Leave>().unwrap();
+        let (mut sent, mut refused) = (begun, election.renew_deadline);
+        for _ in 0..40 {
+            let middle = (sent + refused) / 2;
+            *now.lock() = middle;
+            if leave.holds() {
+                sent = middle;
+            } else {
+                refused = middle;
+            }
+        }
+        Some(sent + election.send_timeout().unwrap() + limit)
+    }
+
+    proptest! {
+        /// In every configuration that is accepted; and none is refused without need.
+        #[test]
+        fn h19_the_last_write_of_a_term_lands_before_the_lease_is_anothers(
+            (lease, renew) in prop_oneof![1_u64..=20, 1_u64..=3600].prop_flat_map(|lease| {
+                let lease = lease * 1000;
+                (Just(lease), prop_oneof![100..lease, lease.saturating_sub(4000).max(100)..lease])
+            }),
+            begun in 0.0..1.0,
+        ) {
+            let election = LeaderElection {
+                lease_duration: Duration::from_millis(lease),
+                renew_deadline: Duration::from_millis(renew),
+                ..Config::default().leader_election
+            };
+            let set = [("LEASE_DURATION", lease), ("RENEW_DEADLINE", renew), ("RETRY_PERIOD", 10)];
+            let env = set.map(|(key, value)| {
+                let key = format!("FOO_CONTROLLER__LEADER_ELECTION__{key}");
+                (key.into(), format!("{value}ms").into())
+            });
+            let flags = clap::Command::new("c").args(config::args()).get_matches_from(["c"]);
+            let accepted = config::load(&flags, env).is_ok();
+
+            let full = election.renew_deadline.saturating_sub(MUTATION_TIMEOUT);
+            let worst = lands(&election, full).unwrap();
+            let some = lands(&election, election.renew_deadline.mul_f64(begun));
+            if accepted {
+                prop_assert!(worst < election.lease_duration);
+                prop_assert!(some.is_none_or(|some| some < election.lease_duration));
+            } else {
+                let given_up = election.send_timeout().unwrap();
+                let in_time = worst + Duration::from_millis(1) < election.lease_duration;
+                prop_assert!(!in_time || given_up <= Duration::from_millis(200));
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
