@@ -95,18 +95,19 @@ impl Log {
         self.add(user, "update", "foos/status", Value::Null, foo);
     }
 
-    /// A takes the Lease, works, and gives it back; B takes it, works, and renews.
+    /// A creates the Lease, takes it, works, and gives it back; B takes it, works, and renews.
     fn good() -> Self {
         let mut log = Self::default();
         let foo = json!({ "metadata": { "name": "f", "namespace": "n", "uid": "foo" } });
         log.add("admin", "create", "foos", Value::Null, foo);
-        log.lease("a", "a_1", 0);
+        log.lease("a", "", 0);
+        log.lease("a", "a_1", 1);
         log.deployment("a", "create", "foo", 1);
         log.status("a");
-        log.lease("a", "", 0);
-        log.lease("b", "b_1", 1);
+        log.lease("a", "", 1);
+        log.lease("b", "b_1", 2);
         log.deployment("b", "patch", "foo", 2);
-        log.lease("b", "b_1", 1);
+        log.lease("b", "b_1", 2);
         log.status("b");
         log
     }
@@ -187,7 +188,7 @@ fn a_good_log_has_no_violation() {
     assert!(report.violations.is_empty(), "{report}");
     assert_eq!(
         (report.writes, report.lease_writes, report.terms),
-        (4, 4, 2)
+        (4, 5, 2)
     );
 }
 
@@ -195,9 +196,9 @@ fn a_good_log_has_no_violation() {
 fn i1_a_write_by_another_than_the_holder_is_found() {
     let mut log = Log::good();
     // A's last write, which was sent in time, lands after B's takeover.
-    let version = log.0[5].response_object["metadata"]["resourceVersion"].clone();
+    let version = log.0[6].response_object["metadata"]["resourceVersion"].clone();
     let later = version.as_str().unwrap().parse::<u64>().unwrap() + 1;
-    log.0[3].response_object["metadata"]["resourceVersion"] = later.to_string().into();
+    log.0[4].response_object["metadata"]["resourceVersion"] = later.to_string().into();
     assert_eq!(log.violated(), ["I1"]);
 }
 
@@ -214,8 +215,8 @@ fn i1_a_deletion_by_another_than_the_holder_is_found() {
     let mut log = Log::good();
     log.delete("a", "deployment");
     let mut late = log.0.pop().unwrap();
-    (late.received, late.reached) = (log.0[3].received.clone(), log.0[6].received.clone());
-    log.0.insert(4, late);
+    (late.received, late.reached) = (log.0[4].received.clone(), log.0[7].received.clone());
+    log.0.insert(5, late);
     let report = log.check();
     assert!(report.violations.is_empty(), "{report}");
     assert_eq!(report.unknown, 1, "{report}");
@@ -325,7 +326,7 @@ fn i5_a_write_to_what_no_foo_controls_is_found() {
 fn i6_a_write_where_nothing_changed_is_found() {
     let fault = |log: &mut Log| {
         log.sleep(100);
-        log.lease("b", "b_1", 1);
+        log.lease("b", "b_1", 2);
         log.status("b");
     };
     assert_eq!(after_good(fault), ["I6"]);
@@ -345,25 +346,25 @@ fn i7_a_generation_that_goes_back_is_found() {
 #[test]
 fn i8_a_lease_write_on_no_condition_is_found_and_so_are_wrong_transitions() {
     let fault = |log: &mut Log| {
-        log.lease("b", "b_1", 1);
+        log.lease("b", "b_1", 2);
         log.0.last_mut().unwrap().request_object = json!({});
     };
     assert_eq!(after_good(fault), ["I8"]);
     for (user, holder, transitions) in [
-        ("b", "b_1", 2),
-        ("a", "a_2", 1),
-        ("b", "b_2", 1),
-        ("b", "a_2", 2),
-        ("a", "", 1),
+        ("b", "b_1", 3),
+        ("a", "a_2", 2),
+        ("b", "b_2", 2),
+        ("b", "a_2", 3),
+        ("a", "", 2),
     ] {
         let fault = |log: &mut Log| log.lease(user, holder, transitions);
         assert_eq!(after_good(fault), ["I8"], "{user} {holder} {transitions}");
     }
     for (user, holder, transitions) in [
-        ("b", "b_1", 1),
-        ("a", "a_2", 2),
-        ("b", "b_2", 2),
-        ("b", "", 1),
+        ("b", "b_1", 2),
+        ("a", "a_2", 3),
+        ("b", "b_2", 3),
+        ("b", "", 2),
     ] {
         let fault = |log: &mut Log| log.lease(user, holder, transitions);
         assert!(
@@ -396,18 +397,22 @@ fn what_a_deleted_lease_excuses_is_counted() {
     let mut log = Log::good();
     create(&mut log, "a_2");
     log.status("b");
-    assert_eq!(log.violated(), ["I1"], "while another held the next one");
+    assert_eq!(
+        log.violated(),
+        ["I8", "I1"],
+        "while another held the next one, which it created so"
+    );
 }
 
 /// What a lost answer hides is counted, and no violation.
 #[test]
 fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
     let mut log = Log::good();
-    log.lease("b", "b_1", 1);
+    log.lease("b", "b_1", 2);
     log.status("b");
     let renewal = log.0.len() - 2;
     log.0[renewal].code = 504;
-    log.lease("b", "b_1", 1);
+    log.lease("b", "b_1", 2);
     let request = &mut log.0.last_mut().unwrap().request_object;
     request["spec"] = json!({});
     assert!(log.violated().is_empty(), "{}", log.check());

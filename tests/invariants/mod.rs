@@ -406,7 +406,8 @@ fn i7_generation(log: &[AuditEvent], report: &mut Report) {
 
 /// I8: every change of the Lease is made on the condition that it is as it was read, by whom it makes the holder or who gives
 /// it back; and `leaseTransitions` counts those who took it: the crate adds one when somebody takes a Lease that another held
-/// or that was released (also by itself), none when it is renewed, kept on by the same pod after a restart, or released.
+/// or that was released (also by itself), none when it is renewed, kept on by the same pod after a restart, or released. A
+/// Lease is created with no holder: a creation has no condition, and who led before may not know of a deletion (H12).
 fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec<LeaseWrite> {
     let of_lease =
         |event: &&AuditEvent| event.resource == "leases" && subject(event) == election.lease;
@@ -479,6 +480,9 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
                 reached: write.reached,
                 looked: write.looked,
             });
+        }
+        if event.verb == "create" && !write.holder.is_empty() {
+            report.violate("I8", event, &format!("held by {} at once", write.holder));
         }
         let last = leases.last().filter(|last| last.uid == write.uid);
         if let Some(wrong) = wrong_step(last, &write) {
