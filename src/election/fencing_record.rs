@@ -4,9 +4,10 @@
 //! stopped, it goes by the last one that it saw until it is restarted (kubernetes#130887). Service accounts it watches for
 //! its own sake. So each leader writes its name into an annotation of one that nobody uses, before it writes anything else.
 //!
-//! A leader that was deposed does not get back in. Its write carries the resourceVersion of a record that it had read before
-//! it saw that the Lease names it: whoever takes the Lease later also writes the record later, and each term's record
-//! differs from the one before, so the deposed leader's write is a conflict then, however late it arrives.
+//! A leader that was deposed does not get back in past its successor's write. Its own carries the resourceVersion of a record
+//! that it had read before it saw that the Lease names it: whoever takes the Lease later also writes the record later, and each
+//! term's record differs from the one before, so the deposed leader's write is a conflict then, however late it arrives. Until
+//! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
 
 use super::Identity;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
