@@ -183,6 +183,8 @@ pub enum Event {
     /// The API server refused a write because somebody else holds the Lease, or because it does not know yet that this
     /// elector does.
     Disputed,
+    /// The Lease turned out to be somebody else's, by a read that was no attempt.
+    Deposed,
     /// The process wants to end, and its work has been drained.
     Stop,
     /// The release is done, or was given up.
@@ -313,6 +315,7 @@ impl Elector {
             }
             // Not the end of the term: the refusal may be older than it. A renewal tells, because it is conditional.
             Event::Disputed => self.bring_forward(now),
+            Event::Deposed => self.deposed(),
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
         }
@@ -348,19 +351,21 @@ impl Elector {
                     deadline: sent + self.timing.renew_deadline,
                 });
             }
-            Outcome::HeldBy(_) => {
-                // What the attempt was brought forward for is settled: a release may bring about the next.
-                if self.held.take().is_some() {
-                    self.early = Duration::ZERO;
-                }
-                self.may_hold = false;
-                // The watch should have told us before we asked.
-                self.watching = false;
-            }
+            Outcome::HeldBy(_) => self.deposed(),
             // The term goes on to its deadline: nobody else leads before that.
             Outcome::Unheld => {}
             Outcome::Failed => self.may_hold = true,
         }
+    }
+
+    fn deposed(&mut self) {
+        // What the attempt was brought forward for is settled: a release may bring about the next.
+        if self.held.take().is_some() {
+            self.early = Duration::ZERO;
+        }
+        self.may_hold = false;
+        // The watch should have told us before we asked.
+        self.watching = false;
     }
 
     fn next(&self, now: Duration, lease: &Sighting) -> Action {

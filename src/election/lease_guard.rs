@@ -244,6 +244,11 @@ impl LeaseGuardLayer {
     }
 }
 
+/// Marks a request, by its extensions, that has nothing to do with what the lock does, which may be at it: a read of the Lease
+/// that is none of the lock's is not what its next write is based on.
+#[derive(Clone, Copy, Debug)]
+pub struct Aside;
+
 /// What a request is to the guard.
 enum Call {
     /// GET of a Lease.
@@ -263,6 +268,7 @@ impl Call {
         let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
         let leases = path.starts_with(&["apis", "coordination.k8s.io"]);
         match (request.method(), path.as_slice()) {
+            _ if request.extensions().get::<Aside>().is_some() => Self::Other,
             (&Method::GET, _)
                 if request
                     .uri()
@@ -401,6 +407,25 @@ mod tests {
         leases.get("l").await.unwrap();
         patch(&leases, "a").await.unwrap();
         assert_eq!(api.holder(), "a");
+    }
+
+    /// Such as that of who asserts the fencing record while an attempt is under way.
+    #[tokio::test(start_paused = true)]
+    async fn h1_a_read_by_somebody_else_is_not_the_condition_of_a_write() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (guard, leases) = guarded(&api);
+        leases.get("l").await.unwrap();
+        api.put(&held("2020-01-01T00:00:01.000000Z"));
+        let sighting = guard.sighting();
+        let path = format!("{}/l", leases.resource_url());
+        let aside = Request::get(path).extension(Aside).body(Vec::new());
+        let client = leases.clone().into_client();
+        let read: Lease = client.request(aside.unwrap()).await.unwrap();
+        assert_eq!(json!(read.spec), json!(api.spec()), "as it is");
+        assert_eq!(guard.sighting(), sighting);
+        let conflict = patch(&leases, "a").await.unwrap_err();
+        assert!(matches!(conflict, kube::Error::Api(status) if status.code == 409));
     }
 
     #[tokio::test(start_paused = true)]

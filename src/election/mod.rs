@@ -35,7 +35,7 @@ use crate::{
     },
 };
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
-use fencing_record::{Asserted, FencingRecord};
+use fencing_record::{Assertions, FencingRecord};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
 use kube::{
@@ -216,11 +216,7 @@ struct Standing {
     lock: LeaseLock,
     guard: LeaseGuardLayer,
     leases: Api<Lease>,
-    record: FencingRecord,
-    /// The term, as the Lease's UID and transitions, that the fencing record is known to name, or known not to exist for.
-    recorded: Option<(String, i32)>,
-    /// What the last assertion of the fencing record came to, unless it succeeded.
-    record_trouble: String,
+    record: Assertions,
     announcer: Announcer,
     term: watch::Sender<Option<Term>>,
     published: Option<Held>,
@@ -233,6 +229,7 @@ struct Standing {
     /// `namespace/name`, for logs.
     lease: String,
     retry_period: Duration,
+    renew_deadline: Duration,
     call: Duration,
     /// The leader as last logged.
     leader: String,
@@ -277,9 +274,11 @@ impl Standing {
             lock: LeaseLock::new(client.clone(), &namespace, params),
             guard,
             announcer: Announcer::new(client.clone(), &namespace, &name, &identity),
-            record: FencingRecord::new(&client, &namespace, &name, &identity),
-            recorded: None,
-            record_trouble: String::new(),
+            record: Assertions::new(
+                FencingRecord::new(&client, &namespace, &name, &identity),
+                call,
+                settings.retry_period,
+            ),
             leases: Api::namespaced(client, &namespace),
             term,
             published: None,
@@ -289,6 +288,7 @@ impl Standing {
             lease: format!("{namespace}/{name}"),
             name,
             retry_period: settings.retry_period,
+            renew_deadline: settings.renew_deadline,
             call,
             leader: String::new(),
             unheld: false,
@@ -342,8 +342,18 @@ impl Standing {
                             self.watched(seen)
                         }
                         () = self.disputes.notified(), if self.published.is_some() => {
-                            self.recorded = None;
+                            self.record.disputed();
                             Event::Disputed
+                        }
+                        deposed = self.record.ended(), if self.record.is_under_way() => {
+                            // Of a term that is over already, it says nothing new.
+                            match deposed.filter(|_| self.published.is_some()) {
+                                Some(holder) => {
+                                    self.deposed(&holder);
+                                    Event::Deposed
+                                }
+                                None => Event::Tick,
+                            }
                         }
                         () = time::sleep(pause) => Event::Tick,
                     }
@@ -355,6 +365,7 @@ impl Standing {
                 }
                 Action::Release => {
                     pulse.beat("releasing the lease", self.call * 2);
+                    self.record.stop();
                     let span = self.span("release");
                     self.release().instrument(span).await;
                     Event::Released
@@ -450,66 +461,42 @@ impl Standing {
         }
     }
 
-    /// Has the fencing record name this replica, before its term is published, and again after the fencing policy rejected a
-    /// write. Whatever comes of it, the term goes on, unless the Lease turns out to be somebody else's: where the policy is
-    /// installed, it rejects the next write, and this is tried again.
+    /// Has the fencing record name this replica, and again after the fencing policy rejected a write. Whatever comes of it, the
+    /// term goes on, unless the Lease turns out to be somebody else's: where the policy is installed, it rejects the next write,
+    /// and this is tried again. Only a new term waits for it, and no longer than leaves time to renew before its end.
     async fn assert_record(&mut self, tried: Event) -> Event {
         let Event::Tried {
             sent,
             outcome: Outcome::Held { uid, transitions },
             pause,
-        } = tried
+        } = &tried
         else {
             return tried;
         };
-        let mut outcome = Outcome::Held {
-            uid: uid.clone(),
-            transitions,
+        self.record.renewed(uid, *transitions);
+        let mut published = self.published.iter();
+        let room = if published.any(|held| held.uid == *uid && held.transitions == *transitions) {
+            Duration::ZERO
+        } else {
+            // The next attempt may take as long as this one did.
+            let took = self.clock.now().saturating_sub(*sent);
+            self.renew_deadline.saturating_sub(took * 2) / 2
         };
-        let term = Some((uid, transitions));
-        if let Some((uid, transitions)) = &term
-            && self.recorded != term
-        {
-            let asserting = time::timeout(self.call, self.record.assert(uid, *transitions));
-            match asserting.await {
-                Ok(Ok(Asserted::Named)) => {
-                    self.record_trouble.clear();
-                    self.recorded = term;
-                }
-                Ok(Ok(Asserted::NotInstalled(error))) => {
-                    debug!(record = self.record.object(), "no fencing record: {error}");
-                    self.recorded = term;
-                }
-                Ok(Ok(Asserted::Deposed(holder))) => {
-                    self.trouble = "the lease changed hands meanwhile".into();
-                    self.standing_by(&holder);
-                    outcome = Outcome::HeldBy(holder);
-                }
-                Ok(Err(error)) => self.record_failed(&error.to_string()),
-                Err(_) => {
-                    self.record_failed(&format!(
-                        "no answer from the API server in {:?}",
-                        self.call
-                    ));
-                }
-            }
-        }
+        let ended = time::timeout(room.min(self.call), self.record.ended());
+        let Ok(Some(holder)) = ended.await else {
+            return tried;
+        };
+        self.deposed(&holder);
         Event::Tried {
-            sent,
-            outcome,
-            pause,
+            sent: *sent,
+            outcome: Outcome::HeldBy(holder),
+            pause: *pause,
         }
     }
 
-    /// The same trouble is reported once.
-    fn record_failed(&mut self, trouble: &str) {
-        if self.record_trouble != trouble {
-            warn!(
-                record = self.record.object(),
-                "cannot write the fencing record: {trouble}"
-            );
-            trouble.clone_into(&mut self.record_trouble);
-        }
+    fn deposed(&mut self, holder: &str) {
+        self.trouble = "the lease changed hands meanwhile".into();
+        self.standing_by(holder);
     }
 
     /// A trace of its own.

@@ -3,24 +3,27 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::unchecked_time_subtraction,
-    reason = "a test fails by panicking"
+    reason = "a test fails by panicking, and shows what it has measured"
 )]
 
 use super::{
-    fake::{FakeApi, Mood, Seen, Verb},
+    fake::{FakeApi, Mood, Seen, Service, Verb},
     *,
 };
 use crate::telemetry::health::{Health, Question};
-use http::Method;
-use kube::client::ClientBuilder;
+use http::{Method, Request};
+use kube::client::{Body, ClientBuilder};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::{
     sync::oneshot,
     task::JoinHandle,
     time::{Instant, advance, sleep, timeout},
 };
+use tower::{ServiceExt as _, service_fn, util::BoxService};
 
 const LEASE: Duration = Duration::from_secs(15);
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -40,20 +43,27 @@ struct Replica {
 }
 
 fn standing(api: &FakeApi, name: &str, sender: watch::Sender<Option<Term>>) -> Standing {
+    standing_at(api.service(), name, (LEASE, DEADLINE, RETRY), sender)
+}
+
+fn standing_at(
+    service: Service,
+    name: &str,
+    (lease_duration, renew_deadline, retry_period): (Duration, Duration, Duration),
+    sender: watch::Sender<Option<Term>>,
+) -> Standing {
     let start = Instant::now();
     let clock = Clock::from_fn(move || start.elapsed());
     let settings = LeaderElection {
         enabled: true,
         lease_name: "l".into(),
         lease_namespace: Some("n".into()),
-        lease_duration: LEASE,
-        renew_deadline: DEADLINE,
-        retry_period: RETRY,
+        lease_duration,
+        renew_deadline,
+        retry_period,
     };
-    let guard = LeaseGuardLayer::new(clock.clone(), CALL, LEASE);
-    let client = ClientBuilder::new(api.service(), "n")
-        .with_layer(&guard)
-        .build();
+    let guard = LeaseGuardLayer::new(clock.clone(), call_timeout(&settings), lease_duration);
+    let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let identity = Identity::new(name, "1").unwrap();
     let counts = Counts::new(&Metrics::default(), "l");
     Standing::new(clock, &settings, identity, client, guard, sender, counts).unwrap()
@@ -65,9 +75,39 @@ impl Replica {
     }
 
     fn able(api: &FakeApi, name: &str, ability: Ability) -> Self {
+        Self::able_at(api.service(), name, (LEASE, DEADLINE, RETRY), ability)
+    }
+
+    /// One to whose requests something happens before they arrive, which may take a while.
+    fn behind<F>(
+        api: &FakeApi,
+        name: &str,
+        times: (Duration, Duration, Duration),
+        happens: impl Fn(&FakeApi, &Request<Body>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let api = api.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let (happened, api) = (happens(&api, &request), api.clone());
+            async move {
+                happened.await;
+                api.service().oneshot(request).await
+            }
+        });
+        Self::able_at(BoxService::new(service), name, times, Ability::All)
+    }
+
+    fn able_at(
+        service: Service,
+        name: &str,
+        times: (Duration, Duration, Duration),
+        ability: Ability,
+    ) -> Self {
         let (sender, term) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();
-        let standing = standing(api, name, sender);
+        let standing = standing_at(service, name, times, sender);
         let (ability, able) = watch::channel(ability);
         let mut health = Health::new();
         let pulse = health.pulse("leader-election");
@@ -103,6 +143,11 @@ impl Replica {
 
     fn id(&self) -> Option<u64> {
         self.term.borrow().as_ref().map(Term::id)
+    }
+
+    fn is_open(&self) -> bool {
+        let term = self.term.borrow();
+        term.as_ref().is_some_and(|term| term.remaining().is_some())
     }
 
     fn crash(self) {
@@ -638,6 +683,165 @@ async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
     })
     .await
     .unwrap();
+}
+
+fn is_of_the_record(request: &Request<Body>) -> bool {
+    request.uri().path().contains("l-fencing")
+}
+
+/// For how long of this time a fence is open, and how many terms that takes, where each request takes as long as this says.
+async fn open(
+    api: &FakeApi,
+    times: (Duration, Duration, Duration),
+    within: Duration,
+    takes: impl Fn(&Request<Body>) -> Duration + Clone + Send + Sync + 'static,
+) -> (Duration, u64) {
+    let replicas = ["a", "b"].map(|name| {
+        let takes = takes.clone();
+        Replica::behind(api, name, times, move |_, request| sleep(takes(request)))
+    });
+    let (mut open, mut terms) = (Duration::ZERO, 0);
+    let begun = Instant::now();
+    while begun.elapsed() < within {
+        sleep(SOON).await;
+        if replicas.iter().any(Replica::is_open) {
+            open += SOON;
+        }
+        let ids = replicas.iter().filter_map(Replica::id);
+        terms = ids.fold(terms, u64::max);
+        api.requests();
+    }
+    replicas.into_iter().for_each(Replica::crash);
+    (open, terms)
+}
+
+/// To assert the record takes as many requests as to renew, and more.
+#[tokio::test(start_paused = true)]
+async fn a_slow_api_server_closes_no_fence_because_there_is_a_record() {
+    let within = LEASE * 20;
+    for milliseconds in [500, 1700, 2000, 2400] {
+        let mut led = Vec::new();
+        for is_installed in [false, true] {
+            let api = FakeApi::released();
+            api.put_record(is_installed.then(|| json!({})));
+            let times = (LEASE, DEADLINE, RETRY);
+            let takes = move |request: &Request<Body>| {
+                let query = request.uri().query().unwrap_or_default();
+                Duration::from_millis(milliseconds) * u32::from(!query.contains("watch=true"))
+            };
+            let (open, terms) = open(&api, times, within, takes).await;
+            println!("{milliseconds} ms, installed {is_installed}: {open:?} in {terms} terms");
+            assert_eq!(terms, 1, "{milliseconds} ms, installed: {is_installed}");
+            assert_eq!(
+                api.recorded(),
+                if is_installed {
+                    api.holder()
+                } else {
+                    String::new()
+                }
+            );
+            led.push(open);
+        }
+        assert!(led[1] >= within.mul_f64(0.9), "{milliseconds} ms: {led:?}");
+    }
+}
+
+/// As one is behind a webhook that is slow, or does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_slow_closes_no_fence() {
+    let hangs = Duration::from_hours(1).as_millis();
+    for (lease, renew, retry, takes) in [
+        (15000, 10000, 2000, hangs),
+        (15000, 10000, 2000, 4000),
+        (3000, 1500, 500, hangs),
+        (2000, 1000, 500, hangs),
+        (2000, 1000, 500, 900),
+        (1000, 500, 200, 600),
+        (1000, 500, 200, hangs),
+    ] {
+        let api = FakeApi::released();
+        api.put_record(Some(json!({})));
+        let times = [lease, renew, retry].map(Duration::from_millis);
+        let takes = Duration::from_millis(takes.try_into().unwrap());
+        let takes = move |request: &Request<Body>| takes * u32::from(is_of_the_record(request));
+        let within = Duration::from_mins(1);
+        let (open, terms) = open(&api, times.into(), within, takes).await;
+        println!("{times:?}: {open:?} in {terms} terms");
+        assert_eq!(terms, 1, "{times:?}");
+        assert!(open >= within.mul_f64(0.9), "{times:?}: {open:?}");
+    }
+}
+
+/// Whatever its record is answered, and a policy that refuses for ever.
+#[tokio::test(start_paused = true)]
+async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
+    for refused in [0, 401, 409, 429, 500] {
+        for is_disputed in [false, true] {
+            let api = FakeApi::released();
+            api.put_record(Some(json!({})));
+            // A conflict at each write; or a write that somebody undoes.
+            let meets = if is_disputed {
+                Method::GET
+            } else {
+                Method::PATCH
+            };
+            let happens = move |api: &FakeApi, request: &Request<Body>| {
+                if is_of_the_record(request) && request.method() == meets {
+                    api.put_record(Some(json!({})));
+                }
+                std::future::ready(())
+            };
+            let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+            a.leads(true, RETRY * 2).await;
+            api.refuse_records(refused);
+            api.requests();
+            for _ in 0..6000 {
+                if is_disputed {
+                    a.term.borrow().as_ref().unwrap().dispute();
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+            let requests = api.requests();
+            let of_record = requests
+                .iter()
+                .filter(|seen| seen.uri.contains("l-fencing"));
+            let of_record = of_record.count();
+            println!(
+                "{refused} {is_disputed}: {} requests, {of_record} of them",
+                requests.len()
+            );
+            assert!(of_record > 5, "it goes on trying");
+            assert!(
+                requests.len() <= PER_MINUTE,
+                "{refused} {is_disputed}: {}",
+                requests.len()
+            );
+            assert_eq!(a.id(), Some(1));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_asserts_its_record_and_reads_that_another_leads_stops_at_once() {
+    let api = FakeApi::released();
+    let asserts = Arc::new(AtomicBool::new(false));
+    let happens = {
+        let asserts = Arc::clone(&asserts);
+        move |api: &FakeApi, request: &Request<Body>| {
+            if is_of_the_record(request) && asserts.swap(false, Relaxed) {
+                api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
+            }
+            std::future::ready(())
+        }
+    };
+    let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+    a.leads(true, SOON).await;
+    api.put_record(Some(json!({})));
+    asserts.store(true, Relaxed);
+    advance(RETRY / 2).await;
+    a.term.borrow().as_ref().unwrap().dispute();
+    a.leads(false, SOON).await;
+    assert_eq!(api.recorded(), "");
 }
 
 #[tokio::test(start_paused = true)]

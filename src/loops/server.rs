@@ -112,10 +112,11 @@ struct Change {
 }
 
 /// The plurals that are known, each with its `apiVersion` and kind.
-const RESOURCES: [(&str, &str, &str); 7] = [
+const RESOURCES: [(&str, &str, &str); 8] = [
     ("foos", "samplecontroller.k8s.io/v1alpha1", "Foo"),
     ("deployments", "apps/v1", "Deployment"),
     ("leases", "coordination.k8s.io/v1", "Lease"),
+    ("serviceaccounts", "v1", "ServiceAccount"),
     ("events", "events.k8s.io/v1", "Event"),
     ("tokenreviews", "authentication.k8s.io/v1", "TokenReview"),
     (
