@@ -410,7 +410,7 @@ impl Writer {
     /// Has the namespace's next event tried, or the same one after a while; without any it is like all others.
     fn tried_again(&self, namespace: &str, news: News, result: Result<(), Failure>) {
         let now = Instant::now();
-        let mut late = None;
+        let mut overdue = None;
         let mut aside = self.aside.lock();
         let Some(lane) = aside.lanes.get_mut(namespace) else {
             return;
@@ -426,7 +426,7 @@ impl Writer {
                     back = 1;
                 } else {
                     lane.since = lane.due;
-                    late = Some((news.key, failure.error));
+                    overdue = Some((news.key, failure.error));
                 }
             }
         }
@@ -435,7 +435,7 @@ impl Writer {
         }
         aside.count += back;
         drop(aside);
-        if let Some((key, error)) = late {
+        if let Some((key, error)) = overdue {
             self.drops.late(&key, &error);
         }
     }
@@ -452,7 +452,7 @@ impl Writer {
                 return Ok(());
             }
             Ok(Err(error)) => Failure {
-                error: root_cause(&error).to_string(),
+                error: root_cause(&error),
                 wait: retry_after(&error).unwrap_or_default(),
             },
             Err(_) => Failure {
@@ -900,11 +900,9 @@ mod tests {
             // Another writer remembers nothing of the first.
             writer(&server).publish(&late).await.unwrap();
         }
-        let stored = server.stored.lock();
+        let stored: Vec<_> = server.stored.lock().values().cloned().collect();
         assert_eq!(stored.len(), 1);
-        let event = stored.values().next().unwrap();
-        assert_eq!(event.event_time.as_ref().unwrap().0, late.time);
-        drop(stored);
+        assert_eq!(stored[0].event_time.as_ref().unwrap().0, late.time);
         let writer = writer(&server);
         writer.publish(&late).await.unwrap();
         late.time = "2026-01-01T00:01:00Z".parse().unwrap();

@@ -1115,22 +1115,23 @@ mod tests {
     /// Whichever write is refused, and whatever else is wrong with the Foo: the rights are checked.
     #[tokio::test]
     async fn every_refused_write_calls_for_a_check_of_the_rights() {
-        let changes: [(&str, fn(&mut Object<Foo>, &mut Object<Deployment>)); 7] = [
+        type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
+        let changes: [(&str, Change); 7] = [
             ("POST deployments", |_, deployment| {
-                deployment.key = deployment.key.sibling("other")
+                deployment.key = deployment.key.sibling("other");
             }),
             ("PATCH deployments/web", |_, deployment| {
-                deployment.view.replicas = 5
+                deployment.view.replicas = 5;
             }),
             ("DELETE deployments/old", |foo, _| {
                 foo.view.status.deployment_name = Some("old".into());
             }),
             ("PUT foos/foo/status", |_, _| {}),
             ("PUT foos/foo/status", |_, deployment| {
-                deployment.view.owner = None
+                deployment.view.owner = None;
             }),
             ("PUT foos/foo/status", |foo, _| {
-                foo.view.spec = Err("spec: no".into())
+                foo.view.spec = Err("spec: no".into());
             }),
             ("PUT foos/foo/status", |foo, _| {
                 foo.view.spec.as_mut().unwrap().deployment_name.clear();
