@@ -193,7 +193,12 @@ fn record(lease: &Lease, election: Election) -> Record {
             .map(|holder| NAMES[holder].to_owned())
             .unwrap_or_default(),
         duration: Duration::from_secs(election.lease),
-        renewed: lease.landed.map(|at| at.to_string()).unwrap_or_default(),
+        // A tick is long: who renews and releases in the same one writes another time all the same.
+        renewed: match (lease.landed, lease.holder) {
+            (Some(at), Some(_)) => at.to_string(),
+            (Some(at), None) => format!("{at}, released"),
+            (None, _) => String::new(),
+        },
         transitions: lease.transitions,
     }
 }

@@ -23,13 +23,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Nobody holds it, and nobody ever has: it was just created, perhaps after a deletion that its holder does not know
-    /// of yet (H12).
-    fn is_never_held(&self) -> bool {
-        self.holder.is_empty() && self.renewed.is_empty()
-    }
-
-    /// Its holder gave it back.
+    /// It says that its holder gave it back.
     fn is_released(&self) -> bool {
         self.holder.is_empty() && !self.renewed.is_empty()
     }
@@ -50,6 +44,8 @@ pub struct Sighting {
     record: Option<Record>,
     /// `None` if nobody has looked yet.
     exists: Option<bool>,
+    /// It says that it was released, and that was not its holder (H21).
+    cleared: bool,
     /// When this was first seen.
     since: Duration,
 }
@@ -57,11 +53,17 @@ pub struct Sighting {
 impl Sighting {
     /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is news.
     pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
-        // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
-        if let (Some(new), Some(old)) = (&mut record, &self.record)
-            && (new.is_same_renewal(old) || (new.is_never_held() && !old.is_released()))
-        {
-            new.duration = new.duration.max(old.duration);
+        let was_released = self.is_released();
+        if let (Some(new), Some(old)) = (&mut record, &self.record) {
+            // Its holder moves its renewTime as it gives a Lease back; and another Lease has had another holder, if any.
+            self.cleared = new.is_released()
+                && (new.uid != old.uid || (new.renewed == old.renewed && !was_released));
+            // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
+            let is_held_by_nobody_yet = new.holder.is_empty() && !new.is_released();
+            if new.is_same_renewal(old) || self.cleared || (is_held_by_nobody_yet && !was_released)
+            {
+                new.duration = new.duration.max(old.duration);
+            }
         }
         let exists = Some(record.is_some());
         let news = exists != self.exists || (record.is_some() && record != self.record);
@@ -69,10 +71,22 @@ impl Sighting {
             *self = Self {
                 record: record.or(self.record.take()),
                 exists,
+                cleared: self.cleared,
                 since: now,
             };
         }
         news
+    }
+
+    fn is_released(&self) -> bool {
+        !self.cleared && self.record.as_ref().is_some_and(Record::is_released)
+    }
+
+    /// Nobody holds it, and as far as can be told nobody ever has: it was just created, perhaps after a deletion that its
+    /// holder does not know of yet (H12), or somebody else than its holder cleared it (H21).
+    fn is_never_held(&self) -> bool {
+        let is_nobodys = |record: &Record| record.holder.is_empty();
+        !self.is_released() && self.record.as_ref().is_some_and(is_nobodys)
     }
 
     /// When somebody else than its holder may take the Lease, if nothing else is seen of it: at once when it was
@@ -82,7 +96,7 @@ impl Sighting {
     #[must_use]
     pub fn free_at(&self) -> Duration {
         match &self.record {
-            Some(record) if self.exists() && !record.is_released() => {
+            Some(record) if self.exists() && !self.is_released() => {
                 self.since.saturating_add(record.duration)
             }
             _ => self.since,
@@ -93,8 +107,7 @@ impl Sighting {
     /// its own term lasts, nobody else leads by a Lease that was deleted, and it need not wait to take the next.
     #[must_use]
     pub fn is_free(&self, now: Duration, deadline: Duration) -> bool {
-        let never_held = self.record.as_ref().is_some_and(Record::is_never_held);
-        now >= self.free_at() || (self.exists() && never_held && now < deadline)
+        now >= self.free_at() || (self.exists() && self.is_never_held() && now < deadline)
     }
 
     /// Whether there is a Lease.

@@ -100,10 +100,10 @@ impl FakeApi {
     /// Writes the Lease's spec as somebody else would.
     pub fn put(&self, spec: &Value) {
         let mut state = self.0.lock();
-        let uid = state
-            .lease
-            .as_ref()
-            .map_or_else(|| json!("u1"), |lease| lease["metadata"]["uid"].clone());
+        let uid = state.lease.as_ref().map_or_else(
+            || json!(format!("u{}", state.version)),
+            |lease| lease["metadata"]["uid"].clone(),
+        );
         let lease = json!({"metadata": {"name": "l", "uid": uid}, "spec": spec});
         state.store(lease);
     }

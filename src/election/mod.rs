@@ -534,7 +534,7 @@ impl Standing {
                 let lease = &self.lease;
                 info!(
                     lease,
-                    "nobody has held the lease yet, unless it was deleted just now: waiting for {wait:.0?}"
+                    "nobody has held the lease yet, unless it was deleted or edited just now: waiting for {wait:.0?}"
                 );
             }
             return Outcome::Unheld;

@@ -371,6 +371,57 @@ async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
     }
 }
 
+/// As people do who want another to lead: its holder does not know of it yet.
+#[tokio::test(start_paused = true)]
+async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cleared_the_holder() {
+    for (is_another, is_cut_off) in [(false, false), (false, true), (true, false), (true, true)] {
+        let api = FakeApi::released();
+        let cut = Arc::new(AtomicBool::new(false));
+        let happens = {
+            let cut = Arc::clone(&cut);
+            move |_: &FakeApi, _: &Request<Body>| {
+                let wait = Duration::from_hours(u64::from(cut.load(Relaxed)));
+                async move { sleep(wait).await }
+            }
+        };
+        let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+        a.leads(true, SOON).await;
+        let b = Replica::stand(&api, "b");
+        sleep(LEASE).await;
+        cut.store(is_cut_off, Relaxed);
+        let mut spec = api.spec();
+        spec["holderIdentity"] = json!("");
+        spec["leaseDurationSeconds"] = json!(1);
+        if is_another {
+            // It is put back from a copy that was made when nobody held it.
+            api.delete();
+        }
+        api.put(&spec);
+        let edited = Instant::now();
+        let mut followed = None;
+        while edited.elapsed() < LEASE * 2 {
+            sleep(SOON).await;
+            let case = format!("another Lease: {is_another}, cut off: {is_cut_off}");
+            assert!(
+                !(a.is_open() && b.is_open()),
+                "{case}: {:?}",
+                edited.elapsed()
+            );
+            assert!(is_cut_off || a.is_open(), "{case}: {:?}", edited.elapsed());
+            if b.is_open() {
+                followed.get_or_insert(edited.elapsed());
+            }
+        }
+        match followed {
+            Some(after) => assert!(
+                is_cut_off && after >= LEASE && after <= LEASE + RETRY,
+                "{after:?}"
+            ),
+            None => assert!(!is_cut_off && api.holder() == "a_1"),
+        }
+    }
+}
+
 /// Whatever stands in a Lease.
 fn anything() -> impl Strategy<Value = Value> {
     let number = prop_oneof![
