@@ -28,7 +28,11 @@ use foo_controller::{
     telemetry::Metrics,
 };
 use http::{HeaderName, HeaderValue};
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client, Config, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -686,11 +690,12 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     assert_well_typed(&cluster).await;
 }
 
-/// Write by hand who holds the Lease, and the record with it.
+/// Write by hand who holds the Lease, as its holder would (H21), and the record with it.
 async fn hold(admin: &Client, holder: Option<&str>) {
     let records: Api<ServiceAccount> = Api::namespaced(admin.clone(), NAMESPACE);
     let leases: Api<Lease> = Api::namespaced(admin.clone(), NAMESPACE);
-    let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder}}));
+    let now = MicroTime(Timestamp::now());
+    let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder, "renewTime": now}}));
     leases
         .patch(LEASE, &PatchParams::default(), &spec)
         .await

@@ -2,7 +2,8 @@
 //!
 //! The policy cannot go by the Lease: kube-apiserver watches Leases only while a policy has one as its parameter, and having
 //! stopped, it goes by the last one that it saw until it is restarted (kubernetes#130887). Service accounts it watches for
-//! its own sake. So each leader writes its name into an annotation of one that nobody uses, before it writes anything else.
+//! its own sake. So each leader writes its name into an annotation of one that nobody uses, and waits for that before it
+//! writes anything else, but not for so long that its term would suffer.
 //!
 //! A leader that was deposed does not get back in past its successor's write. Its own carries the resourceVersion of a record
 //! that it had read before it saw that the Lease names it: whoever takes the Lease later also writes the record later, and each
