@@ -346,8 +346,10 @@ impl ControlPlane {
 }
 
 async fn client(config: &Kubeconfig) -> Result<Client> {
-    let config =
+    let mut config =
         Config::from_custom_kubeconfig(config.clone(), &KubeConfigOptions::default()).await?;
+    // It is on loopback, whatever the environment names.
+    config.proxy_url = None;
     Ok(Client::try_from(config)?)
 }
 

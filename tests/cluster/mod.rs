@@ -82,9 +82,12 @@ impl Cluster {
     /// The configuration that [`Self::kubeconfig`] amounts to.
     pub async fn kube_config(&self) -> Config {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).unwrap();
-        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .unwrap()
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let mut config = config.unwrap();
+        // It is on loopback, whatever the environment names.
+        config.proxy_url = None;
+        config
     }
 
     /// A client of the user `admin`. It lives on the calling test's runtime: tests must not share one.
