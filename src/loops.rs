@@ -14,7 +14,7 @@
 mod server;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -267,7 +267,6 @@ struct Measured {
     all: usize,
     lines: usize,
     recovered: Duration,
-    called: BTreeSet<Call>,
 }
 
 /// Two replicas, with `call` answered by `answer` for a while, and then as is right.
@@ -306,7 +305,7 @@ async fn measure(
     } else {
         server.cut(when == When::Compacted);
     }
-    let before = server.seen();
+    drop(server.seen());
     // What the users do.
     if call.resource == "leases" && call.verb == "create" {
         server.delete("leases", "l");
@@ -351,13 +350,11 @@ async fn measure(
             *most = count.max(*most);
         }
     }
-    let called = before.iter().chain(&seen).map(|seen| seen.call).collect();
     Measured {
         requests,
         all,
         lines,
         recovered,
-        called,
     }
 }
 
@@ -450,8 +447,8 @@ fn cases(call: Call) -> Vec<(Answer, Vec<(When, bool)>)> {
         _ => TO_WRITES,
     };
     let whens = match (call.verb, call.resource) {
-        // A record that is written is not looked at again.
-        (_, "serviceaccounts") => vec![(When::Start, true)],
+        // A record that is written is not looked at again, nor are rights that nothing speaks against.
+        (_, "serviceaccounts" | "selfsubjectaccessreviews") => vec![(When::Start, true)],
         (_, "leases") if call.verb == "create" => vec![(When::Start, true)],
         (_, "leases") => vec![(When::Start, true), (When::Cut, true)],
         ("stream", _) => vec![(When::Start, true), (When::Compacted, true)],
@@ -470,7 +467,6 @@ fn hold(resource: &str) {
     let layer = Lines(Arc::clone(&lines)).with_filter(filter);
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
     let mut failures = Vec::new();
-    let mut called = BTreeSet::new();
     let of_resource = LOOPS.iter().filter(|(call, ..)| call.resource == resource);
     for (call, bound, why) in of_resource {
         assert!(*bound <= MOST);
@@ -500,7 +496,6 @@ fn hold(resource: &str) {
                 all = all.max(measured.all);
                 told = told.max(measured.lines);
                 recovered = recovered.max(measured.recovered);
-                called.extend(measured.called);
             }
             println!(
                 "{:<32}{:<30}{most:>6} of {bound:<4}{all:>5} in all{told:>4} lines{:>6.1} s",
@@ -508,6 +503,9 @@ fn hold(resource: &str) {
                 format!("{answer:?}"),
                 recovered.as_secs_f64()
             );
+            if most == 0 {
+                failures.push(format!("{call:?} {answer:?}: was not asked for"));
+            }
             if told > LINES {
                 failures.push(format!("{call:?} {answer:?}: {told} lines"));
             }
@@ -515,7 +513,6 @@ fn hold(resource: &str) {
                 failures.push(format!("{call:?} {answer:?}: {all} requests in all"));
             }
         }
-        assert!(called.contains(call), "{call:?} does not come about");
     }
     assert!(failures.is_empty(), "{failures:#?}");
 }
