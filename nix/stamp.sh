@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# stamp.sh PROGRAM COMMIT: writes the commit into the linked program, over the one place that src/version.rs keeps for it.
+# stamp.sh PROGRAM COMMIT: writes the commit into the linked program, over the one place that crates/runtime/src/version.rs keeps for it.
 # Fails where that place is not found exactly once, or anything else would differ.
 set -euo pipefail
 
 program=$1 commit=$2
-label='foo-controller was built from commit '
+label='built by the runtime from commit '
 blank='????????????????????????????????????????'
 die() { echo "stamp: $program: $*" >&2; exit 1; }
 

@@ -17,7 +17,7 @@ use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::dns::is_subdomain;
+use operator_runtime::dns::is_subdomain;
 
 /// The API group of `Foo` (row A1).
 pub const GROUP: &str = "samplecontroller.k8s.io";

@@ -13,26 +13,69 @@
 //! ([`telemetry`]).
 
 pub mod api;
-mod client;
-pub mod config;
 pub mod controller;
-mod dns;
-pub mod election;
 #[cfg(test)]
 mod loops;
-pub mod telemetry;
-pub mod version;
+#[cfg(test)]
+mod settings;
 
 use std::convert::Infallible;
 
 use futures::FutureExt as _;
+use operator_runtime::{
+    App, Config, client,
+    config::{Key, Rule, WORK},
+    election::{self, Clock, Election, Identity},
+    telemetry::{
+        self, Metrics,
+        health::Health,
+        http::Server,
+        metrics::table::{Metric, SECTIONS},
+    },
+    version,
+};
+use serde::Deserialize;
 use tokio::sync::{oneshot, watch};
 use tracing::info;
 
-pub use config::Config;
 use controller::{Controller, Died};
-use election::{Election, Identity};
-use telemetry::{Metrics, health::Health, http::Server};
+
+/// This program.
+pub static APP: App = App {
+    name: env!("CARGO_PKG_NAME"),
+    version: env!("CARGO_PKG_VERSION"),
+    group: api::GROUP,
+    defaults: include_str!("../config/foo-controller.toml"),
+    keys: &[Key {
+        name: "image",
+        flag: "image",
+        heading: WORK,
+        placeholder: "IMAGE",
+        rule: Rule::Text(
+            is_image,
+            "an image name without blanks, at most 1024 characters",
+        ),
+        help: "What the one container of every Deployment runs",
+    }],
+    crates: &["foo_controller"],
+};
+
+/// All metrics, by what they are about.
+pub fn metrics() -> impl Iterator<Item = (&'static str, &'static [Metric])> {
+    let foos: (&str, &[Metric]) = ("Foos", &[controller::FOOS]);
+    SECTIONS.iter().copied().chain([foos])
+}
+
+/// What Foo adds to the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct FooConfig {
+    /// The image of every Deployment's container (row R1), not empty.
+    pub image: String,
+}
+
+fn is_image(text: &str) -> bool {
+    (1..=1024).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
 
 /// Why [`run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
@@ -66,11 +109,12 @@ impl Error {
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run(
     mut config: Config,
+    foo: FooConfig,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let kube = client::config(&config).await?;
-    let server = Server::bind(&config.http).await?;
+    let kube = client::config(&APP, &config).await?;
+    let server = Server::bind(&APP, &config.http).await?;
     let identity = Identity::from_env()?;
     let mut _claim = None;
     if config.leader_election.enabled {
@@ -83,19 +127,21 @@ pub async fn run(
         config.leader_election.lease_namespace = Some(namespace);
     }
     let commit = version::commit().unwrap_or("unknown");
-    info!(server = %kube.cluster_url, version = env!("CARGO_PKG_VERSION"), commit, %identity, "starting");
+    info!(server = %kube.cluster_url, version = APP.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, &config.leader_election, term.clone(), &metrics)?;
     let mut health = Health::new();
     let name = identity.to_string();
-    let mut controller = Controller::new(&client, &config, name, &metrics, &mut health);
+    let mut controller = Controller::new(&client, &config, &foo.image, name, &metrics, &mut health);
     let pulse = health.pulse("leader-election");
     let shutdown = health.until(shutdown);
     let serving = server.serve(client, health, metrics.clone());
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
-        kube,
+        server: kube.cluster_url.clone(),
+        transport: election::transport(kube, &config.leader_election)?,
+        clock: Clock::boottime(),
         settings: config.leader_election,
         identity,
         metrics,

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{
@@ -39,9 +39,12 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    Config,
+    APP,
     controller::{Controller, view::GENERATION_ANNOTATION},
-    election::{Identity, Term, fence::FenceLayer, in_memory},
+};
+use operator_runtime::{
+    Config,
+    election::{self, Clock, Election, Identity, Term, fence::FenceLayer},
     telemetry::{
         Metrics,
         auth::Auth,
@@ -212,8 +215,8 @@ enum When {
 
 /// One replica, complete but for its transport.
 async fn replica(server: Server, name: &'static str, scrape: Duration) {
-    let metrics = Metrics::default();
-    let mut config = Config::default();
+    let metrics = Metrics::disconnected(&APP);
+    let mut config = Config::shipped(&APP);
     config.leader_election.lease_name = "l".into();
     config.leader_election.lease_namespace = Some("n".into());
     let (publish, term) = watch::channel::<Option<Term>>(None);
@@ -225,11 +228,27 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
         ))
         .build();
     let mut health = Health::new();
-    let mut controller = Controller::new(&client, &config, name.into(), &metrics, &mut health);
+    let mut controller = Controller::new(
+        &client,
+        &config,
+        "nginx",
+        name.into(),
+        &metrics,
+        &mut health,
+    );
     let pulse = health.pulse("leader-election");
     let ability = controller.ability();
-    let identity = Identity::new(name, "1").unwrap();
-    let auth = Auth::new(client);
+    let start = Instant::now();
+    let election = Election {
+        server: "http://127.0.0.1".parse().unwrap(),
+        transport: server.service(name),
+        clock: Clock::from_fn(move || start.elapsed()),
+        settings: config.leader_election.clone(),
+        identity: Identity::new(name, "1").unwrap(),
+        metrics,
+        ability,
+    };
+    let auth = Auth::new(&APP, client);
     let scrapes = async {
         for number in 0_u64.. {
             // One after the other, of which half are good.
@@ -253,7 +272,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     };
     tokio::select! {
         ended = controller.run(term, std::future::pending()) => panic!("{ended:?}"),
-        () = in_memory::stand(server.service(name), &config.leader_election, identity, publish, &pulse, ability) => {}
+        ended = election::run(election, publish, pulse, std::future::pending()) => panic!("{ended:?}"),
         () = scrapes => {}
         () = alive => {}
     }
@@ -463,7 +482,9 @@ fn cases(call: Call) -> Vec<(Answer, Vec<(When, bool)>)> {
 /// Runs each case of these calls, prints what it has come to, and fails where that is more than is written down.
 fn hold(resource: &str) {
     let lines = Arc::new(AtomicUsize::new(0));
-    let filter = Targets::new().with_target("foo_controller", Level::INFO);
+    let filter = Targets::new()
+        .with_target("foo_controller", Level::INFO)
+        .with_target("operator_runtime", Level::INFO);
     let layer = Lines(Arc::clone(&lines)).with_filter(filter);
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
     let mut failures = Vec::new();

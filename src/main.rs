@@ -8,12 +8,13 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, Command};
-use foo_controller::{
+use foo_controller::APP;
+use futures::FutureExt as _;
+use operator_runtime::{
     config::{self, Problems},
     telemetry::{self, LogLevel, Telemetry},
     version,
 };
-use futures::FutureExt as _;
 use rustix::process::{Pid, kill_process};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -70,7 +71,7 @@ fn run() -> Result<(), Failure> {
     match flags.subcommand() {
         Some(("crd", _)) => io::stdout().write_all(crd()?.as_bytes())?,
         Some(("config", flags)) => {
-            let (_, settings) = config::load(flags, std::env::vars_os())?;
+            let (_, settings) = config::load(&APP, flags, std::env::vars_os())?;
             write!(io::stdout(), "{settings}")?;
         }
         Some(("reload", _)) => ask_to_reload()?,
@@ -96,7 +97,7 @@ fn command() -> Command {
              file, the file over the defaults.\n\nExit codes: 0 asked to stop, 1 failed, 2 bad \
              configuration or usage.",
         )
-        .args(config::args())
+        .args(config::args(&APP))
         .subcommand(
             Command::new("run")
                 .about("Run the controller; what happens, too, where no command is given"),
@@ -130,22 +131,22 @@ fn crd() -> Result<String, Failure> {
 }
 
 fn serve(flags: &ArgMatches) -> Result<(), Failure> {
-    let (config, settings) = config::load(flags, std::env::vars_os())?;
+    let (config, settings) = config::load(&APP, flags, std::env::vars_os())?;
     // One thread is enough: a Foo takes half a millisecond of it, its requests the API server ten times that. More
     // threads would wake one another for each answer, which costs a fifth more, and a MiB.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let telemetry = Telemetry::start(&config)?;
+        let telemetry = Telemetry::start(&APP, &config)?;
         tracing::info!("configuration: {}", settings.line());
         tokio::spawn(reload(
             flags.clone(),
             telemetry.level(),
             signal(SignalKind::hangup())?,
         ));
-        let limit = config.shutdown_timeout;
+        let (limit, foo) = (config.shutdown_timeout, settings.application());
         let asked = Cell::new(None);
         let stop = stop_asked()?.map(|()| asked.set(Some(Instant::now())));
-        let result = foo_controller::run(config, telemetry.metrics(), stop).await;
+        let result = foo_controller::run(config, foo, telemetry.metrics(), stop).await;
         let took = asked.get().map_or(Duration::ZERO, |asked| asked.elapsed());
         telemetry.finish(limit.saturating_sub(took)).await;
         Ok(result?)
@@ -159,7 +160,7 @@ fn serve(flags: &ArgMatches) -> Result<(), Failure> {
 /// wrong changes nothing.
 async fn reload(flags: ArgMatches, level: LogLevel, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        match config::load(&flags, std::env::vars_os()) {
+        match config::load(&APP, &flags, std::env::vars_os()) {
             Ok((config, _)) => {
                 level.set(&config.log.level);
                 tracing::info!(

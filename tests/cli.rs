@@ -47,14 +47,14 @@ use Bad::{Env, File, Flag};
 #[rustfmt::skip]
 const BAD: &[Bad] = &[
     // Unknown keys.
-    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; there are initial, max, qps, burst"),
-    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
-    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
     Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr, metrics_auth, metrics_addr, metrics_cert_dir"),
     Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; it has level, format"),
-    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are resync, workers, namespaces, image, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     // Wrong types.
     File("workers = '2'", r#"workers = "2" (file FILE, line 1): must be a whole number from 1 to 1000"#),
     File("workers = 2.0", "workers = 2.0 (file FILE, line 1): must be a whole number from 1 to 1000"),
@@ -190,7 +190,7 @@ fn all_mistakes_are_told_at_once() {
         .collect();
     assert_eq!(
         keys,
-        ["color", "resync", "workers", "image", "backoff.initial"]
+        ["color", "image", "resync", "workers", "backoff.initial"]
     );
 }
 
@@ -476,7 +476,7 @@ fn a_stamped_program_differs_in_the_commit_alone() {
 fn stamping_fails_where_the_place_is_not_the_only_one() {
     let commit = "0123456789abcdef0123456789abcdef01234567";
     let blank = "?".repeat(40);
-    let place = format!("foo-controller was built from commit {blank}");
+    let place = format!("built by the runtime from commit {blank}");
     let stamped = stamp(format!("a\0{place}\nb").as_bytes(), commit).unwrap();
     assert_eq!(
         stamped,

@@ -14,7 +14,6 @@ mod proxy;
 use std::{sync::Arc, time::Duration};
 
 use cluster::{eventually, shared};
-use foo_controller::election::{Clock, lease_guard::LeaseGuardLayer};
 use http::Method;
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
@@ -23,6 +22,7 @@ use kube::{
     client::ClientBuilder,
 };
 use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
+use operator_runtime::election::{Clock, lease_guard::LeaseGuardLayer};
 use proxy::{At, Held, Proxy};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
@@ -349,7 +349,7 @@ async fn h8_a_lease_of_less_than_a_second_is_refused_by_the_configuration() {
 
 #[tokio::test]
 async fn h9_an_identity_fits() {
-    use foo_controller::election::Identity;
+    use operator_runtime::election::Identity;
     let arena = Arena::new().await;
     arena.released().await;
     let (pod, uid) = ("p".repeat(253), "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80");

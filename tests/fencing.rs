@@ -20,12 +20,8 @@ use std::{
 use cluster::{AuditEvent, Cluster, Options, eventually, shared};
 use controller::Controller;
 use foo_controller::{
+    APP,
     api::{Foo, FooSpec, FooStatus},
-    election::{
-        Clock, Identity, Term,
-        fence::{self, FenceLayer},
-    },
-    telemetry::Metrics,
 };
 use http::{HeaderName, HeaderValue};
 use k8s_openapi::{
@@ -39,6 +35,13 @@ use kube::{
     client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
     core::Status,
+};
+use operator_runtime::{
+    election::{
+        Clock, Identity, Term,
+        fence::{self, FenceLayer},
+    },
+    telemetry::Metrics,
 };
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};
@@ -348,7 +351,7 @@ async fn h20_a_leader_whose_clock_stood_still_is_refused_by_the_api_server() {
     let bench = Bench::new().await;
     let paused = Clock::from_fn(|| Duration::ZERO);
     let term = Term::new(1, 0, Duration::from_secs(10), paused);
-    let layer = FenceLayer::new(watch::channel(Some(term)).1, &Metrics::default());
+    let layer = FenceLayer::new(watch::channel(Some(term)).1, &Metrics::disconnected(&APP));
     let client = ClientBuilder::try_from(bench.config(A).await).unwrap();
     let client = client.with_layer(&layer).build();
     let deployments: Api<Deployment> = Api::default_namespaced(client);

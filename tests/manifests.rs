@@ -22,7 +22,8 @@ use std::{
 
 use cluster::{Cluster, Options, eventually, shared};
 use controller::Controller;
-use foo_controller::Config;
+use foo_controller::APP;
+use operator_runtime::Config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
@@ -64,7 +65,7 @@ fn rows_lead_somewhere() {
         .filter(|id| is_id(id))
         .collect();
     let mut cited = BTreeSet::new();
-    let code = ["src", "tests"].map(|folder| sources(&root().join(folder)));
+    let code = ["src", "crates", "tests"].map(|folder| sources(&root().join(folder)));
     let versions = ["Cargo.toml", "deny.toml"].map(|file| root().join(file));
     for file in code.into_iter().flatten().chain(versions) {
         let text = fs::read_to_string(&file).unwrap();
@@ -602,7 +603,7 @@ async fn what_the_podmonitor_scrapes_gives_metrics() {
             let Some(port) = ports.iter().find(|port| port["name"] == endpoint["port"]) else {
                 continue;
             };
-            let defaults = Config::default().http;
+            let defaults = Config::shipped(&APP).http;
             let default = port["containerPort"].as_u64().unwrap();
             let address = if default == u64::from(defaults.metrics_addr.port()) {
                 controller.metrics_addr().await
@@ -803,7 +804,7 @@ async fn every_rendering_scores() {
 /// What kustomize does not carry over from one place to another, or carries over wrongly.
 #[tokio::test]
 async fn names_and_numbers_agree() {
-    let config = Config::default();
+    let config = Config::shipped(&APP);
     let objects = objects("deploy/overlays/production").await;
     let pod = objects.pod();
     let account = json!({
@@ -1041,7 +1042,7 @@ async fn given_namespaces_are_all_that_it_reaches() {
 
     let files = tempfile::tempdir().unwrap();
     let kubeconfig = kubeconfig(cluster, &files).await;
-    let lease = Config::default().leader_election.lease_name;
+    let lease = Config::shipped(&APP).leader_election.lease_name;
     cluster.release_lease(NAMESPACE, &lease).await;
     let mut controller = Controller::spawn(|command| {
         objects.command(command, &files);

@@ -24,7 +24,8 @@ use std::{
 use cluster::{Cluster, Options, eventually};
 use collector::{Collector, Data, Received};
 use controller::Controller;
-use foo_controller::telemetry::metrics::table::{self, Kind, SECTIONS};
+use foo_controller::APP;
+use operator_runtime::telemetry::metrics::table::{self, Kind};
 use prometheus::{Prometheus, promtool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -210,13 +211,14 @@ fn labels(series: &str) -> BTreeSet<&str> {
 async fn every_metric_is_there_from_the_start() {
     let scene = Scene::new("start", &[]).await;
     let scrape = scene.scrape().await;
-    let listed = SECTIONS.iter().filter(|(title, _)| *title != OF_THE_SDK);
-    let listed: Vec<_> = listed.flat_map(|(_, metrics)| *metrics).collect();
+    let listed = foo_controller::metrics().filter(|(title, _)| *title != OF_THE_SDK);
+    let listed: Vec<_> = listed.flat_map(|(_, metrics)| metrics).collect();
     for metric in &listed {
-        let kind = scrape.types.get(metric.name).map(String::as_str);
-        assert_eq!(kind, Some(metric.kind.name()), "{}", metric.name);
+        let kind = scrape.types.get(&metric.name(&APP)).map(String::as_str);
+        assert_eq!(kind, Some(metric.kind.name()), "{}", metric.name(&APP));
         let series = scrape.series.iter();
-        let series = series.filter(|(series, _)| family(series, &scrape.types) == metric.name);
+        let series =
+            series.filter(|(series, _)| family(series, &scrape.types) == metric.name(&APP));
         for (series, value) in series {
             assert_eq!(
                 labels(series),
@@ -232,8 +234,8 @@ async fn every_metric_is_there_from_the_start() {
             assert!(*value == 0. || !counts || busy, "{series} {value}");
         }
     }
-    let listed: BTreeSet<_> = listed.iter().map(|metric| metric.name).collect();
-    let scraped: BTreeSet<_> = scrape.types.keys().map(String::as_str).collect();
+    let listed: BTreeSet<_> = listed.iter().map(|metric| metric.name(&APP)).collect();
+    let scraped: BTreeSet<_> = scrape.types.keys().cloned().collect();
     assert_eq!(scraped, listed);
     assert_eq!(
         scrape.get(r#"leader_election_master_status{name="foo-controller"}"#),
@@ -414,20 +416,17 @@ async fn otlp_tells_what_is_scraped() {
         })
         .await;
     let scrape = scene.at_rest().await;
-    let (_, listed) = SECTIONS
-        .iter()
+    let (_, listed) = foo_controller::metrics()
         .find(|(title, _)| *title == OF_THE_SDK)
         .unwrap();
-    let listed: BTreeSet<_> = listed.iter().map(|metric| metric.name).collect();
+    let listed: BTreeSet<_> = listed.iter().map(|metric| metric.name(&APP)).collect();
+    let ours = [table::LOST.name(&APP), table::REJECTED.name(&APP)];
     scene
         .scrape_until("the SDK's own metrics", |scrape| {
-            let names = scrape.types.keys().map(String::as_str);
+            let names = scrape.types.keys();
             names
-                .filter(|name| {
-                    name.starts_with("otel_")
-                        || [table::LOST.name, table::REJECTED.name].contains(name)
-                })
-                .eq(listed.iter().copied())
+                .filter(|name| name.starts_with("otel_") || ours.contains(name))
+                .eq(&listed)
         })
         .await;
     eventually(DEADLINE, "the collector has what is scraped", async || {
@@ -653,10 +652,9 @@ fn rules() -> Value {
 /// Part 8: every metric that a rule or the dashboard names exists, and every alert has its cases.
 #[test]
 fn what_is_named_exists() {
-    let listed: BTreeMap<String, String> = SECTIONS
-        .iter()
-        .flat_map(|(_, metrics)| *metrics)
-        .map(|metric| (metric.name.to_owned(), metric.kind.name().to_owned()))
+    let listed: BTreeMap<String, String> = foo_controller::metrics()
+        .flat_map(|(_, metrics)| metrics)
+        .map(|metric| (metric.name(&APP), metric.kind.name().to_owned()))
         .collect();
     let dashboard: Value = serde_json::from_str(&dashboard::dashboard()).unwrap();
     let mut expressions = Vec::new();

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use foo_controller::election::decide::{
+use operator_runtime::election::decide::{
     Ability, Action, Elector, Event, Outcome, Record, Sighting, Timing,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};

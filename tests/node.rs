@@ -30,7 +30,7 @@ use std::{
 use cluster::{AuditEvent, eventually};
 use collector::{Collector, Received};
 use controller::Controller;
-use foo_controller::{Config, api::Foo};
+use foo_controller::{APP, api::Foo};
 use foos::{DEADLINE, delays, foo, longest};
 use invariants::Election;
 use k8s_openapi::{
@@ -46,6 +46,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
     config::AuthInfo,
 };
+use operator_runtime::Config;
 use prometheus::promtool;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -150,7 +151,7 @@ fn assert_invariants() {
     let election = Election {
         users: ours.map(|event| event.user.clone()).collect(),
         lease: NAME.to_owned(),
-        renew_deadline: Config::default().leader_election.renew_deadline,
+        renew_deadline: Config::shipped(&APP).leader_election.renew_deadline,
     };
     let mut report = invariants::check(&log, &election, &[]);
     // What a cut network held back arrives late, whenever it was sent: `replicas.rs` judges I2.
@@ -773,7 +774,7 @@ async fn the_leaders_container_is_killed() {
         }
     })
     .await;
-    let lease = Config::default().leader_election.lease_duration;
+    let lease = Config::shipped(&APP).leader_election.lease_duration;
     load.stop("leader's container killed", lease).await;
     assert_invariants();
 }
@@ -840,7 +841,7 @@ async fn the_leaders_network_is_cut() {
     // It tries to write all the while.
     sleep(Duration::from_secs(3)).await;
     cut.heal().await;
-    let lease = Config::default().leader_election.lease_duration;
+    let lease = Config::shipped(&APP).leader_election.lease_duration;
     load.stop("leader cut off", lease).await;
     let lost = old.logs("lost the lease").await;
     println!("  {lost}");

@@ -18,10 +18,11 @@ use std::{
 
 use cluster::{Cluster, Options, eventually, shared};
 use controller::Controller;
-use foo_controller::{Config, api::Foo};
+use foo_controller::{APP, api::Foo};
 use http::Method;
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::Api;
+use operator_runtime::Config;
 use proxy::{At, Held, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -344,7 +345,7 @@ async fn h18_two_processes_of_one_pod_never_both_lead() {
     again.wait_for_log("gained the lease").await;
     let took = begun.elapsed();
     assert!(
-        took < Config::default().leader_election.lease_duration,
+        took < Config::shipped(&APP).leader_election.lease_duration,
         "{took:?}"
     );
 }

@@ -24,12 +24,7 @@ use std::{
 
 use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
-use foo_controller::{
-    api::Foo,
-    config,
-    election::{self, Identity},
-    telemetry::{Telemetry, health::Health, http::Server},
-};
+use foo_controller::{APP, FooConfig, api::Foo};
 use foos::{audited_alone, create, delays, foo, longest, names, subject};
 use gateway::{Gateway, Mode};
 use invariants::{Election, MADE_FOR, Report, version};
@@ -41,6 +36,11 @@ use kube::{
     Api, Client, Config, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     config::{KubeConfigOptions, Kubeconfig},
+};
+use operator_runtime::{
+    config,
+    election::{self, Clock, Identity},
+    telemetry::{Telemetry, health::Health, http::Server},
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -799,32 +799,41 @@ async fn what_a_change_of_leader_costs() {
     tell_standby(&log, standby, calm);
 }
 
-/// What [`foo_controller::run`] is, less the [fence](foo_controller::election::fence): a process of its own, which can be
+/// What [`foo_controller::run`] is, less the [fence](operator_runtime::election::fence): a process of its own, which can be
 /// frozen.
 #[tokio::test]
 #[ignore = "what another test runs"]
 async fn a_replica_without_the_fence() {
-    let flags = clap::Command::new("unfenced").args(config::args());
+    let flags = clap::Command::new("unfenced").args(config::args(&APP));
     let flags = flags.get_matches_from(["unfenced"]);
-    let (config, _) = config::load(&flags, std::env::vars_os()).unwrap();
+    let (config, settings) = config::load(&APP, &flags, std::env::vars_os()).unwrap();
     assert!(
         std::env::var_os("POD_NAME").is_some(),
         "another test runs this"
     );
-    let metrics = Telemetry::start(&config).unwrap().metrics();
+    let metrics = Telemetry::start(&APP, &config).unwrap().metrics();
     let mut kube = Config::infer().await.unwrap();
     kube.default_retry = false;
     let client = Client::try_from(kube.clone()).unwrap();
-    let server = Server::bind(&config.http).await.unwrap();
+    let server = Server::bind(&APP, &config.http).await.unwrap();
     let identity = Identity::from_env().unwrap();
     let (publish, term) = watch::channel(None);
     let mut health = Health::new();
     let name = identity.to_string();
-    let mut controller =
-        foo_controller::controller::Controller::new(&client, &config, name, &metrics, &mut health);
+    let FooConfig { image } = settings.application();
+    let mut controller = foo_controller::controller::Controller::new(
+        &client,
+        &config,
+        &image,
+        name,
+        &metrics,
+        &mut health,
+    );
     let pulse = health.pulse("leader-election");
     let election = election::Election {
-        kube,
+        server: kube.cluster_url.clone(),
+        transport: election::transport(kube, &config.leader_election).unwrap(),
+        clock: Clock::boottime(),
         settings: config.leader_election,
         identity,
         metrics: metrics.clone(),

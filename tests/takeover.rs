@@ -13,15 +13,7 @@ mod proxy;
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, Options, eventually, shared};
-use foo_controller::{
-    config::LeaderElection,
-    election::{
-        Ability, Election, Identity, Term,
-        fence::{self, FenceLayer},
-        run,
-    },
-    telemetry::{Metrics, health::Pulse},
-};
+use foo_controller::APP;
 use futures::future::select_all;
 use http::Method;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
@@ -29,6 +21,15 @@ use kube::{
     Api, Client,
     api::{DeleteParams, PostParams},
     client::ClientBuilder,
+};
+use operator_runtime::{
+    config::LeaderElection,
+    election::{
+        Ability, Clock, Election, Identity, Term,
+        fence::{self, FenceLayer},
+        run, transport,
+    },
+    telemetry::{Metrics, health::Pulse},
 };
 use proxy::{At, Proxy};
 use serde_json::json;
@@ -58,18 +59,21 @@ impl Replica {
     fn stand(config: kube::Config, namespace: &str, name: &str, Pace(pace): Pace) -> Self {
         let (sender, term) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();
+        let settings = LeaderElection {
+            enabled: true,
+            lease_name: "l".into(),
+            lease_namespace: Some(namespace.into()),
+            lease_duration: LEASE / pace,
+            renew_deadline: RENEW / pace,
+            retry_period: RETRY / pace,
+        };
         let election = Election {
-            kube: config,
-            settings: LeaderElection {
-                enabled: true,
-                lease_name: "l".into(),
-                lease_namespace: Some(namespace.into()),
-                lease_duration: LEASE / pace,
-                renew_deadline: RENEW / pace,
-                retry_period: RETRY / pace,
-            },
+            server: config.cluster_url.clone(),
+            transport: transport(config, &settings).unwrap(),
+            clock: Clock::boottime(),
+            settings,
             identity: Identity::new(name, "uid").unwrap(),
-            metrics: Metrics::default(),
+            metrics: Metrics::disconnected(&APP),
             ability: watch::channel(Ability::All).1,
         };
         let task = tokio::spawn(async move {
@@ -271,7 +275,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
     let mut b = Replica::stand(config.clone(), &namespace, "b", Pace(5));
     sleep(RETRY / 5 * 2).await;
     // The line of a's work is another one, and stays up.
-    let fence = FenceLayer::new(a.term.clone(), &Metrics::default());
+    let fence = FenceLayer::new(a.term.clone(), &Metrics::disconnected(&APP));
     let fenced = ClientBuilder::try_from(config.clone())
         .unwrap()
         .with_layer(&fence)

@@ -9,10 +9,9 @@ use std::{collections::HashMap, num::NonZeroU64, sync::Arc};
 
 use parking_lot::RwLock;
 
-use super::{
-    key::Key,
-    view::{Object, View},
-};
+use operator_runtime::Key;
+
+use super::view::{Object, View};
 
 /// The objects of one kind, in all watched namespaces.
 pub struct Cache<V> {

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::key::Key;
+use operator_runtime::Key;
 
 /// So many are made at once.
 pub const AT_ONCE: u32 = 10;

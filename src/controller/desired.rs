@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::{
     cache::Snapshot,
     error::Error,
-    key::Key,
     view::{Deployment, Foo, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, made_for},
 };
 use crate::api;
+use operator_runtime::Key;
 
 /// The name of the pod's one container (row R1).
 pub const CONTAINER: &str = "nginx";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-use crate::{client::retry_after, election::fence};
+use operator_runtime::{client::retry_after, election::fence};
 
 /// Why a reconcile did not come to its end.
 #[derive(Debug, thiserror::Error)]

@@ -31,15 +31,17 @@ use tokio::{
 };
 use tracing::{Instrument as _, debug, warn};
 
-use super::{
-    error::{Error, root_cause},
-    key::Key,
-};
-use crate::{
-    api,
+use operator_runtime::{
+    Key,
     client::retry_after,
     telemetry::{Metrics, metrics::table, trace},
 };
+
+use super::{
+    error::{Error, root_cause},
+    view::TRACE_ANNOTATION,
+};
+use crate::api;
 
 /// The reporting component (row R9).
 pub const REPORTER: &str = "sample-controller";
@@ -153,7 +155,7 @@ impl News {
     /// The trace that it is from.
     fn annotations(&self) -> Option<BTreeMap<String, String>> {
         let trace = trace::annotation(self.trace.as_ref()?);
-        Some(BTreeMap::from([(trace::ANNOTATION.to_owned(), trace)]))
+        Some(BTreeMap::from([(TRACE_ANNOTATION.to_owned(), trace)]))
     }
 }
 
@@ -618,7 +620,7 @@ mod tests {
             written: Mutex::default(),
             aside: Mutex::default(),
             put_aside: Notify::new(),
-            drops: Arc::new(Drops::new(&Metrics::default())),
+            drops: Arc::new(Drops::new(&Metrics::disconnected(&crate::APP))),
         }
     }
 
@@ -695,7 +697,7 @@ mod tests {
         let (events, write) = Events::new(
             Client::new(api, "default"),
             "test".into(),
-            &Metrics::default(),
+            &Metrics::disconnected(&crate::APP),
             move || is_busy.load(SeqCst),
         );
         let writer = tokio::spawn(write);
@@ -760,7 +762,8 @@ mod tests {
                 service_fn(move |request: Request<Body>| server.clone().answer(request)),
                 "default",
             );
-            let (metrics, provider) = Metrics::new(Resource::builder_empty().build(), None);
+            let (metrics, provider) =
+                Metrics::new(&crate::APP, Resource::builder_empty().build(), None);
             let (events, write) = Events::new(client, "test".into(), &metrics, || false);
             (events, tokio::spawn(write), (metrics, provider))
         }

@@ -5,16 +5,32 @@ use std::{sync::Arc, time::Duration};
 use opentelemetry::{KeyValue, metrics::BoundCounter};
 use parking_lot::Mutex;
 
-use super::{
-    Error, Key,
-    cache::Cache,
+use operator_runtime::{
+    Key,
     queue::{Queue, Stats},
+    telemetry::{
+        Metrics,
+        metrics::{
+            Timer, number,
+            table::{self, Kind, Metric},
+        },
+    },
+};
+
+use super::{
+    Error,
+    cache::Cache,
     reconcile::Done,
     view::{Deployment, Foo, View},
 };
-use crate::telemetry::{
-    Metrics,
-    metrics::{Timer, number, table},
+
+/// Foos by whether they are ready.
+pub const FOOS: Metric = Metric {
+    template: "{app}_foos",
+    kind: Kind::Gauge,
+    unit: "",
+    labels: &["ready"],
+    help: "Foos by the status of their condition Ready: true, false or unknown.",
 };
 
 /// The controller's name in labels.
@@ -152,7 +168,7 @@ pub(super) fn observe_caches(
         see(number(deployments.len() as u64), &[kind::<Deployment>()]);
     });
     let foos = Arc::clone(foos);
-    metrics.observe(&table::FOOS, move |see| {
+    metrics.observe(&FOOS, move |see| {
         let (mut ready, mut not, mut unknown) = (0, 0, 0);
         foos.for_each(|foo| {
             let conditions = &foo.status.conditions;
@@ -179,7 +195,7 @@ mod tests {
     use opentelemetry_sdk::Resource;
 
     use super::*;
-    use crate::{Config, controller::queue::Lane};
+    use operator_runtime::{Config, queue::Lane};
 
     /// The value of a series.
     fn value(metrics: &Metrics, series: &str) -> Option<String> {
@@ -191,7 +207,8 @@ mod tests {
     /// Part 4 of what is seen from outside: a term begins with a queue of its own, and counters do not go back.
     #[tokio::test]
     async fn counters_go_on_in_a_new_term() {
-        let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
+        let (metrics, _provider) =
+            Metrics::new(&crate::APP, Resource::builder_empty().build(), None);
         let instruments = Instruments::new(&metrics, 1);
         let counted = |name: &str| {
             let series = format!("workqueue_{name}{{controller=\"foo\",name=\"foo\"}}");
@@ -202,7 +219,7 @@ mod tests {
             ("0".into(), "0".into())
         );
         for adds in ["2", "4"] {
-            let queue = Queue::new(&Config::default().backoff);
+            let queue = Queue::new(&Config::shipped(&crate::APP).backoff);
             instruments.term_begins(&queue);
             queue.add(Key::new("n", "a"), Lane::Change);
             queue.add(Key::new("n", "b"), Lane::Change);
@@ -225,7 +242,8 @@ mod tests {
     /// Part 4: what is part of everyday life is no error; a panic (row Q6) is one.
     #[test]
     fn each_outcome_has_its_result() {
-        let (metrics, _provider) = Metrics::new(Resource::builder_empty().build(), None);
+        let (metrics, _provider) =
+            Metrics::new(&crate::APP, Resource::builder_empty().build(), None);
         let instruments = Instruments::new(&metrics, 1);
         for result in [
             Ok(Done::Settled),

@@ -11,12 +11,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    cache::Cache,
-    key::Key,
+use operator_runtime::{
+    Key,
     queue::{Lane, Queue},
-    view::Foo,
 };
+
+use super::{cache::Cache, view::Foo};
 
 /// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
 const RESYNC_STEPS: u32 = 32;

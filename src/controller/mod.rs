@@ -11,11 +11,8 @@ mod error;
 mod events;
 #[cfg(test)]
 mod fixtures;
-mod ineffective;
 mod instruments;
-mod key;
 mod looks;
-pub mod queue;
 mod reconcile;
 mod repeats;
 mod scopes;
@@ -44,17 +41,17 @@ use self::{
     events::Events,
     instruments::Instruments,
     looks::Triggers,
-    queue::{Lane, Queue, Taken},
     reconcile::{Done, IneffectiveWrites, Reconciler},
     repeats::Repeats,
     scopes::{Informer, Scopes},
     view::{Deployment, Foo},
     watch::watch,
 };
-pub use self::{error::Error, key::Key, reconcile::MANAGER};
-use crate::{
-    Config,
+pub use self::{error::Error, instruments::FOOS, reconcile::MANAGER};
+use operator_runtime::{
+    Config, Key,
     election::{Ability, Term},
+    queue::{Lane, Queue, Taken},
     telemetry::{
         Metrics,
         health::{Health, ago},
@@ -109,12 +106,13 @@ enum Ended {
 impl Controller {
     /// Starts the watches. Must be called within a Tokio runtime.
     ///
-    /// `client` must refuse writes past the end of the term (see [`crate::election::fence`]); `instance`
+    /// `client` must refuse writes past the end of the term (see [`operator_runtime::election::fence`]); `instance`
     /// is this replica's name in events. What its `health` is judged by is added there.
     #[must_use]
     pub fn new(
         client: &Client,
         config: &Config,
+        image: &str,
         instance: String,
         metrics: &Metrics,
         health: &mut Health,
@@ -134,7 +132,7 @@ impl Controller {
             client: client.clone(),
             foos: Arc::new(Cache::new(&namespaces)),
             deployments: Arc::new(Cache::new(&namespaces)),
-            image: config.image.clone(),
+            image: image.to_owned(),
             events,
             scopes: Arc::clone(&scopes),
             repeats: Arc::default(),

@@ -26,17 +26,13 @@ use super::{
     desired::Desired,
     error::Error,
     events::{Event, Events},
-    ineffective::Ineffective,
-    key::Key,
     repeats::Repeats,
     scopes::Scopes,
     status::{self, Content, Deployed},
     view::{Deployment, Foo, Object, View},
 };
-use crate::{
-    api::{self, FooStatus},
-    telemetry::trace,
-};
+use crate::api::{self, FooStatus};
+use operator_runtime::{Key, ineffective::Ineffective, telemetry::trace};
 
 /// The field manager of all our writes.
 pub const MANAGER: &str = "foo-controller";
@@ -1311,7 +1307,13 @@ mod tests {
             foos: Arc::new(Cache::new(&[None])),
             deployments: Arc::new(Cache::new(&[None])),
             image: "nginx:latest".into(),
-            events: Events::new(client, "test".into(), &crate::Metrics::default(), || false).0,
+            events: Events::new(
+                client,
+                "test".into(),
+                &crate::Metrics::disconnected(&crate::APP),
+                || false,
+            )
+            .0,
             scopes: Scopes::new(&[None], Duration::from_secs(15)),
             repeats: Arc::default(),
             ineffective: IneffectiveWrites::default(),

@@ -25,12 +25,14 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{error::root_cause, key::Key};
-use crate::{
-    api,
+use operator_runtime::{
+    Key,
     election::Ability,
     telemetry::{Metrics, metrics::table},
 };
+
+use super::error::root_cause;
+use crate::api;
 
 /// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));

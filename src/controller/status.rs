@@ -9,10 +9,10 @@ use k8s_openapi::{
 
 use super::{
     error::Error,
-    key::Key,
     view::{Deployment, Foo, Labels},
 };
 use crate::api::FooStatus;
+use operator_runtime::Key;
 
 /// What became of a Foo's Deployment.
 #[derive(Clone, Debug)]

@@ -20,21 +20,22 @@ use tokio::{
 };
 
 use super::{fixtures::object, scopes::Reason, *};
-use crate::{client::READ_TIMEOUT, telemetry::health::Question};
+use crate::APP;
+use operator_runtime::{client::READ_TIMEOUT, telemetry::health::Question};
 
 fn key(name: &str) -> Key {
     Key::new("n", name)
 }
 
 fn queue() -> Queue<Key> {
-    Queue::new(&Config::default().backoff)
+    Queue::new(&Config::shipped(&APP).backoff)
 }
 
 fn worker(queue: &Queue<Key>) -> Worker {
     Worker {
         queue: queue.clone(),
         triggers: Triggers::default(),
-        instruments: Instruments::new(&Metrics::default(), 1),
+        instruments: Instruments::new(&Metrics::disconnected(&APP), 1),
         repeats: Arc::default(),
     }
 }
@@ -336,9 +337,10 @@ fn server() -> FakeServer {
 fn controller(server: &FakeServer, health: &mut Health) -> Controller {
     Controller::new(
         &server.client(),
-        &Config::default(),
+        &Config::shipped(&APP),
+        "nginx",
         "test".into(),
-        &Metrics::default(),
+        &Metrics::disconnected(&APP),
         health,
     )
 }
@@ -453,9 +455,10 @@ async fn liveness_does_not_depend_on_the_api_server() {
         let mut health = Health::new();
         let mut controller = Controller::new(
             &client,
-            &Config::default(),
+            &Config::shipped(&APP),
+            "nginx",
             "test".into(),
-            &Metrics::default(),
+            &Metrics::disconnected(&APP),
             &mut health,
         );
         let (_publish, term) = channel::channel(Some(Term::unlimited()));
@@ -503,7 +506,7 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
         leader_election,
         shutdown_timeout,
         ..
-    } = Config::default();
+    } = Config::shipped(&APP);
     sleep(leader_election.lease_duration + Duration::from_secs(1)).await;
     says(Ability::All);
     sleep(shutdown_timeout).await;

@@ -16,17 +16,20 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{error::brief, key::Key};
-use crate::{
-    api::{self, FooSpec, FooStatus},
-    telemetry::trace,
-};
+use operator_runtime::{Key, telemetry::trace};
+
+use super::error::brief;
+use crate::api::{self, FooSpec, FooStatus};
 
 /// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
 
 /// The annotation that binds the generation to the Foo and the Deployment that it is about: see [`made_for`].
 pub const MADE_FOR_ANNOTATION: &str = "samplecontroller.k8s.io/made-for";
+
+/// The annotation by which an object names the trace that changed it: a `traceparent` of W3C Trace Context. Whoever
+/// changes a Foo may set it; on the controller's events it names the reconcile.
+pub const TRACE_ANNOTATION: &str = "foo-controller/traceparent";
 
 /// What the controller writes on the Deployment of this name that it makes for the Foo of this UID. A copy of the
 /// Deployment under another name carries one that does not match, whatever else in it was renamed, and so does a
@@ -49,7 +52,7 @@ pub struct Foo {
     pub generation: i64,
     /// Whether the Foo is being deleted (row R8).
     pub deleting: bool,
-    /// The trace that changed it, where an annotation names one ([`trace::ANNOTATION`]).
+    /// The trace that changed it, where an annotation names one ([`TRACE_ANNOTATION`]).
     pub trace: Option<Box<SpanContext>>,
     /// The spec, or what is wrong with it.
     pub spec: Result<FooSpec, Box<str>>,

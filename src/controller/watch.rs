@@ -25,8 +25,8 @@ use super::{
     scopes::{Place, Reason, Status},
     view::{Object, View},
 };
-use crate::{
-    api,
+use crate::api;
+use operator_runtime::{
     client::{READ_TIMEOUT, retry_after},
     telemetry::health::Pulse,
 };

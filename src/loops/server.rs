@@ -16,7 +16,7 @@ use tokio::{
 };
 use tower::{BoxError, ServiceExt as _, service_fn};
 
-use crate::client::{READ_TIMEOUT, Stack as Service, keep_retry_after};
+use operator_runtime::client::{READ_TIMEOUT, Transport, keep_retry_after};
 
 /// What a request is, in the words of the audit log; a list that comes as a watch (KEP-3157) is a `stream`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,7 +209,7 @@ impl Server {
     }
 
     /// The transport of the client of the replica `by`.
-    pub fn service(&self, by: &'static str) -> Service {
+    pub fn service(&self, by: &'static str) -> Transport {
         let server = self.clone();
         service_fn(move |request| server.clone().serve(by, request))
             .and_then(keep_retry_after)

@@ -1,0 +1,65 @@
+//! The program that the runtime runs in, as far as the runtime has to know it.
+
+use crate::config::Key;
+
+/// What an application is called, and what it adds to the configuration. One for a program, handed to whatever needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct App {
+    /// Its name, a DNS-1123 label: the field manager of its writes, the `User-Agent` of its requests, the controller of its
+    /// events and the service of its telemetry. With underscores it begins the names of its metrics and, in capitals and
+    /// with two more underscores, those of its environment variables.
+    pub name: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// The API group of its kinds, which its annotations begin with.
+    pub group: &'static str,
+    /// The shipped configuration, in TOML: the default of every key.
+    pub defaults: &'static str,
+    /// The keys of the configuration that it adds to the runtime's.
+    pub keys: &'static [Key],
+    /// The crates whose spans are exported, as tracing has them: the runtime's come on top.
+    pub crates: &'static [&'static str],
+}
+
+impl App {
+    /// Its name where a hyphen is not allowed.
+    pub(crate) fn snake_case(&self) -> String {
+        self.name.replace('-', "_")
+    }
+
+    /// What its environment variables begin with. Two underscores, since the kubelet injects `NAME_SERVICE_HOST` and the
+    /// like where a Service is called as the application is.
+    pub(crate) fn env_prefix(&self) -> String {
+        format!("{}__", self.snake_case().to_uppercase())
+    }
+
+    /// Whether what is logged or traced with this target is the application's or the runtime's.
+    pub(crate) fn has(&self, target: &str) -> bool {
+        let mut crates = self.crates.iter().chain(&[env!("CARGO_CRATE_NAME")]);
+        crates.any(|name| target.split("::").next() == Some(name))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// What the tests of the runtime run in.
+    pub(crate) static APP: App = App {
+        name: "some-operator",
+        version: "1.2.3",
+        group: "example.com",
+        defaults: include_str!("../tests/defaults.toml"),
+        keys: &[],
+        crates: &[],
+    };
+
+    /// What a fencing record names its leader by, in that.
+    pub(crate) const HOLDER_KEY: &str = "example.com/lease-holder";
+
+    #[test]
+    fn a_target_is_ours_by_its_crate() {
+        assert!(APP.has(module_path!()) && APP.has(env!("CARGO_CRATE_NAME")));
+        assert!(!APP.has("kube_client::client") && !APP.has("operator_runtime_not"));
+    }
+}

@@ -1,0 +1,383 @@
+//! The ways to the cluster: where it is, and the client that the work goes through.
+
+use std::{path::Path, time::Duration};
+
+use http::{
+    Request, Response,
+    header::{HeaderValue, RETRY_AFTER, USER_AGENT},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as HttpBody, Bytes};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+use kube::{
+    Client, Config as KubeConfig,
+    client::{Body, ClientBuilder, ConfigExt as _, DynBody},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
+
+use crate::{
+    App, Config,
+    config::LeaderElection,
+    election::{
+        Term,
+        fence::{FenceLayer, at_the_socket},
+    },
+    telemetry::{
+        Metrics,
+        request::{RequestLayer, without_credentials},
+    },
+};
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A peer that answers no keepalive is gone: a router that forgot the connection, a machine that lost its
+/// power. Noticed after a minute at most, and without asking the API server anything. (In an election, after the first of
+/// them: there the kernel goes by [`LeaderElection::send_timeout`] rather than by their number.)
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
+/// watch in which nothing happens after 290 s; one that does not is stuck.
+pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// The longest that the API server, or what stands before it, is given by its own wish. It may be well sooner.
+const LONGEST_WISH: Duration = Duration::from_secs(30);
+
+/// No way to the cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A kubeconfig cannot be read or makes no sense.
+    #[error("kubeconfig {from}: {}", first_line(.error))]
+    Kubeconfig {
+        /// Which file, and who named it.
+        from: String,
+        /// What is wrong with it.
+        error: KubeconfigError,
+    },
+    /// Nothing says where the cluster is (row P1).
+    #[error(
+        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({}); \
+         name one by --kubeconfig or --master",
+        first_line(.0)
+    )]
+    NoCluster(KubeconfigError),
+    /// What a proxy forwards after the end of a term, it forwards for a replica that leads no more.
+    #[error(
+        "the kubeconfig names the proxy {0} (proxy-url): the API server is to be reached without one"
+    )]
+    Proxy(http::Uri),
+    /// The service account of this pod cannot be read.
+    #[error("in-cluster configuration: {0}")]
+    InCluster(#[from] kube::config::InClusterError),
+    /// Certificates or keys make no client.
+    #[error("no client can be made from this configuration of the cluster: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// The lines after the first quote the file, and with it, perhaps, its credentials.
+fn first_line(error: &KubeconfigError) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Where the cluster is, and who we are there (row P1): `kubeconfig`, else the pod's own service account,
+/// else `$KUBECONFIG`, else `~/.kube/config`; `master` over the address in any of them.
+///
+/// # Errors
+/// Where none of them can be used.
+pub async fn config(app: &App, config: &Config) -> Result<KubeConfig, Error> {
+    let mut kube = match (&config.kubeconfig, &config.master) {
+        (Some(path), _) => from_file(path).await?,
+        (None, _) if is_pods_own(config) => KubeConfig::incluster()?,
+        (None, master) => match (from_default_file().await, master) {
+            (Ok(kube), _) => kube,
+            // As client-go: an address alone will do, for a server that asks for no credentials.
+            (Err(KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath), Some(master)) => {
+                KubeConfig::new(master.clone())
+            }
+            (Err(error), _) => match std::env::var("KUBECONFIG") {
+                Ok(path) => {
+                    return Err(Error::Kubeconfig {
+                        from: format!("{path} (from $KUBECONFIG)"),
+                        error,
+                    });
+                }
+                Err(_) => return Err(Error::NoCluster(error)),
+            },
+        },
+    };
+    if let Some(proxy) = kube.proxy_url.take().filter(|url| url != NO_PROXY) {
+        return Err(Error::Proxy(without_credentials(proxy)));
+    }
+    if let Some(master) = &config.master {
+        kube.cluster_url = master.clone();
+    }
+    // From here on it is in log lines, also in those of libraries.
+    kube.cluster_url = without_credentials(kube.cluster_url);
+    if kube.cluster_url.scheme_str() == Some("http") {
+        // Without TLS, the system's CA certificates are of no use, and an image may have none.
+        kube.root_cert.get_or_insert_default();
+    }
+    kube.connect_timeout = Some(CONNECT_TIMEOUT);
+    kube.read_timeout = Some(READ_TIMEOUT);
+    // How the API server's audit log names us.
+    let agent = format!("{}/{}", app.name, app.version);
+    if let Ok(agent) = HeaderValue::try_from(agent) {
+        kube.headers.push((USER_AGENT, agent));
+    }
+    // Whoever calls decides about trying again: kube's own retries would repeat a write for minutes (H3).
+    kube.default_retry = false;
+    Ok(kube)
+}
+
+/// Whether the cluster is the one that this process is a pod of.
+pub fn is_pods_own(config: &Config) -> bool {
+    config.kubeconfig.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
+    let named = |error| Error::Kubeconfig {
+        from: path.display().to_string(),
+        error,
+    };
+    from_kubeconfig(Kubeconfig::read_from(path).map_err(named)?)
+        .await
+        .map_err(named)
+}
+
+/// `$KUBECONFIG`, else `~/.kube/config`.
+async fn from_default_file() -> Result<KubeConfig, KubeconfigError> {
+    from_kubeconfig(Kubeconfig::read()?).await
+}
+
+/// Stands for no proxy where kube would look for one.
+const NO_PROXY: &str = "http://no-proxy.invalid/";
+
+/// Where a cluster names no proxy, kube goes by `HTTPS_PROXY`, for every address and without a look at `NO_PROXY`. Here no
+/// variable makes a proxy: the deadline of a write that one holds back is nobody's.
+async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigError> {
+    for cluster in file
+        .clusters
+        .iter_mut()
+        .flat_map(|named| &mut named.cluster)
+    {
+        let proxy = cluster.proxy_url.take().filter(|url| !url.is_empty());
+        cluster.proxy_url = proxy.or_else(|| Some(NO_PROXY.to_owned()));
+    }
+    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
+}
+
+/// The client of the work: it reads at any time, and writes only under a live term.
+///
+/// # Errors
+/// [`Error::Client`], where certificates or keys cannot be used.
+pub fn fenced(
+    kube: &KubeConfig,
+    election: &LeaderElection,
+    term: watch::Receiver<Option<Term>>,
+    metrics: &Metrics,
+) -> Result<Client, Error> {
+    let requests = RequestLayer::new(&kube.cluster_url, metrics);
+    let transport = transport(kube, election)?;
+    Ok(
+        ClientBuilder::new(transport, kube.default_namespace.clone())
+            .with_layer(&FenceLayer::new(term, metrics))
+            .with_layer(&requests)
+            .build(),
+    )
+}
+
+/// The way of requests to an API server and of its answers back: what a client's layers stand on.
+pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
+
+/// What kube's own stack is, less its retries, less a span and a log line for each request, and without
+/// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
+/// wait for the first to be acknowledged. And with a limit to how long the kernel sends again what is not acknowledged, in an
+/// election: by itself it does so for a quarter of an hour, and for minutes after the request was given up and its connection
+/// closed.
+///
+/// # Errors
+/// Where certificates or keys cannot be used.
+pub fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Transport> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    #[cfg(target_os = "linux")]
+    tcp.set_tcp_user_timeout(election.send_timeout());
+    let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(kube.connect_timeout);
+    connector.set_read_timeout(kube.read_timeout);
+    connector.set_write_timeout(kube.write_timeout);
+    let service = ServiceBuilder::new()
+        .layer(kube.base_uri_layer())
+        .option_layer(kube.auth_layer()?)
+        .layer(kube.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .map_request(at_the_socket)
+        .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
+        .map_err(BoxError::from)
+        .and_then(keep_retry_after);
+    Ok(service.boxed())
+}
+
+/// For how long the API server asks not to be asked again, if this is such an answer; never for long.
+pub fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else {
+        return None;
+    };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    let asks = matches!(status.code, 429 | 503) && seconds > 0;
+    asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
+}
+
+/// Puts the header `Retry-After` where [`retry_after`] finds it: into the `Status`, which the API server's priority and
+/// fairness, and a proxy, do not send.
+///
+/// # Errors
+/// The body of such an answer cannot be read.
+pub async fn keep_retry_after<B>(response: Response<B>) -> Result<Response<Box<DynBody>>, BoxError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let seconds = || {
+        parts
+            .headers
+            .get(RETRY_AFTER)?
+            .to_str()
+            .ok()?
+            .parse::<u32>()
+            .ok()
+    };
+    let asks = matches!(parts.status.as_u16(), 429 | 503);
+    let body: Box<DynBody> = match asks.then(seconds).flatten() {
+        None => Box::new(body.map_err(Into::into)),
+        Some(seconds) => {
+            let text = body.collect().await.map_err(Into::into)?.to_bytes();
+            let status = serde_json::from_slice(&text).ok();
+            let mut status = status.filter(Value::is_object).unwrap_or_else(|| {
+                json!({
+                    "status": "Failure", "code": parts.status.as_u16(),
+                    "reason": parts.status.canonical_reason(),
+                    "message": String::from_utf8_lossy(&text).trim(),
+                })
+            });
+            if !status["details"].is_object() {
+                status["details"] = json!({});
+            }
+            status["details"]["retryAfterSeconds"] = seconds.into();
+            let text = Bytes::from(serde_json::to_vec(&status)?);
+            Box::new(Full::new(text).map_err(|never| match never {}))
+        }
+    };
+    Ok(Response::from_parts(parts, body))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::{
+        sync::atomic::{AtomicU64, Ordering::SeqCst},
+        time::Instant,
+    };
+
+    #[cfg(target_os = "linux")]
+    use socket2::SockRef;
+    use tokio::{
+        io::AsyncReadExt as _,
+        net::TcpListener,
+        time::{sleep, timeout},
+    };
+
+    use super::*;
+    use crate::app::tests::APP;
+    use crate::election::{Clock, fence::is_refused};
+
+    /// Many times what the kernel is given, and less than it takes by itself.
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Hazard H19: an API server takes nothing of what a leader sends until its term is over, and then all of it. Without an
+    /// election the kernel goes on sending, though the request was given up and its connection closed long since.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn h19_what_was_not_delivered_in_its_time_never_is() {
+        for enabled in [true, false] {
+            let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            // Room for a part of the body in the server's kernel; the client's has room for the rest.
+            SockRef::from(&server).set_recv_buffer_size(1).unwrap();
+            let body = [b'{'; 16 << 10];
+            let election = LeaderElection {
+                enabled,
+                lease_duration: Duration::from_secs(2),
+                renew_deadline: Duration::from_secs(1),
+                ..Config::shipped(&APP).leader_election
+            };
+            let start = Instant::now();
+            let clock = Clock::from_fn(move || start.elapsed());
+            let term = Term::new(1, 0, Duration::from_millis(100), clock);
+            let client = client(&server, &election, term);
+            let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
+            let write = client.send(write.body(Body::from(body.to_vec())).unwrap());
+            let (answer, accepted) = tokio::join!(write, server.accept());
+            assert!(answer.is_err());
+            let (mut connection, sender) = accepted.unwrap();
+            let exists = || {
+                let sockets = procfs::net::tcp().unwrap();
+                sockets.iter().any(|socket| socket.local_address == sender)
+            };
+            if enabled {
+                let given_up = async {
+                    while exists() {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                let given_up = timeout(LONG, given_up).await;
+                given_up.expect("the kernel goes on sending");
+            }
+            // To the connection's end, which is an error where the sender's kernel gave it up.
+            let mut delivered = Vec::new();
+            let read = timeout(LONG, connection.read_to_end(&mut delivered)).await;
+            let whole = delivered.ends_with(&body);
+            assert_eq!(whole, !enabled, "{} bytes, {read:?}", delivered.len());
+        }
+    }
+
+    fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client {
+        let address = server.local_addr().unwrap();
+        let mut kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
+        kube.root_cert = Some(Vec::new()); // As `config` has it.
+        let term = watch::channel(Some(term)).1;
+        fenced(&kube, election, term, &Metrics::disconnected(&APP)).unwrap()
+    }
+
+    /// Invariant I2: the work's client has both halves of the fence. The term is live when the write begins, and over
+    /// when it is handed to its connection.
+    #[tokio::test]
+    async fn i2_the_fence_is_at_the_socket() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let looks = AtomicU64::new(0);
+        let clock = Clock::from_fn(move || Duration::from_secs(10 * looks.fetch_add(1, SeqCst)));
+        let term = Term::new(1, 0, Duration::from_secs(10), clock);
+        let client = client(&server, &Config::shipped(&APP).leader_election, term);
+        let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
+        let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
+        let sent = async {
+            let (mut connection, _) = server.accept().await.unwrap();
+            connection.read(&mut [0]).await.unwrap()
+        };
+        let (answer, sent) = tokio::join!(write, sent);
+        assert!(is_refused(&answer.unwrap_err()));
+        assert_eq!(sent, 0);
+    }
+}

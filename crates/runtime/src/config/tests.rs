@@ -1,0 +1,107 @@
+//! What `tests/cli.rs` cannot see from outside: odd input.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Config, Key, LeaderElection, Settings, keys::KEYS};
+use crate::app::tests::APP;
+
+fn variable(key: &Key) -> String {
+    key.variable(&APP)
+}
+
+/// Hazard H19: with these values, and in milliseconds the kernel's limit that they make; `election/fence.rs` has the rule
+/// over all values.
+#[test]
+fn h19_a_lease_that_a_late_write_outlives_is_refused() {
+    for (lease_duration, renew_deadline, retry_period, send_timeout) in [
+        ("15s", "10s", "2s", Some(2500)),
+        ("60s", "40s", "5s", Some(10_000)),
+        ("137s", "107s", "26s", Some(15_000)),
+        ("13s", "10s", "2s", Some(1500)),
+        ("3s", "2s", "500ms", Some(500)),
+        ("2s", "1s", "500ms", Some(500)),
+        ("1s", "590ms", "200ms", Some(205)),
+        ("1s", "600ms", "200ms", None),
+        ("2s", "1600ms", "500ms", None),
+        ("15s", "12500ms", "2s", None),
+        ("15s", "14999ms", "2s", None),
+        ("3600s", "3598s", "2s", None),
+    ] {
+        let mut settings = Settings::defaults(&APP);
+        let text = format!(
+            "leader_election = {{ lease_duration = '{lease_duration}', renew_deadline = '{renew_deadline}', \
+             retry_period = '{retry_period}' }}"
+        );
+        settings.toml(&text, &|_| "here".to_owned());
+        let limit = settings
+            .check()
+            .map(|config| config.leader_election.send_timeout().unwrap())
+            .ok();
+        assert_eq!(limit, send_timeout.map(Duration::from_millis), "{text}");
+    }
+    let alone = LeaderElection {
+        enabled: false,
+        ..Config::shipped(&APP).leader_election
+    };
+    assert_eq!(alone.send_timeout(), None);
+}
+
+/// Text that is sometimes a likely value and sometimes anything.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<String>(),
+        "[0-9.]{1,6}(ms|s|m|h|d|y)?",
+        "-?[0-9]{1,40}(\\.[0-9]*)?(e[0-9]{1,4})?",
+        "\\[?[a-z0-9,\"-]{0,20}\\]?",
+        "https?://[a-z@:/?#\\[\\].0-9-]{0,20}",
+        "[a-z_:]{0,8}(\\[[a-z{}=,]{0,8}\\])?=?(info|[a-z]{0,5})",
+    ]
+}
+
+proptest! {
+    /// Whatever a value is, it is taken or refused in one line; what is taken prints as TOML that means the same.
+    #[test]
+    fn any_text_is_taken_or_refused(index in 0..KEYS.len(), text in text()) {
+        let mut settings = Settings::defaults(&APP);
+        settings.env([(OsString::from(variable(&KEYS[index])), OsString::from(text))]);
+        match settings.check() {
+            Err(problems) => {
+                let name = format!("{} = ", KEYS[index].name);
+                prop_assert!(problems.lines().any(|line| line.contains(&name)), "{problems}");
+                prop_assert!(problems.lines().all(|line| !line.contains(char::is_control)));
+            }
+            Ok(config) => {
+                let mut again = Settings::defaults(&APP);
+                again.toml(&settings.to_string(), &|line| format!("line {line}"));
+                prop_assert_eq!(again.check(), Ok(config));
+            }
+        }
+    }
+
+    /// Whatever stands in a file, it is taken or refused, each complaint in one line.
+    #[test]
+    fn any_file_is_taken_or_refused(
+        lines in prop::collection::vec(
+            (
+                prop::sample::select(vec![
+                    "", "[backoff]\n", "[log]\n", "x", "log = ", "workers = ", "resync = ", "backoff.max = ", "http = { addr = ",
+                    "namespaces = ",
+                ]),
+                prop_oneof![any::<String>(), "[0-9\"'\\[\\]{}=., a-z-]{0,12}"],
+            ),
+            0..4,
+        )
+    ) {
+        let lines: Vec<String> = lines.into_iter().map(|(start, rest)| start.to_owned() + &rest).collect();
+        let text = lines.join("\n");
+        let mut settings = Settings::defaults(&APP);
+        settings.toml(&text, &|line| format!("line {line}"));
+        if let Err(problems) = settings.check() {
+            prop_assert!(problems.lines().all(|line| !line.contains(char::is_control)));
+        }
+    }
+}

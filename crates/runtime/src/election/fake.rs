@@ -1,0 +1,364 @@
+//! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
+//! a resourceVersion where there is one, conflicts, no-op writes, watches, and bad days.
+
+use crate::app::tests::HOLDER_KEY;
+use futures::{Stream, StreamExt as _, stream};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::{io, sync::Arc};
+use tokio::sync::watch;
+use tower::{BoxError, service_fn, util::BoxService};
+
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+pub type Service = BoxService<Request<Body>, Answer, BoxError>;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mood {
+    Serves,
+    Fails(u16),
+    Hangs,
+    /// What is no JSON, with status 200.
+    Garbage,
+    /// The connection breaks.
+    Resets,
+    /// A watch begins, says what is true now, and ends.
+    Ends,
+    /// A watch begins, says that the Lease was just released, and ends: another API server is behind.
+    EndsStale,
+}
+
+/// How many requests are answered between two calls of [`FakeApi::requests`].
+const LIMIT: usize = 10_000;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    Get,
+    Watch,
+    Create,
+    Patch,
+}
+
+pub struct Seen {
+    pub method: Method,
+    pub uri: String,
+    pub body: Value,
+}
+
+#[derive(Clone)]
+pub struct FakeApi(Arc<Mutex<State>>);
+
+struct State {
+    mood: Mood,
+    /// Of one verb, over `mood`.
+    moods: Vec<(Verb, Mood)>,
+    lease: Option<Value>,
+    record: Option<Value>,
+    /// The answer to every request for the record, unless it is 0.
+    refuse_records: u16,
+    changed: watch::Sender<Option<Value>>,
+    version: u64,
+    seen: Vec<Seen>,
+}
+
+impl FakeApi {
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            mood: Mood::Serves,
+            moods: Vec::new(),
+            lease: None,
+            record: None,
+            refuse_records: 0,
+            changed: watch::Sender::new(None),
+            version: 1,
+            seen: Vec::new(),
+        })))
+    }
+
+    /// One whose Lease was released: who comes need not wait (H12).
+    pub fn released() -> Self {
+        let api = Self::new();
+        api.put(&json!({
+            "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0,
+            "renewTime": "2020-01-01T00:00:00.000000Z",
+        }));
+        api
+    }
+
+    pub fn mood(&self, mood: Mood) {
+        self.0.lock().mood = mood;
+    }
+
+    /// What becomes of all requests of this verb, whatever the mood is.
+    pub fn mood_of(&self, verb: Verb, mood: Mood) {
+        self.0.lock().moods.insert(0, (verb, mood));
+    }
+
+    /// Writes the Lease's spec as somebody else would.
+    pub fn put(&self, spec: &Value) {
+        let mut state = self.0.lock();
+        let uid = state.lease.as_ref().map_or_else(
+            || json!(format!("u{}", state.version)),
+            |lease| lease["metadata"]["uid"].clone(),
+        );
+        let lease = json!({"metadata": {"name": "l", "uid": uid}, "spec": spec});
+        state.store(lease);
+    }
+
+    pub fn delete(&self) {
+        let mut state = self.0.lock();
+        state.lease = None;
+        state.changed.send_replace(None);
+    }
+
+    /// Installs the fencing record as somebody else would have written it, or takes it away.
+    pub fn put_record(&self, annotations: Option<Value>) {
+        let mut state = self.0.lock();
+        state.version += 1;
+        let version = state.version.to_string();
+        state.record = annotations.map(|annotations| {
+            json!({"metadata": {"name": "l-fencing", "resourceVersion": version, "annotations": annotations}})
+        });
+    }
+
+    /// Answers every request for the fencing record with this failure; 0: serves it.
+    pub fn refuse_records(&self, code: u16) {
+        self.0.lock().refuse_records = code;
+    }
+
+    /// Whom the fencing record names.
+    pub fn recorded(&self) -> String {
+        let state = self.0.lock();
+        let metadata = state.record.as_ref().map(|record| &record["metadata"]);
+        let holder = metadata.and_then(|m| m["annotations"][HOLDER_KEY].as_str());
+        holder.unwrap_or_default().to_owned()
+    }
+
+    pub fn spec(&self) -> Value {
+        self.0
+            .lock()
+            .lease
+            .as_ref()
+            .map_or(Value::Null, |lease| lease["spec"].clone())
+    }
+
+    pub fn holder(&self) -> String {
+        self.spec()["holderIdentity"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// The requests since the last call of this.
+    pub fn requests(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.0.lock().seen)
+    }
+
+    /// The server as a service, to put layers on.
+    pub fn service(&self) -> Service {
+        let api = self.clone();
+        BoxService::new(service_fn(move |request| {
+            let api = api.clone();
+            async move { api.serve(request).await }
+        }))
+    }
+
+    async fn serve(&self, request: Request<Body>) -> Result<Answer, BoxError> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await?;
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let watches = parts
+            .uri
+            .query()
+            .is_some_and(|query| query.contains("watch=true"));
+        let mood = self.0.lock().mood_for(&parts.method, watches);
+        let answer = match mood {
+            Mood::Serves if watches => streaming(self.0.lock().watch()),
+            Mood::Ends => streaming(self.0.lock().watch().take(1)),
+            Mood::EndsStale => streaming(stream::iter([self.0.lock().released()])),
+            Mood::Serves => self
+                .0
+                .lock()
+                .answer(&parts.method, parts.uri.path(), &body)
+                .into(),
+            Mood::Fails(code) => failure(code).into(),
+            Mood::Hangs => Reply::Hangs,
+            Mood::Garbage => Reply::Raw("<html>\n".into()),
+            Mood::Resets => Reply::Resets,
+        };
+        self.0.lock().seen.push(Seen {
+            method: parts.method,
+            uri: parts.uri.to_string(),
+            body,
+        });
+        // Whoever asks without a pause would keep paused time from going on.
+        if self.0.lock().seen.len() > LIMIT {
+            return std::future::pending().await;
+        }
+        let (status, body) = match answer {
+            Reply::Json(status, value) => (status, full(serde_json::to_vec(&value)?)),
+            Reply::Raw(text) => (StatusCode::OK, full(text.into_bytes())),
+            Reply::Stream(body) => (StatusCode::OK, body),
+            Reply::Hangs => std::future::pending().await,
+            Reply::Resets => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+        };
+        Ok(Response::builder().status(status).body(body)?)
+    }
+}
+
+enum Reply {
+    Json(StatusCode, Value),
+    Raw(String),
+    Stream(UnsyncBoxBody<Bytes, BoxError>),
+    Hangs,
+    Resets,
+}
+
+impl From<(StatusCode, Value)> for Reply {
+    fn from((status, value): (StatusCode, Value)) -> Self {
+        Self::Json(status, value)
+    }
+}
+
+fn full(bytes: Vec<u8>) -> UnsyncBoxBody<Bytes, BoxError> {
+    Full::from(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+fn streaming(events: impl Stream<Item = Value> + Send + 'static) -> Reply {
+    let frames = events.map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))));
+    Reply::Stream(StreamBody::new(frames).boxed_unsync())
+}
+
+impl State {
+    fn store(&mut self, mut lease: Value) -> Value {
+        self.version += 1;
+        lease["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.lease = Some(lease.clone());
+        self.changed.send_replace(Some(lease.clone()));
+        lease
+    }
+
+    fn mood_for(&self, method: &Method, watches: bool) -> Mood {
+        let verb = match *method {
+            Method::GET if watches => Verb::Watch,
+            Method::GET => Verb::Get,
+            Method::POST => Verb::Create,
+            _ => Verb::Patch,
+        };
+        let of_verb = self.moods.iter().find(|(of, _)| *of == verb);
+        of_verb.map_or(self.mood, |(_, mood)| *mood)
+    }
+
+    /// What is there, and every change.
+    fn watch(&self) -> impl Stream<Item = Value> + use<> {
+        let mut changes = self.changed.subscribe();
+        if self.lease.is_some() {
+            changes.mark_changed();
+        }
+        stream::unfold((changes, None), |(mut changes, last)| async {
+            changes.changed().await.ok()?;
+            let now = changes.borrow_and_update().clone();
+            let event = match (&now, last) {
+                (Some(lease), _) => json!({"type": "MODIFIED", "object": lease}),
+                (None, last) => {
+                    json!({"type": "DELETED", "object": last.unwrap_or(json!({"metadata": {"name": "l"}}))})
+                }
+            };
+            Some((event, (changes, now)))
+        })
+    }
+
+    fn released(&mut self) -> Value {
+        self.version += 1;
+        let mut lease = self.lease.clone().unwrap_or_default();
+        lease["metadata"]["resourceVersion"] = "1".into();
+        lease["spec"]["holderIdentity"] = "".into();
+        lease["spec"]["renewTime"] =
+            format!("2020-01-01T00:00:00.{:06}Z", self.version % 1_000_000).into();
+        json!({"type": "MODIFIED", "object": lease})
+    }
+
+    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        if path.ends_with("/serviceaccounts/l-fencing") {
+            return self.answer_record(method, body);
+        }
+        let named = path.ends_with("/leases/l");
+        match (method, self.lease.clone()) {
+            (&Method::GET, Some(lease)) if named => (StatusCode::OK, lease),
+            (&Method::GET, None) if named => failure(404),
+            (&Method::POST, None) if path.ends_with("/leases") => {
+                let mut lease = body.clone();
+                lease["metadata"]["uid"] = format!("u{}", self.version).into();
+                (StatusCode::CREATED, self.store(lease))
+            }
+            (&Method::POST, Some(_)) if path.ends_with("/leases") => failure(409),
+            (&Method::PATCH, Some(old)) if named => {
+                let condition = &body["metadata"]["resourceVersion"];
+                if !condition.is_null() && *condition != old["metadata"]["resourceVersion"] {
+                    return failure(409);
+                }
+                let mut new = old.clone();
+                merge(&mut new, body);
+                let transitions = &body["spec"]["leaseTransitions"];
+                if transitions.as_i64().is_some_and(|number| number < 0) {
+                    return failure(422);
+                }
+                if new["spec"] == old["spec"] {
+                    (StatusCode::OK, old)
+                } else {
+                    (StatusCode::OK, self.store(new))
+                }
+            }
+            _ => failure(405),
+        }
+    }
+
+    fn answer_record(&mut self, method: &Method, body: &Value) -> (StatusCode, Value) {
+        if self.refuse_records != 0 {
+            return failure(self.refuse_records);
+        }
+        let Some(record) = &mut self.record else {
+            return failure(404);
+        };
+        if method == Method::PATCH {
+            if body["metadata"]["resourceVersion"] != record["metadata"]["resourceVersion"] {
+                return failure(409);
+            }
+            merge(record, body);
+            self.version += 1;
+            record["metadata"]["resourceVersion"] = self.version.to_string().into();
+        }
+        (StatusCode::OK, record.clone())
+    }
+}
+
+fn failure(code: u16) -> (StatusCode, Value) {
+    let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "a bad day", "reason": "Test"});
+    (StatusCode::from_u16(code).unwrap_or_default(), status)
+}
+
+/// RFC 7396.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            if let Some(target) = target.as_object_mut() {
+                target.remove(key);
+            }
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}

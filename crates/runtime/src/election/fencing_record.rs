@@ -1,0 +1,386 @@
+//! The fencing record: who leads, where the API server's fencing policy (`deploy/components/fencing`) can see it.
+//!
+//! The policy cannot go by the Lease: kube-apiserver watches Leases only while a policy has one as its parameter, and having
+//! stopped, it goes by the last one that it saw until it is restarted (kubernetes#130887). Service accounts it watches for
+//! its own sake. So each leader writes its name into an annotation of one that nobody uses, and waits for that before it
+//! writes anything else, but not for so long that its term would suffer.
+//!
+//! A leader that was deposed does not get back in past its successor's write. Its own carries the resourceVersion of a record
+//! that it had read before it saw that the Lease names it: whoever takes the Lease later also writes the record later, and each
+//! term's record differs from the one before, so the deposed leader's write is a conflict then, however late it arrives. Until
+//! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
+
+use super::{Identity, lease_guard::Aside};
+use crate::App;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
+use kube::{
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{GetParams, Patch, PatchParams},
+    core::Request,
+};
+use serde_json::json;
+use std::{panic::resume_unwind, time::Duration};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, error::Elapsed, timeout},
+};
+use tracing::{debug, warn};
+
+/// The annotation that the policy compares with the caller, in the group of the application.
+pub const HOLDER: &str = "lease-holder";
+/// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>`.
+const TERM: &str = "lease-term";
+/// The most requests of one assertion.
+const REQUESTS: u32 = 3;
+
+/// What became of an assertion.
+#[derive(Debug)]
+pub enum Asserted {
+    /// The record named this replica and its term already.
+    Named,
+    /// It does now.
+    Written,
+    /// There is no record, or no leave to read it: the component is not installed.
+    NotInstalled(kube::Error),
+    /// Nobody holds the Lease by now, or it is gone: the next renewal tells what that means.
+    Unheld,
+    /// The Lease names this one by now.
+    Deposed(String),
+}
+
+/// The record of one Lease, as one replica sees it.
+#[derive(Clone)]
+pub struct FencingRecord {
+    group: &'static str,
+    client: Client,
+    records: Api<ServiceAccount>,
+    name: String,
+    namespace: String,
+    lease: String,
+    identity: Identity,
+}
+
+impl FencingRecord {
+    /// The record of the Lease `namespace`/`lease`, to be written by `identity`.
+    pub fn new(
+        app: &App,
+        client: &Client,
+        namespace: &str,
+        lease: &str,
+        identity: &Identity,
+    ) -> Self {
+        Self {
+            group: app.group,
+            client: client.clone(),
+            records: Api::namespaced(client.clone(), namespace),
+            name: format!("{lease}-fencing"),
+            namespace: namespace.to_owned(),
+            lease: lease.to_owned(),
+            identity: identity.clone(),
+        }
+    }
+
+    /// Has the record name this replica, in its term (`leaseTransitions`) of the Lease with this UID, in [`REQUESTS`] at
+    /// most. Without the component that is one request.
+    ///
+    /// # Errors
+    /// What the API server says against it, a conflict too, or that it says nothing.
+    async fn assert(&self, uid: &str, transitions: i32) -> Result<Asserted, kube::Error> {
+        let term = format!("{uid}/{transitions}");
+        let record = match self.records.get_metadata(&self.name).await {
+            Ok(record) => record,
+            Err(error) if is(&error, &[403, 404]) => return Ok(Asserted::NotInstalled(error)),
+            Err(error) => return Err(error),
+        };
+        let [holder_key, term_key] = [HOLDER, TERM].map(|name| format!("{}/{name}", self.group));
+        let says = |key: &str, value| record.annotations().get(key).is_some_and(|is| is == value);
+        if says(&holder_key, self.identity.as_str()) && says(&term_key, &term) {
+            return Ok(Asserted::Named);
+        }
+        // Only now: see above.
+        let holder = self.holder().await?;
+        if holder.is_empty() {
+            return Ok(Asserted::Unheld);
+        }
+        if holder != self.identity.as_str() {
+            return Ok(Asserted::Deposed(holder));
+        }
+        let patch = json!({"metadata": {
+            "resourceVersion": record.resource_version(),
+            "annotations": {&holder_key: self.identity.as_str(), &term_key: term},
+        }});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let patched = self.records.patch_metadata(&self.name, &params, &patch);
+        patched.await.map(|_| Asserted::Written)
+    }
+
+    /// Whom the Lease names, if anybody. This read is no part of an attempt, which may be under way.
+    async fn holder(&self) -> Result<String, kube::Error> {
+        let leases = Request::new(Lease::url_path(&(), Some(&self.namespace)));
+        let request = leases.get(&self.lease, &GetParams::default());
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.extensions_mut().insert(Aside);
+        let lease: Lease = match self.client.request(request).await {
+            Err(error) if is(&error, &[404]) => return Ok(String::new()),
+            read => read?,
+        };
+        let holder = lease.spec.and_then(|spec| spec.holder_identity);
+        Ok(holder.unwrap_or_default())
+    }
+}
+
+/// Asserts a record, beside the election and never in the way of a renewal: one assertion after the other, with pauses that
+/// grow to `call`.
+pub struct Assertions {
+    record: FencingRecord,
+    call: Duration,
+    retry_period: Duration,
+    /// The last term to be asserted: the Lease's UID and transitions.
+    term: (String, i32),
+    /// The record is known to name it, or known not to exist.
+    done: bool,
+    /// The assertion that is under way, if any.
+    under_way: JoinSet<Result<Result<Asserted, kube::Error>, Elapsed>>,
+    /// When the next may begin, and how much later the one after it.
+    due: Instant,
+    pause: Duration,
+    /// What the last one came to, unless it succeeded.
+    trouble: String,
+}
+
+impl Assertions {
+    /// Those of `record`, of which each request may take `call`.
+    pub fn new(record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
+        Self {
+            record,
+            call,
+            retry_period,
+            term: (String::new(), 0),
+            done: true,
+            under_way: JoinSet::new(),
+            due: Instant::now(),
+            pause: Duration::ZERO,
+            trouble: String::new(),
+        }
+    }
+
+    /// The Lease was acquired or renewed: the record is asserted if it may not name this term yet.
+    pub fn renewed(&mut self, uid: &str, transitions: i32) {
+        let term = (uid.to_owned(), transitions);
+        let now = Instant::now();
+        if self.term != term {
+            self.stop();
+            (self.term, self.done) = (term, false);
+            (self.due, self.pause) = (now, self.retry_period / 2);
+        }
+        if self.done || self.is_under_way() || now < self.due {
+            return;
+        }
+        self.due = now + self.pause;
+        self.pause = (self.pause * 2).min(self.call);
+        let (record, uid, limit) = (self.record.clone(), uid.to_owned(), self.call * REQUESTS);
+        self.under_way
+            .spawn(async move { timeout(limit, record.assert(&uid, transitions)).await });
+    }
+
+    /// The fencing policy rejected a write: perhaps the record names somebody else.
+    pub fn disputed(&mut self) {
+        self.done = false;
+    }
+
+    /// Gives up what is under way.
+    pub fn stop(&mut self) {
+        self.under_way = JoinSet::new();
+    }
+
+    /// Whether an assertion is under way.
+    pub fn is_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Waits for the one that is under way, if any; `Some` is who holds the Lease instead of this replica. May be dropped and
+    /// called again.
+    pub async fn ended(&mut self) -> Option<String> {
+        let asserted = match self.under_way.join_next().await? {
+            Ok(asserted) => asserted,
+            Err(ended) => resume_unwind(ended.try_into_panic().ok()?),
+        };
+        match asserted {
+            Ok(Ok(asserted @ (Asserted::Named | Asserted::Written))) => {
+                self.trouble.clear();
+                self.done = true;
+                if matches!(asserted, Asserted::Named) {
+                    self.due = Instant::now();
+                }
+            }
+            Ok(Ok(Asserted::NotInstalled(error))) => {
+                debug!(record = self.object(), "no fencing record: {error}");
+                self.done = true;
+                self.due = Instant::now();
+            }
+            Ok(Ok(Asserted::Unheld)) => {}
+            Ok(Ok(Asserted::Deposed(holder))) => return Some(holder),
+            Ok(Err(error)) => self.failed(error.to_string()),
+            Err(_) => {
+                let limit = self.call * REQUESTS;
+                self.failed(format!("no answer from the API server in {limit:?}"));
+            }
+        }
+        None
+    }
+
+    /// The same trouble is reported once.
+    fn failed(&mut self, trouble: String) {
+        if self.trouble != trouble {
+            let record = self.object();
+            warn!(record, "cannot write the fencing record: {trouble}");
+            self.trouble = trouble;
+        }
+    }
+
+    /// The record's name, for logs: `serviceaccount/NAME`.
+    fn object(&self) -> String {
+        format!("serviceaccount/{}", self.record.name)
+    }
+}
+
+fn is(error: &kube::Error, codes: &[u16]) -> bool {
+    matches!(error, kube::Error::Api(status) if codes.contains(&status.code))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::panic,
+        reason = "a test fails by panicking"
+    )]
+    use super::*;
+    use crate::app::tests::{APP, HOLDER_KEY};
+    use crate::election::fake::{FakeApi, Mood};
+    use futures::FutureExt as _;
+    use http::{Method, Request};
+    use kube::client::Body;
+    use std::sync::Arc;
+    use tower::{ServiceExt as _, service_fn};
+
+    fn held_by(api: &FakeApi, name: &str) {
+        api.put(&json!({"holderIdentity": format!("{name}_1"), "leaseDurationSeconds": 15}));
+    }
+
+    fn record_of(api: &FakeApi, name: &str) -> FencingRecord {
+        let client = Client::new(api.service(), "n");
+        FencingRecord::new(&APP, &client, "n", "l", &Identity::new(name, "1").unwrap())
+    }
+
+    /// A record as this replica sees it, to whom something happens just before each of its requests of this method arrives.
+    fn with(
+        api: &FakeApi,
+        name: &str,
+        method: Method,
+        happens: impl Fn(&FakeApi) + Send + Sync + 'static,
+    ) -> FencingRecord {
+        let (api, happens) = (api.clone(), Arc::new(happens));
+        let service = service_fn(move |request: Request<Body>| {
+            if request.method() == method {
+                happens(&api);
+            }
+            api.service().oneshot(request).boxed()
+        });
+        let client = Client::new(service, "n");
+        FencingRecord::new(&APP, &client, "n", "l", &Identity::new(name, "1").unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_record_is_written_once_a_term() {
+        let api = FakeApi::new();
+        held_by(&api, "a");
+        api.put_record(Some(json!({})));
+        let a = record_of(&api, "a");
+        for (term, requests) in [
+            (("u1", 1), 3),
+            (("u1", 1), 1),
+            (("u1", 2), 3),
+            (("u2", 2), 3),
+        ] {
+            let asserted = a.assert(term.0, term.1).await;
+            assert!(matches!(
+                (asserted, requests),
+                (Ok(Asserted::Named), 1) | (Ok(Asserted::Written), 3)
+            ));
+            assert_eq!(api.recorded(), "a_1");
+            assert_eq!(api.requests().len(), requests, "{term:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_the_component_there_is_one_request() {
+        let api = FakeApi::new();
+        held_by(&api, "a");
+        let a = record_of(&api, "a");
+        for mood in [Mood::Serves, Mood::Fails(403)] {
+            api.mood(mood);
+            let asserted = a.assert("u1", 1).await;
+            assert!(
+                matches!(asserted, Ok(Asserted::NotInstalled(_))),
+                "{asserted:?}"
+            );
+            assert_eq!(api.requests().len(), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_does_not_hold_the_lease_writes_nothing() {
+        let api = FakeApi::new();
+        held_by(&api, "b");
+        api.put_record(Some(json!({HOLDER_KEY: "b_1"})));
+        let asserted = record_of(&api, "a").assert("u1", 1).await;
+        assert!(matches!(asserted, Ok(Asserted::Deposed(holder)) if holder == "b_1"));
+        assert_eq!(api.recorded(), "b_1");
+    }
+
+    /// Whatever it had read before, and however late its write arrives.
+    #[tokio::test]
+    async fn i1_a_late_write_does_not_bring_a_deposed_leader_back() {
+        let api = FakeApi::new();
+        held_by(&api, "a");
+        api.put_record(Some(json!({HOLDER_KEY: "c_1"})));
+        let a = with(&api, "a", Method::PATCH, |api| {
+            held_by(api, "b");
+            api.put_record(Some(json!({HOLDER_KEY: "b_1"})));
+        });
+        assert!(is(&a.assert("u1", 1).await.unwrap_err(), &[409]));
+        assert_eq!(api.recorded(), "b_1");
+        let asserted = a.assert("u1", 1).await;
+        assert!(matches!(asserted, Ok(Asserted::Deposed(holder)) if holder == "b_1"));
+        assert_eq!(api.recorded(), "b_1");
+    }
+
+    /// The Lease is gone, or somebody cleared it: that deposes nobody.
+    #[tokio::test]
+    async fn a_lease_that_names_nobody_is_left_to_the_next_renewal() {
+        for is_there in [true, false] {
+            let api = FakeApi::new();
+            if is_there {
+                api.put(&json!({"holderIdentity": ""}));
+            }
+            api.put_record(Some(json!({})));
+            let asserted = record_of(&api, "a").assert("u1", 1).await;
+            assert!(matches!(asserted, Ok(Asserted::Unheld)), "{asserted:?}");
+            assert_eq!(api.recorded(), "");
+        }
+    }
+
+    /// A record that never rests is given up, until it is asserted the next time.
+    #[tokio::test]
+    async fn conflicts_end() {
+        let api = FakeApi::new();
+        held_by(&api, "a");
+        api.put_record(Some(json!({})));
+        let a = with(&api, "a", Method::PATCH, |api| {
+            api.put_record(Some(json!({})));
+        });
+        assert!(is(&a.assert("u1", 1).await.unwrap_err(), &[409]));
+        assert_eq!(api.requests().len(), 3);
+    }
+}

@@ -1,0 +1,206 @@
+//! Who we are in the election, and in which namespace it is held.
+
+use super::Error;
+#[cfg(target_os = "linux")]
+use std::os::{
+    linux::net::SocketAddrExt as _,
+    unix::net::{SocketAddr, UnixDatagram},
+};
+use std::{env, fmt, fs, path::Path};
+
+/// The most bytes of an identity: the crate makes it the field manager too, which has this limit (H9).
+const MAX: usize = 128;
+const SERVICE_ACCOUNT_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// The identity of one process in the election: 1 to 128 bytes, unlike any other's (H9).
+///
+/// In a cluster it is `<pod name>_<pod UID>`, which is what the server-side fencing policy compares with the caller's
+/// token. `_` is in no pod's name, so the two parts cannot run into each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(String);
+
+impl Identity {
+    /// From `POD_NAME` and `POD_UID`, which the Deployment sets; what is missing is made up for by the host's name and
+    /// a random UUID.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] if the names are not printable ASCII, or the UID is too long to be one.
+    pub fn from_env() -> Result<Self, Error> {
+        let name = variable("POD_NAME").unwrap_or_else(|| {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        });
+        let unique = variable("POD_UID").unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        Self::new(&name, &unique)
+    }
+
+    /// `<name>_<unique>`; a name that does not fit loses its end, since `unique` tells one from the other.
+    ///
+    /// # Errors
+    /// [`Error::Identity`] if either is not printable ASCII, or `unique` is empty or too long.
+    pub fn new(name: &str, unique: &str) -> Result<Self, Error> {
+        let printable = name
+            .bytes()
+            .chain(unique.bytes())
+            .all(|byte| byte.is_ascii_graphic());
+        let room = MAX.checked_sub(unique.len() + 1);
+        match room {
+            Some(room) if printable && !unique.is_empty() => {
+                Ok(Self(format!("{}_{unique}", &name[..name.len().min(room)])))
+            }
+            _ => Err(Error::Identity(format!("{name}_{unique}"))),
+        }
+    }
+
+    /// Has no other process run for leader of this Lease by this identity: two of one pod have the same, and each would take
+    /// the other's term for its own (H18). (A container that starts again goes on with its Lease, hence no part that is new
+    /// in each process.)
+    ///
+    /// An abstract Unix socket is seen by all containers of a pod, needs no folder, and is gone with its process, however
+    /// that ends. Other pods see it, too, if they share the node's network; they have another name for theirs.
+    ///
+    /// # Errors
+    /// [`Error::Claimed`] if there is another.
+    #[cfg(target_os = "linux")]
+    pub fn claim(&self, namespace: &str, lease: &str) -> Result<Claim, Error> {
+        let name = format!("{}/{namespace}/{lease}/{self}", env!("CARGO_PKG_NAME"));
+        // An address has room for 107 bytes.
+        let name = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+        let socket = SocketAddr::from_abstract_name(name)
+            .and_then(|address| UnixDatagram::bind_addr(&address))
+            .map_err(|error| Error::Claimed(self.to_string(), error))?;
+        Ok(Claim { _socket: socket })
+    }
+
+    /// There are no pods elsewhere than on Linux.
+    #[cfg(not(target_os = "linux"))]
+    pub fn claim(&self, _namespace: &str, _lease: &str) -> Result<Claim, Error> {
+        Ok(Claim {})
+    }
+
+    /// What stands in the Lease's `holderIdentity`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What [`Identity::claim`] holds, until it is dropped.
+#[derive(Debug)]
+pub struct Claim {
+    #[cfg(target_os = "linux")]
+    _socket: UnixDatagram,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The namespace of the pod: what `POD_NAMESPACE` says, which the Deployment sets, or else, if its cluster is the one that
+/// is worked in, its service account. `None` outside a pod. A guess would be another Lease than the other replicas', and a
+/// second leader (H17).
+#[must_use]
+pub fn pod_namespace(in_cluster: bool) -> Option<String> {
+    let service_account = in_cluster.then_some(Path::new(SERVICE_ACCOUNT_NAMESPACE));
+    first_namespace(variable("POD_NAMESPACE"), service_account)
+}
+
+fn first_namespace(variable: Option<String>, service_account: Option<&Path>) -> Option<String> {
+    variable.or_else(|| non_empty(&fs::read_to_string(service_account?).ok()?))
+}
+
+fn variable(name: &str) -> Option<String> {
+    non_empty(&env::var(name).ok()?)
+}
+
+fn non_empty(value: &str) -> Option<String> {
+    let value = value.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const UID: &str = "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80";
+
+    #[test]
+    fn is_pod_name_and_uid() {
+        assert_eq!(
+            Identity::new("foo-controller-abc", UID).unwrap().as_str(),
+            format!("foo-controller-abc_{UID}")
+        );
+    }
+
+    #[test]
+    fn h9_a_long_name_is_shortened_and_stays_unique() {
+        let (a, b) = (
+            Identity::new(&"x".repeat(253), UID).unwrap(),
+            Identity::new(&"x".repeat(253), "other").unwrap(),
+        );
+        assert_eq!(a.as_str().len(), MAX);
+        assert!(a.as_str().ends_with(UID));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn h9_what_cannot_be_an_identity_is_refused() {
+        for (name, unique) in [
+            ("a", ""),
+            ("a b", UID),
+            ("a\u{e9}", UID),
+            ("a", &*"u".repeat(128)),
+        ] {
+            assert!(Identity::new(name, unique).is_err(), "{name} {unique}");
+        }
+    }
+
+    #[test]
+    fn h17_the_namespace_is_said_and_never_guessed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |text: &str| {
+            let path = folder.path().join("namespace");
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let of_account = file("of-account\n");
+        for (variable, service_account, namespace) in [
+            (Some("of-variable"), Some(&of_account), Some("of-variable")),
+            (Some("of-variable"), None, Some("of-variable")),
+            (None, Some(&of_account), Some("of-account")),
+            (None, Some(&folder.path().join("missing")), None),
+            (None, None, None),
+        ] {
+            let variable = variable.map(str::to_owned);
+            let found = first_namespace(variable, service_account.map(|path| &**path));
+            assert_eq!(found.as_deref(), namespace);
+        }
+        assert_eq!(first_namespace(None, Some(&file(" \n"))), None);
+    }
+
+    /// Of one pod, that is: others, and those that stand for another Lease, are not kept from it.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn h18_one_process_at_a_time_stands_by_an_identity() {
+        let pod = |uid: &str| Identity::new(&"x".repeat(253), uid).unwrap();
+        let [uid, other] = [(); 2].map(|()| uuid::Uuid::new_v4().to_string());
+        let claim = pod(&uid).claim("n", "l").unwrap();
+        let refused = pod(&uid).claim("n", "l").unwrap_err().to_string();
+        assert!(refused.contains(&uid), "{refused}");
+        for (uid, namespace, lease) in [(&other, "n", "l"), (&uid, "m", "l"), (&uid, "n", "m")] {
+            pod(uid).claim(namespace, lease).unwrap();
+        }
+        drop(claim);
+        pod(&uid).claim("n", "l").unwrap();
+    }
+
+    #[test]
+    fn h9_outside_a_cluster_no_two_processes_are_alike() {
+        assert_ne!(Identity::from_env().unwrap(), Identity::from_env().unwrap());
+    }
+}

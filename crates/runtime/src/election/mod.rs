@@ -1,0 +1,818 @@
+//! Who may act: the loop around `kube-leader-election` that publishes this replica's term, `Option<Term>`.
+//!
+//! [`decide`] says what to do next and knows no I/O; [`lease_guard`] makes what the crate sends and believes safe; this
+//! module does what was decided. The Lease is held at most until a deadline that lies well before anybody else may take
+//! it, and [`fence`] keeps the controller's writes within it.
+
+pub mod decide;
+#[cfg(test)]
+mod fake;
+pub mod fence;
+mod fencing_record;
+mod identity;
+pub mod lease_guard;
+mod lease_watch;
+mod term;
+#[cfg(test)]
+mod tests;
+mod writes;
+
+pub use decide::Ability;
+pub use identity::pod_namespace;
+pub use identity::{Claim, Identity};
+pub use term::{Clock, Term};
+
+use crate::{
+    App,
+    client::{self, Transport},
+    config::LeaderElection,
+    telemetry::{
+        Metrics,
+        health::Pulse,
+        metrics::{Timer, table},
+        request::RequestLayer,
+        trace,
+    },
+};
+use decide::{Action, Elector, Event, Held, Outcome, Timing};
+use fencing_record::{Assertions, FencingRecord};
+use futures::{StreamExt, stream::BoxStream};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
+use kube::{
+    Api, Client,
+    client::ClientBuilder,
+    core::Status,
+    runtime::events::{self, EventType, Recorder, Reporter},
+};
+use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
+use lease_guard::LeaseGuardLayer;
+use lease_watch::{Failure, Observed};
+use opentelemetry::{
+    KeyValue,
+    metrics::{BoundCounter, BoundGauge},
+};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{self, Instant},
+};
+
+use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
+use writes::Writes;
+
+/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often: no more often
+/// than a leader renews by default, whom it would wake for nothing. (The fence looks at each write.)
+const LOOK: Duration = Duration::from_secs(2);
+/// How long an event about a change of leader may take; nobody waits for it but the end of the process.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A failure after this long without one is a new outage: it is logged again.
+const QUIET: Duration = Duration::from_mins(2);
+/// How many causes of one outage are remembered as logged.
+const CAUSES: usize = 8;
+/// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
+const CONFLICTS: u32 = 2;
+/// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
+pub const YIELD_DELAY: Duration = Duration::from_secs(3);
+
+/// Why an election cannot be held at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The lease's client could not be built.
+    #[error("cannot build the lease's client: {0}")]
+    Client(#[source] kube::Error),
+    /// No identity can be made of these names (H9).
+    #[error(
+        "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
+    )]
+    Identity(String),
+    /// Nothing says where the Lease is (H17).
+    #[error(
+        "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \
+         FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
+         leader_election.enabled (--leader-election) to false for one replica alone"
+    )]
+    Namespace,
+    /// Another process stands by this identity, or it cannot be told (H18).
+    #[error(
+        "this is not to be the only process that runs for leader as {0}, or it cannot be told: {1}; \
+         give each process of a pod a Lease of its own (leader_election.lease_name)"
+    )]
+    Claimed(String, #[source] std::io::Error),
+}
+
+/// What an election needs.
+pub struct Election {
+    /// The API server's address, for metrics and traces.
+    pub server: http::Uri,
+    /// The way there, without retries ([`transport`]).
+    pub transport: Transport,
+    /// The clock of its deadlines.
+    pub clock: Clock,
+    /// The election's configuration.
+    pub settings: LeaderElection,
+    /// Who stands.
+    pub identity: Identity,
+    /// Where it is counted.
+    pub metrics: Metrics,
+    /// How much of its work this replica can do. A leader says that it can do none once its work is drained, and then
+    /// lets the Lease go.
+    pub ability: watch::Receiver<Ability>,
+}
+
+/// Stands in the election until `stop`, publishes each term in `term`, `None` between them, and has `pulse` tell that the
+/// loop turns.
+///
+/// A lost term is not the end: this replica goes on standing. `stop` is to resolve once the work is drained: then the
+/// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
+///
+/// # Errors
+/// [`Error::Namespace`] if the Lease's is not configured. An API server that is down or refuses is no error: the election
+/// goes on asking.
+pub async fn run(
+    Election {
+        server,
+        transport,
+        clock,
+        settings,
+        identity,
+        metrics,
+        ability,
+    }: Election,
+    term: watch::Sender<Option<Term>>,
+    pulse: Pulse,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), Error> {
+    if !settings.enabled {
+        Counts::new(&metrics, &settings.lease_name)
+            .leading
+            .record(1);
+        term.send_replace(Some(Term::unlimited()));
+        stop.await;
+        term.send_replace(None);
+        return Ok(());
+    }
+    let call = call_timeout(&settings);
+    let guard = LeaseGuardLayer::new(clock.clone(), call, settings.lease_duration);
+    let client = ClientBuilder::new(transport, "default")
+        .with_layer(&guard)
+        .with_layer(&RequestLayer::new(&server, &metrics).within_spans())
+        .build();
+    Standing::new(clock, &settings, identity, client, guard, term, &metrics)?
+        .run(&pulse, ability, stop)
+        .await;
+    Ok(())
+}
+
+/// The way to the API server of `kube` that the Lease of an election with these settings goes: one hung request costs no
+/// term, and a watch that says nothing is not waited for.
+///
+/// # Errors
+/// [`Error::Client`] if no client can be built.
+pub fn transport(mut kube: kube::Config, settings: &LeaderElection) -> Result<Transport, Error> {
+    let call = call_timeout(settings);
+    kube.default_retry = false;
+    kube.connect_timeout = Some(call);
+    kube.write_timeout = Some(call);
+    // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
+    // replaced after a whole lease, and its silence is no failure of the watch.)
+    kube.read_timeout = Some(settings.lease_duration * 2);
+    client::transport(&kube, settings).map_err(Error::Client)
+}
+
+/// As controller-runtime does it: one hung request must not cost the term.
+fn call_timeout(settings: &LeaderElection) -> Duration {
+    (settings.renew_deadline / 2).max(Duration::from_secs(1))
+}
+
+/// What the election counts.
+struct Counts {
+    leading: BoundGauge<u64>,
+    transitions: BoundCounter<u64>,
+    term_start: BoundGauge<u64>,
+    renew: Timer,
+}
+
+impl Counts {
+    fn new(metrics: &Metrics, lease: &str) -> Self {
+        let name = KeyValue::new("name", lease.to_owned());
+        Self {
+            leading: metrics.gauge(&table::LEADING, &[name]),
+            transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
+            term_start: metrics.gauge(&table::TERM_START, &[]),
+            renew: metrics.timer(&table::LEASE_RENEW, &[]),
+        }
+    }
+
+    /// A term began.
+    fn began(&self) {
+        self.transitions.add(1);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        self.term_start
+            .record(since_1970.unwrap_or_default().as_secs());
+    }
+}
+
+/// The loop's hands: what [`Elector`] decides is done here.
+struct Standing {
+    elector: Elector,
+    clock: Clock,
+    lock: LeaseLock,
+    guard: LeaseGuardLayer,
+    leases: Api<Lease>,
+    record: Assertions,
+    announcer: Announcer,
+    term: watch::Sender<Option<Term>>,
+    published: Option<Held>,
+    /// The fence tells here that the API server refused a write by its fencing policy.
+    disputes: Arc<Notify>,
+    /// The work's writes that may still land.
+    writes: Writes,
+    identity: Identity,
+    name: String,
+    /// `namespace/name`, for logs.
+    lease: String,
+    retry_period: Duration,
+    renew_deadline: Duration,
+    call: Duration,
+    /// The leader as last logged.
+    leader: String,
+    /// It is logged that nobody has held the Lease yet.
+    unheld: bool,
+    /// What went wrong last, until an attempt succeeds: why a term is lost.
+    trouble: String,
+    /// What is logged already: of the attempts, and of the watch.
+    failures: Failures,
+    watch_failures: Failures,
+    counts: Counts,
+}
+
+impl Standing {
+    /// A replica that stands with a `client` that has `guard` in it.
+    fn new(
+        clock: Clock,
+        settings: &LeaderElection,
+        identity: Identity,
+        client: Client,
+        guard: LeaseGuardLayer,
+        term: watch::Sender<Option<Term>>,
+        metrics: &Metrics,
+    ) -> Result<Self, Error> {
+        let app = metrics.app();
+        let counts = Counts::new(metrics, &settings.lease_name);
+        let call = call_timeout(settings);
+        let namespace = settings.lease_namespace.clone().ok_or(Error::Namespace)?;
+        let name = settings.lease_name.clone();
+        let params = LeaseLockParams {
+            lease_name: name.clone(),
+            holder_id: identity.to_string(),
+            lease_ttl: settings.lease_duration,
+        };
+        let timing = Timing {
+            renew_deadline: settings.renew_deadline,
+            attempt: call,
+            retry_period: settings.retry_period,
+            yield_delay: YIELD_DELAY,
+        };
+        Ok(Self {
+            elector: Elector::new(identity.to_string(), timing),
+            clock,
+            lock: LeaseLock::new(client.clone(), &namespace, params),
+            guard,
+            announcer: Announcer::new(app, client.clone(), &namespace, &name, &identity),
+            record: Assertions::new(
+                FencingRecord::new(app, &client, &namespace, &name, &identity),
+                call,
+                settings.retry_period,
+            ),
+            leases: Api::namespaced(client, &namespace),
+            term,
+            published: None,
+            disputes: Arc::default(),
+            writes: Writes::new(settings.send_timeout().unwrap_or_default()),
+            identity,
+            lease: format!("{namespace}/{name}"),
+            name,
+            retry_period: settings.retry_period,
+            renew_deadline: settings.renew_deadline,
+            call,
+            leader: String::new(),
+            unheld: false,
+            trouble: String::new(),
+            failures: Failures::default(),
+            watch_failures: Failures::default(),
+            counts,
+        })
+    }
+
+    async fn run(
+        mut self,
+        pulse: &Pulse,
+        mut ability: watch::Receiver<Ability>,
+        stop: impl Future<Output = ()>,
+    ) {
+        let mut stop = pin!(stop);
+        let mut stopping = false;
+        let mut watch: Option<BoxStream<'static, Observed>> = None;
+        let mut event = Event::Able(*ability.borrow_and_update());
+        loop {
+            // An attempt and the assertion of the fencing record, or less.
+            pulse.beat("taking its turn", (self.call * 2).max(LOOK));
+            let (watched, tried) = (
+                self.elector.watching(),
+                matches!(event, Event::Tried { .. }),
+            );
+            let action = self
+                .elector
+                .step(self.clock.now(), event, &self.guard.sighting());
+            self.publish(stopping);
+            let sighting = self.guard.sighting();
+            // A leader needs none; nor is one kept that did not tell what an attempt then found.
+            if self.published.is_some() || (tried && watched && !self.elector.watching()) {
+                watch = None;
+            }
+            if watch.is_none() && self.published.is_none() && sighting.is_known() {
+                watch = Some(self.watch());
+            }
+            event = match action {
+                Action::Wait(until) => {
+                    let pause = until.saturating_sub(self.clock.now()).min(LOOK);
+                    tokio::select! {
+                        biased;
+                        () = &mut stop, if !stopping => {
+                            stopping = true;
+                            Event::Stop
+                        }
+                        able = changed(&mut ability) => Event::Able(able),
+                        Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
+                            self.watched(seen)
+                        }
+                        () = self.disputes.notified(), if self.published.is_some() => {
+                            self.record.disputed();
+                            Event::Disputed
+                        }
+                        deposed = self.record.ended(), if self.record.is_under_way() => {
+                            // Of a term that is over already, it says nothing new.
+                            match deposed.filter(|_| self.published.is_some()) {
+                                Some(holder) => {
+                                    self.deposed(&holder);
+                                    Event::Deposed
+                                }
+                                None => Event::Tick,
+                            }
+                        }
+                        () = time::sleep(pause) => Event::Tick,
+                    }
+                }
+                // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then.
+                Action::Try(within) => {
+                    let tried = self.attempt(within).await;
+                    self.assert_record(tried).await
+                }
+                Action::Release => {
+                    pulse.beat("releasing the lease", self.call * 2);
+                    self.record.stop();
+                    let span = self.span("release");
+                    self.release().instrument(span).await;
+                    Event::Released
+                }
+                Action::Done => break,
+            };
+        }
+        self.announcer.finish().await;
+    }
+
+    /// Lets the world know of a term gained, renewed or lost: first the fence, then people.
+    fn publish(&mut self, stopping: bool) {
+        if self.elector.held() == self.published.as_ref() {
+            return;
+        }
+        let held = self.elector.held().cloned();
+        let term = |held: &Held| {
+            Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
+                .disputed_to(Arc::clone(&self.disputes))
+                .counted_in(self.writes.clone())
+        };
+        self.term.send_replace(held.as_ref().map(term));
+        self.counts.leading.record(held.is_some().into());
+        let before = std::mem::replace(&mut self.published, held.clone());
+        if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
+            return;
+        }
+        if let Some(Held {
+            uid, transitions, ..
+        }) = before
+        {
+            if !stopping {
+                let why = match &held {
+                    Some(_) => "deleted or taken meanwhile, and acquired again",
+                    None if self.elector.ability() == Ability::Nothing => {
+                        "this replica cannot work"
+                    }
+                    None if self.trouble.is_empty() => "not renewed in time",
+                    None => &self.trouble,
+                };
+                warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
+            }
+            self.announcer
+                .announce("StopLeading", "stopped leading", uid);
+        }
+        if let Some(Held {
+            uid, transitions, ..
+        }) = held
+        {
+            self.counts.began();
+            info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
+            self.announcer
+                .announce("BecomeLeader", "became leader", uid);
+        }
+    }
+
+    async fn attempt(&mut self, within: Duration) -> Event {
+        let sent = self.clock.now();
+        self.guard
+            .leads_until(self.elector.held().map(|held| held.deadline));
+        // A renewal is of interest when it fails, and from then on until one succeeds.
+        let span = match &self.published {
+            None => self.span("acquire"),
+            Some(_) if self.trouble.is_empty() => Span::none(),
+            Some(_) => self.span("renew"),
+        };
+        let attempt = self.lock.try_acquire_or_renew();
+        let reply = time::timeout(within, attempt)
+            .instrument(span.clone())
+            .await;
+        let _entered = span.entered();
+        if self.published.is_some() {
+            let took = self.clock.now().saturating_sub(sent);
+            self.counts.renew.record(took);
+        }
+        let outcome = match reply {
+            Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
+                self.outcome(lease)
+            }
+            // Another was faster (H1, H10).
+            Ok(Err(
+                LockError::AcquireLease(kube::Error::Api(status))
+                | LockError::CreateLease(kube::Error::Api(status)),
+            )) if status.code == 409 => Outcome::Failed,
+            Ok(Err(error)) => self.failed(&reason(&error)),
+            Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
+        };
+        let pause = self.retry_period.mul_f64(0.9 + 0.2 * chance());
+        Event::Tried {
+            sent,
+            outcome,
+            pause,
+        }
+    }
+
+    /// Has the fencing record name this replica, and again after the fencing policy rejected a write. Whatever comes of it, the
+    /// term goes on, unless the Lease turns out to be somebody else's: where the policy is installed, it rejects the next write,
+    /// and this is tried again. Only a new term waits for it, and no longer than leaves time to renew before its end.
+    async fn assert_record(&mut self, tried: Event) -> Event {
+        let Event::Tried {
+            sent,
+            outcome: Outcome::Held { uid, transitions },
+            pause,
+        } = &tried
+        else {
+            return tried;
+        };
+        self.record.renewed(uid, *transitions);
+        let mut published = self.published.iter();
+        let room = if published.any(|held| held.uid == *uid && held.transitions == *transitions) {
+            Duration::ZERO
+        } else {
+            // The next attempt may take as long as this one did.
+            let took = self.clock.now().saturating_sub(*sent);
+            self.renew_deadline.saturating_sub(took * 2) / 2
+        };
+        let ended = time::timeout(room.min(self.call), self.record.ended());
+        let Ok(Some(holder)) = ended.await else {
+            return tried;
+        };
+        self.deposed(&holder);
+        Event::Tried {
+            sent: *sent,
+            outcome: Outcome::HeldBy(holder),
+            pause: *pause,
+        }
+    }
+
+    fn deposed(&mut self, holder: &str) {
+        self.trouble = "the lease changed hands meanwhile".into();
+        self.standing_by(holder);
+    }
+
+    /// A trace of its own.
+    fn span(&self, name: &str) -> Span {
+        info_span!(
+            parent: None,
+            "election",
+            otel.name = name,
+            otel.status_description = Empty,
+            error.type = Empty,
+            lease = self.lease,
+            holder = self.identity.as_str(),
+        )
+    }
+
+    /// Believes what the API server's reply says, not what the crate made of it (H2).
+    fn outcome(&mut self, lease: Lease) -> Outcome {
+        let spec = lease.spec.unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        if holder == self.identity.as_str() {
+            self.trouble.clear();
+            self.failures.clear();
+            self.leader.clear();
+            self.unheld = false;
+            let uid = lease.metadata.uid.unwrap_or_default();
+            return Outcome::Held {
+                uid,
+                transitions: spec.lease_transitions.unwrap_or_default(),
+            };
+        }
+        if holder.is_empty() {
+            if !std::mem::replace(&mut self.unheld, true) && self.published.is_none() {
+                let wait = self.guard.sighting().free_at();
+                let wait = wait.saturating_sub(self.clock.now());
+                let lease = &self.lease;
+                info!(
+                    lease,
+                    "nobody has held the lease yet, unless it was deleted or edited just now: waiting for {wait:.0?}"
+                );
+            }
+            return Outcome::Unheld;
+        }
+        self.unheld = false;
+        self.trouble = format!("{holder} holds it");
+        self.standing_by(&holder);
+        Outcome::HeldBy(holder)
+    }
+
+    /// The same trouble is told once, not at every attempt.
+    fn failed(&mut self, trouble: &str) -> Outcome {
+        let span = match Span::current() {
+            span if span.is_none() => self.span("renew"),
+            span => span,
+        };
+        trace::failed(&span, "lease", &trouble);
+        let _entered = span.entered();
+        if self.failures.is_new(trouble) {
+            warn!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
+        } else {
+            debug!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
+        }
+        trouble.clone_into(&mut self.trouble);
+        Outcome::Failed
+    }
+
+    fn watch(&self) -> BoxStream<'static, Observed> {
+        lease_watch::watch(self.leases.clone(), &self.name, self.retry_period)
+    }
+
+    fn watched(&mut self, seen: Observed) -> Event {
+        match seen {
+            Ok(lease) => {
+                if self.watch_failures.is_over() {
+                    info!(lease = self.lease, "watch re-established");
+                }
+                let news = self.guard.observe(lease.as_ref());
+                let holder = lease
+                    .and_then(|lease| lease.spec)
+                    .and_then(|spec| spec.holder_identity);
+                self.standing_by(&holder.unwrap_or_default());
+                Event::Watched { news }
+            }
+            Err(failure) => {
+                let cause = match failure {
+                    Failure::Failed(error) => cause(&error),
+                    Failure::Ended => "the watch ends at once".to_owned(),
+                };
+                let (lease, period) = (&self.lease, self.retry_period);
+                if self.watch_failures.is_new(&cause) {
+                    warn!(
+                        lease,
+                        "cannot watch the lease, reading it every {period:?}: {cause}"
+                    );
+                } else {
+                    debug!(lease, "cannot watch the lease: {cause}");
+                }
+                Event::WatchLost
+            }
+        }
+    }
+
+    fn standing_by(&mut self, leader: &str) {
+        if !leader.is_empty() && leader != self.leader && leader != self.identity.as_str() {
+            info!(lease = self.lease, holder = leader, "standing by");
+            leader.clone_into(&mut self.leader);
+        }
+    }
+
+    /// Gives the Lease back if it is ours. A conflict means that somebody has written it (H4): a rival, and there is
+    /// nothing to release, or an own renewal that came late, and there is.
+    /// Before nothing of ours can land any more, nobody else may lead: then it is left to expire, which is later than that.
+    async fn release(&mut self) {
+        if time::timeout(self.call, self.writes.over()).await.is_err() {
+            warn!(
+                lease = self.lease,
+                holder = %self.identity,
+                "not releasing the lease, a write may still be on its way: it expires by itself"
+            );
+            return;
+        }
+        let release = async {
+            let mut conflicts = 0;
+            loop {
+                match self.lock.step_down().await {
+                    Err(LockError::ReleaseLease(kube::Error::Api(status)))
+                        if status.code == 409 && conflicts < CONFLICTS =>
+                    {
+                        conflicts += 1;
+                    }
+                    done => return done,
+                }
+            }
+        };
+        let (lease, holder) = (&self.lease, &self.identity);
+        match time::timeout(self.call, release).await {
+            Ok(Ok(())) => info!(lease, %holder, "released the lease"),
+            Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => {
+                debug!(lease, leader, "nothing to release");
+            }
+            Ok(Err(error)) => {
+                let reason = reason(&error);
+                trace::failed(&Span::current(), "lease", &reason);
+                warn!(lease, %holder, "could not release the lease, it will expire: {reason}");
+            }
+            Err(_) => {
+                trace::failed(
+                    &Span::current(),
+                    "timeout",
+                    &"no answer from the API server",
+                );
+                warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call);
+            }
+        }
+    }
+}
+
+/// How much of its work this replica can do, when that changes.
+async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
+    if ability.changed().await.is_err() {
+        // Whoever says so is gone, and the process about to end.
+        std::future::pending::<()>().await;
+    }
+    *ability.borrow_and_update()
+}
+
+/// What went wrong, without the debug output that kube adds to it.
+fn reason(error: &LockError) -> String {
+    let cause = match error {
+        LockError::ApiError { response } => return refusal(response),
+        LockError::GetLease(cause)
+        | LockError::CreateLease(cause)
+        | LockError::AcquireLease(cause)
+        | LockError::RenewLease(cause)
+        | LockError::ReleaseLease(cause)
+        | LockError::Kube(cause) => cause,
+        other => return other.to_string(),
+    };
+    self::cause(cause)
+}
+
+fn cause(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => refusal(status),
+        kube::Error::Service(error) => {
+            let causes = std::iter::successors(error.source(), |error| error.source());
+            causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The API server's words, and what to do where that is known.
+fn refusal(status: &Status) -> String {
+    let hint = match status.code {
+        401 => ": check the kubeconfig or the service account's token",
+        403 => ": allow get, watch, create and patch of leases, as the Role in deploy/base does",
+        _ => "",
+    };
+    format!("{}: {}{hint}", status.reason, status.message)
+}
+
+/// The causes of an outage that are logged already, so that each is logged once.
+#[derive(Default)]
+struct Failures {
+    causes: Vec<String>,
+    /// Whether one is logged, and [`is_over`](Self::is_over) has not been asked since.
+    ongoing: bool,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    /// Takes note of a failure; true if its cause is to be logged.
+    fn is_new(&mut self, cause: &str) -> bool {
+        let last = self.last.replace(Instant::now());
+        if last.is_some_and(|last| last.elapsed() >= QUIET) {
+            self.causes.clear();
+        }
+        if self.causes.iter().any(|logged| logged == cause) {
+            return false;
+        }
+        self.causes.truncate(CAUSES - 1);
+        self.causes.push(cause.to_owned());
+        self.ongoing = true;
+        true
+    }
+
+    /// True once after what was logged. The causes stay logged until it is quiet: what works and fails by turns is one
+    /// outage.
+    fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.ongoing)
+    }
+
+    fn clear(&mut self) {
+        self.causes.clear();
+    }
+}
+
+/// Evenly distributed between 0 and 1.
+fn chance() -> f64 {
+    let random = u32::from_ne_bytes(
+        *uuid::Uuid::new_v4()
+            .as_bytes()
+            .first_chunk()
+            .unwrap_or(&[0; 4]),
+    );
+    f64::from(random) / f64::from(u32::MAX)
+}
+
+/// Tells people of each change of leader by an event on the Lease, at its best effort and in nobody's way.
+struct Announcer {
+    recorder: Recorder,
+    lease: ObjectReference,
+    identity: Identity,
+    tasks: JoinSet<()>,
+}
+
+impl Announcer {
+    fn new(app: &App, client: Client, namespace: &str, name: &str, identity: &Identity) -> Self {
+        let reporter = Reporter {
+            controller: app.name.into(),
+            instance: Some(identity.to_string()),
+        };
+        let lease = ObjectReference {
+            api_version: Some("coordination.k8s.io/v1".into()),
+            kind: Some("Lease".into()),
+            namespace: Some(namespace.into()),
+            name: Some(name.into()),
+            ..ObjectReference::default()
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            lease,
+            identity: identity.clone(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    fn announce(&mut self, action: &str, what: &str, uid: String) {
+        while self.tasks.try_join_next().is_some() {}
+        let recorder = self.recorder.clone();
+        let lease = ObjectReference {
+            uid: Some(uid),
+            ..self.lease.clone()
+        };
+        let event = events::Event {
+            type_: EventType::Normal,
+            reason: "LeaderElection".into(),
+            note: Some(format!("{} {what}", self.identity)),
+            action: action.into(),
+            secondary: None,
+        };
+        self.tasks.spawn(async move {
+            if let Err(error) = recorder.publish(&event, &lease).await {
+                debug!("no event about the change of leader: {error}");
+            }
+        });
+    }
+
+    async fn finish(mut self) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = time::timeout(EVENT_TIMEOUT, all).await;
+    }
+}

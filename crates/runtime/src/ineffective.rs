@@ -1,0 +1,117 @@
+//! Writes that the API server took and that left their object otherwise than asked.
+//!
+//! A schema prunes fields that it does not know, and a mutating policy or webhook puts its own value in the place of ours.
+//! To ask again would be to ask for ever: once per resync, with nothing to show for it. So what was asked is remembered
+//! here, together with how the object was left, and not asked again until one of the two is another.
+//!
+//! It is remembered per process. A new leader asks once for itself.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, Hash, RandomState},
+};
+
+use parking_lot::Mutex;
+
+use crate::Key;
+
+/// So many entries are not worth a look at which of their objects are gone.
+const FEW: usize = 64;
+
+/// What was asked in vain of the objects of one kind. An entry is a few words, and only such objects have one.
+#[derive(Default)]
+pub struct Ineffective {
+    hasher: RandomState,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_key: HashMap<Key, Entry>,
+    /// How many there were when those of gone objects were last dropped.
+    kept: usize,
+}
+
+/// Fingerprints of a request, and of how its object was left by it.
+#[derive(Clone, Copy, PartialEq)]
+struct Entry {
+    asked: u64,
+    left: u64,
+}
+
+impl Ineffective {
+    /// Notes that the request `asked` has left the object `key` as `left` says, which is not as asked.
+    ///
+    /// Entries of objects that are not there any more, as `exists` tells, are dropped whenever there are twice as many as
+    /// the last time.
+    pub fn record(
+        &self,
+        key: &Key,
+        asked: impl Hash,
+        left: impl Hash,
+        exists: impl Fn(&Key) -> bool,
+    ) {
+        let entry = self.entry(asked, left);
+        let mut entries = self.entries.lock();
+        if entries.by_key.len() >= FEW.max(2 * entries.kept) {
+            entries.by_key.retain(|key, _| exists(key));
+            entries.kept = entries.by_key.len();
+        }
+        entries.by_key.insert(key.clone(), entry);
+    }
+
+    /// Whether it is known that the request `asked` does nothing to the object `key`, which is as `left` says.
+    #[must_use]
+    pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash) -> bool {
+        let entry = self.entries.lock().by_key.get(key).copied();
+        entry.is_some_and(|entry| entry == self.entry(asked, left))
+    }
+
+    /// Forgets the object: it is as asked, or gone.
+    pub fn forget(&self, key: &Key) {
+        self.entries.lock().by_key.remove(key);
+    }
+
+    fn entry(&self, asked: impl Hash, left: impl Hash) -> Entry {
+        Entry {
+            asked: self.hasher.hash_one(asked),
+            left: self.hasher.hash_one(left),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        Key::new("n", &number.to_string())
+    }
+
+    #[test]
+    fn what_was_asked_in_vain_is_known_until_either_side_changes() {
+        let ineffective = Ineffective::default();
+        assert!(!ineffective.contains(&key(1), "x", "y"));
+        ineffective.record(&key(1), "x", "y", |_| true);
+        assert!(ineffective.contains(&key(1), "x", "y"));
+        assert!(!ineffective.contains(&key(1), "z", "y"), "asked otherwise");
+        assert!(!ineffective.contains(&key(1), "x", "z"), "left otherwise");
+        assert!(!ineffective.contains(&key(2), "x", "y"), "another object");
+        ineffective.forget(&key(1));
+        assert!(!ineffective.contains(&key(1), "x", "y"));
+    }
+
+    /// A million objects that come and go leave no more behind than there are at once.
+    #[test]
+    fn the_memory_is_bounded_by_what_exists() {
+        let ineffective = Ineffective::default();
+        for number in 0..100_000 {
+            let young = |key: &Key| {
+                let age = key.name().parse().map(|born: usize| number - born);
+                age.is_ok_and(|age| age < 1000)
+            };
+            ineffective.record(&key(number), "x", "y", young);
+            assert!(ineffective.entries.lock().by_key.len() <= 2 * 1000 + FEW);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Who may read metrics: who the API server takes the bearer of a token for (`TokenReview`), and whether that user may `get`
+//! the path `/metrics` (`SubjectAccessReview`), as controller-runtime's `filters.WithAuthenticationAndAuthorization` asks.
+//!
+//! Answers are kept for a while, so that a scrape costs the API server nothing as a rule. Of a token only a digest is kept.
+//!
+//! Anybody may send tokens, as many as he likes, and each costs a review. So a token that was good before does not wait
+//! behind those that never were, and no peer waits behind another one's crowd.
+
+use crate::App;
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+
+use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec},
+    authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+};
+use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+use tracing::warn;
+
+/// How long a yes is kept: as long as a token that was taken back is still good for.
+const YES: Duration = Duration::from_mins(1);
+/// How long a no is kept: as long as somebody waits who has just been given the right.
+const NO: Duration = Duration::from_secs(10);
+/// How many answers are kept.
+const KEPT: usize = 1024;
+/// How many tokens that were never good are reviewed at once; more wait.
+const AT_ONCE: usize = 4;
+/// How many of them may come from one peer, so that it holds at most as many places among those who wait for these turns.
+const OF_ONE_PEER: usize = 2;
+/// How many tokens that were good before are reviewed at once, beside the others.
+const KNOWN_AT_ONCE: usize = 2;
+/// How long both reviews may take, the wait for one's turn included.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why somebody does not get to see the metrics.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody knows who it is.
+    #[error("unauthorized: send `Authorization: Bearer TOKEN`")]
+    NoToken,
+    /// The API server does not take the token.
+    #[error("unauthorized: the API server does not take this token")]
+    InvalidToken,
+    /// That user has no right to.
+    #[error("forbidden: {0:?} may not get /metrics; bind the ClusterRole {1}-metrics-reader to it")]
+    NotAllowed(String, &'static str),
+    /// This controller may not ask.
+    #[error(
+        "this controller may not create tokenreviews and subjectaccessreviews: apply deploy/components/metrics-auth"
+    )]
+    MayNotAsk,
+    /// The API server cannot be asked.
+    #[error("the API server cannot be asked who may read metrics")]
+    NoAnswer,
+}
+
+impl Refusal {
+    /// The status code of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NoToken | Self::InvalidToken => StatusCode::UNAUTHORIZED,
+            Self::NotAllowed(..) => StatusCode::FORBIDDEN,
+            Self::MayNotAsk => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NoAnswer => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The header `WWW-Authenticate`, where there is to be one (RFC 6750).
+    #[must_use]
+    pub fn challenge(&self) -> Option<&'static str> {
+        match self {
+            Self::NoToken => Some("Bearer"),
+            Self::InvalidToken => Some(r#"Bearer error="invalid_token""#),
+            _ => None,
+        }
+    }
+}
+
+/// Asks the API server, and remembers what it said.
+pub struct Auth {
+    app: &'static App,
+    client: Client,
+    answers: Mutex<Answers>,
+    turns: Semaphore,
+    turns_of_the_known: Semaphore,
+    turns_of_peers: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+    /// What went wrong last, as said in the log.
+    trouble: Mutex<String>,
+}
+
+impl Auth {
+    /// Asks through `client`.
+    #[must_use]
+    pub fn new(app: &'static App, client: Client) -> Self {
+        Self {
+            app,
+            client,
+            answers: Mutex::default(),
+            turns: Semaphore::new(AT_ONCE),
+            turns_of_the_known: Semaphore::new(KNOWN_AT_ONCE),
+            turns_of_peers: Mutex::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// Whether who sent these headers, from `peer`, may read metrics.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn check(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
+        let token = bearer(headers).ok_or(Refusal::NoToken)?;
+        let mut id = [0; 32];
+        id.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        if let Some(answer) = self.answers.lock().get(&id) {
+            return answer;
+        }
+        let was_good = self.answers.lock().was_good(&id);
+        let reviewed = timeout(PATIENCE, async {
+            // Semaphores that are never closed.
+            if was_good {
+                let _turn = self.turns_of_the_known.acquire().await;
+                self.review(token).await
+            } else {
+                let own = self.turns_of(peer);
+                let (_own, _turn) = (own.acquire().await, self.turns.acquire().await);
+                self.review(token).await
+            }
+        });
+        let cause = match reviewed.await {
+            Ok(Ok(answer)) => {
+                // Of a token that nobody knows, half is asked: that says nothing of the other half.
+                if answer != Err(Refusal::InvalidToken) {
+                    self.trouble.lock().clear();
+                }
+                self.answers.lock().keep(id, answer.clone());
+                return answer;
+            }
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+                self.say(&status.message);
+                return Err(Refusal::MayNotAsk);
+            }
+            // Where it differs from what it should be is another place each time.
+            Ok(Err(kube::Error::SerdeError(_))) => "what came is no review".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer in {PATIENCE:?}"),
+        };
+        self.say(&cause);
+        Err(Refusal::NoAnswer)
+    }
+
+    /// The turns that `peer` may have. There are at most as many peers as connections.
+    fn turns_of(&self, peer: IpAddr) -> Arc<Semaphore> {
+        let mut peers = self.turns_of_peers.lock();
+        peers.retain(|_, turns| Arc::strong_count(turns) > 1);
+        let turns = peers.entry(peer);
+        Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(OF_ONE_PEER))))
+    }
+
+    async fn review(&self, token: &str) -> kube::Result<Result<(), Refusal>> {
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                token: token.to_owned(),
+                ..TokenReviewSpec::default()
+            },
+            ..TokenReview::default()
+        };
+        let reviews = Api::<TokenReview>::all(self.client.clone());
+        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        let status = reviewed.status.unwrap_or_default();
+        let Some(user) = status.user.filter(|_| status.authenticated == Some(true)) else {
+            return Ok(Err(Refusal::InvalidToken));
+        };
+        let name = user.username.clone().unwrap_or_default();
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: user.username,
+                uid: user.uid,
+                groups: user.groups,
+                extra: user.extra,
+                non_resource_attributes: Some(NonResourceAttributes {
+                    path: Some("/metrics".to_owned()),
+                    verb: Some("get".to_owned()),
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let reviews = Api::<SubjectAccessReview>::all(self.client.clone());
+        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        Ok(match reviewed.status {
+            Some(status) if status.allowed => Ok(()),
+            _ => Err(Refusal::NotAllowed(name, self.app.name)),
+        })
+    }
+
+    /// The same trouble is told once, not at every scrape.
+    fn say(&self, cause: &str) {
+        let mut trouble = self.trouble.lock();
+        if *trouble != cause {
+            warn!("cannot ask the API server who may read metrics: {cause}");
+            cause.clone_into(&mut trouble);
+        }
+    }
+}
+
+/// The token, where there is one.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+type Id = [u8; 32];
+
+/// Answers, and until when they hold. A yes is remembered beyond that.
+#[derive(Default)]
+struct Answers(HashMap<Id, (Instant, Result<(), Refusal>)>);
+
+impl Answers {
+    fn get(&self, id: &Id) -> Option<Result<(), Refusal>> {
+        let (until, answer) = self.0.get(id)?;
+        (Instant::now() < *until).then(|| answer.clone())
+    }
+
+    /// Whether the last answer was a yes, however long ago.
+    fn was_good(&self, id: &Id) -> bool {
+        matches!(self.0.get(id), Some((_, Ok(()))))
+    }
+
+    /// Where there is no room left, a no makes way for a yes: whoever sends made-up tokens does not make those of others be
+    /// reviewed again. Then what held once makes way for what holds.
+    fn keep(&mut self, id: Id, answer: Result<(), Refusal>) {
+        let now = Instant::now();
+        if self.0.len() >= KEPT {
+            self.0
+                .retain(|_, (until, answer)| answer.is_ok() || now < *until);
+        }
+        if self.0.len() >= KEPT {
+            self.0.retain(|_, (_, answer)| answer.is_ok());
+        }
+        if self.0.len() >= KEPT && answer.is_ok() {
+            self.0.retain(|_, (until, _)| now < *until);
+        }
+        if self.0.len() < KEPT || self.0.contains_key(&id) {
+            let until = now + if answer.is_ok() { YES } else { NO };
+            self.0.insert(id, (until, answer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use http::{HeaderValue, Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tokio::{task::JoinSet, time::interval};
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+    use crate::app::tests::APP;
+
+    /// An API server that takes this long over a review, and takes "good" for somebody who may read metrics.
+    fn slow(review: Duration) -> Arc<Auth> {
+        let service = service_fn(move |request: Request<Body>| async move {
+            let body = request.into_body().collect().await?.to_bytes();
+            let mut review_of: Value = serde_json::from_slice(&body)?;
+            tokio::time::sleep(review).await;
+            let good = review_of["spec"]["token"] == "good";
+            review_of["status"] =
+                json!({"authenticated": good, "allowed": true, "user": {"username": "u"}});
+            Ok::<_, BoxError>(Response::new(Body::from(serde_json::to_vec(&review_of)?)))
+        });
+        Arc::new(Auth::new(&APP, Client::new(service, "default")))
+    }
+
+    async fn ask(auth: &Auth, peer: u8, token: &str) -> Result<(), Refusal> {
+        let mut headers = HeaderMap::new();
+        let bearer = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
+        headers.insert(AUTHORIZATION, bearer);
+        auth.check([10, 0, 0, peer].into(), &headers).await
+    }
+
+    /// 60 tokens a second, each another one, none good.
+    async fn flood(auth: Arc<Auth>, peer: u8) {
+        let mut asking = JoinSet::new();
+        let mut next = interval(Duration::from_secs(1) / 60);
+        for number in 0.. {
+            next.tick().await;
+            while asking.try_join_next().is_some() {}
+            let auth = Arc::clone(&auth);
+            asking.spawn(async move { ask(&auth, peer, &format!("bad-{number}")).await });
+        }
+    }
+
+    /// Beside 60 bad tokens a second, more than the API server can review, a scraper goes on to get its metrics even from
+    /// the address that they come from, and a new one from any other.
+    #[tokio::test(start_paused = true)]
+    async fn bad_tokens_starve_no_authorised_scrape() {
+        let auth = slow(Duration::from_millis(300));
+        assert_eq!(ask(&auth, 1, "good").await, Ok(()));
+        let attacks = tokio::spawn(flood(Arc::clone(&auth), 1));
+        for round in 0..10 {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            let begun = Instant::now();
+            assert_eq!(ask(&auth, 1, "good").await, Ok(()), "round {round}");
+            let took = begun.elapsed();
+            assert!(took <= Duration::from_secs(1), "{took:?} in round {round}");
+        }
+        auth.answers.lock().0.clear();
+        assert_eq!(ask(&auth, 2, "good").await, Ok(()), "who was never seen");
+        assert!(auth.turns_of_peers.lock().len() <= 2);
+        attacks.abort();
+    }
+
+    fn id(number: usize) -> Id {
+        let mut id = [0; 32];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        id
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_kept_for_a_while() {
+        let mut answers = Answers::default();
+        answers.keep(id(0), Ok(()));
+        answers.keep(id(1), Err(Refusal::InvalidToken));
+        for (wait, yes, no) in [
+            (
+                Duration::ZERO,
+                Some(Ok(())),
+                Some(Err(Refusal::InvalidToken)),
+            ),
+            (NO, Some(Ok(())), None),
+            (YES, None, None),
+        ] {
+            tokio::time::advance(wait).await;
+            assert_eq!((answers.get(&id(0)), answers.get(&id(1))), (yes, no));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn made_up_tokens_take_neither_memory_nor_the_place_of_good_ones() {
+        let mut answers = Answers::default();
+        answers.keep(id(0), Ok(()));
+        for number in 1..5 * KEPT {
+            answers.keep(id(number), Err(Refusal::InvalidToken));
+            assert!(answers.0.len() <= KEPT);
+        }
+        assert_eq!(answers.get(&id(0)), Some(Ok(())));
+        for number in 1..5 * KEPT {
+            answers.keep(id(number), Ok(()));
+            assert!(answers.0.len() <= KEPT);
+        }
+    }
+
+    #[test]
+    fn a_token_is_what_follows_bearer() {
+        for (header, token) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Bearer ", None),
+            ("Bearer", None),
+            ("Basic abc", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, http::HeaderValue::from_static(header));
+            assert_eq!(bearer(&headers), token, "{header:?}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+}

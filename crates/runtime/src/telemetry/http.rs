@@ -1,0 +1,448 @@
+//! What is served over HTTP: `/livez` and `/readyz` for the kubelet, and `/metrics`.
+//!
+//! The kubelet speaks plain HTTP and brings no credentials. So with `http.metrics_auth` metrics are served at another
+//! address, over TLS, to who may read them. Each connection carries one request: probes and scrapes are rare, and an idle
+//! connection would take another one's place.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE},
+};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kube::Client;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::{AbortHandle, JoinSet},
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    Metrics,
+    auth::Auth,
+    health::{Health, Question},
+    tls::{self, Certificate, Tls},
+};
+use crate::{App, config};
+
+/// Connections served at once at one address. One more ends the oldest of the peer that has the most: a probe takes
+/// milliseconds, so that is somebody's who dawdles, and a crowd makes way for the others.
+const CONNECTIONS: usize = 256;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// How long a client may take over the TLS handshake, and again over its request.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a connection may last, the API server's reviews and a slow reader included: as long as a scrape.
+const LIFETIME: Duration = Duration::from_secs(10);
+/// The request line and all headers together, in bytes: room for any token.
+const HEADERS: usize = 16 * 1024;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Nothing can be served as it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be listened on.
+    #[error("{0}: cannot listen on {1}: {2}")]
+    Listen(&'static str, SocketAddr, io::Error),
+    /// There is no certificate to serve metrics with.
+    #[error("http.metrics_cert_dir: {0}")]
+    Certificate(#[from] tls::Error),
+}
+
+/// The addresses listened on.
+pub struct Server {
+    /// For probes, and for metrics where those are open to all.
+    plain: Option<TcpListener>,
+    /// For metrics that are not.
+    secure: Option<(TcpListener, Tls)>,
+}
+
+impl Server {
+    /// Listens, so that a port that is taken is known before anything else is done.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn bind(app: &App, config: &config::Http) -> Result<Self, Error> {
+        let plain = match config.addr {
+            Some(addr) => Some(listen("http.addr", addr, bind)?),
+            None => None,
+        };
+        let secure = if config.metrics_auth {
+            let tls = Tls::new(app, config.metrics_cert_dir.clone(), tls::PERIOD).await?;
+            Some((listen("http.metrics_addr", config.metrics_addr, bind)?, tls))
+        } else {
+            None
+        };
+        Ok(Self { plain, secure })
+    }
+
+    /// Serves for ever. `client` asks the API server who may read metrics.
+    pub async fn serve(self, client: Client, health: Health, metrics: Metrics) {
+        let health = Arc::new(health);
+        let open = self.secure.is_none();
+        let plain = async {
+            let Some(listener) = self.plain else { return };
+            if let Ok(addr) = listener.local_addr() {
+                info!(%addr, metrics = open, "serving health");
+            }
+            let site = Site {
+                health: Some(Arc::clone(&health)),
+                metrics: open.then(|| metrics.clone()),
+                auth: None,
+            };
+            accept(listener, None, site).await;
+        };
+        let secure = async {
+            let Some((listener, tls)) = self.secure else {
+                return;
+            };
+            if let Ok(metrics_addr) = listener.local_addr() {
+                info!(%metrics_addr, "serving metrics over TLS");
+            }
+            let site = Site {
+                health: None,
+                metrics: Some(metrics.clone()),
+                auth: Some(Auth::new(metrics.app(), client)),
+            };
+            accept_secure(listener, tls, site).await;
+        };
+        tokio::join!(health.watch(), plain, secure);
+    }
+}
+
+/// Listens by `bind`; on every address of IPv4 where that is to be all of both, and this machine has no IPv6.
+fn listen(
+    key: &'static str,
+    addr: SocketAddr,
+    bind: impl Fn(SocketAddr) -> io::Result<TcpListener>,
+) -> Result<TcpListener, Error> {
+    let everywhere = addr.is_ipv6() && addr.ip().is_unspecified();
+    let bound = match bind(addr) {
+        Err(error) if everywhere && is_without_ipv6(&error) => {
+            let addr = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port());
+            info!("{key}: there is no IPv6 here, listening on {addr}");
+            bind(addr)
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| Error::Listen(key, addr, error))
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
+}
+
+/// `[::]` is all addresses of IPv4, too, whatever the system's default is (`net.ipv6.bindv6only`).
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv6() {
+        let socket = TcpSocket::new_v6()?;
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+        socket
+    } else {
+        TcpSocket::new_v4()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// The same over TLS.
+async fn accept_secure(listener: TcpListener, tls: Tls, site: Site) {
+    let certificate = tls.certificate();
+    tokio::join!(accept(listener, Some(certificate), site), tls.renewals());
+}
+
+/// Serves, over TLS, a site where nothing is.
+#[cfg(test)]
+pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
+    let site = Site {
+        health: None,
+        metrics: None,
+        auth: None,
+    };
+    accept_secure(listener, tls, site).await;
+}
+
+/// Serves `site` on `listener`, for ever.
+async fn accept(listener: TcpListener, tls: Option<Certificate>, site: Site) {
+    let site = Arc::new(site);
+    let mut connections = JoinSet::new();
+    let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            // One peer, whichever family it came by.
+            Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
+            Err(error) => {
+                warn!("cannot accept a connection: {error}");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        by_age.retain(|(_, connection)| !connection.is_finished());
+        if by_age.len() == CONNECTIONS
+            && let Some(at) = crowding(by_age.iter().map(|(peer, _)| *peer))
+            && let Some((_, connection)) = by_age.remove(at)
+        {
+            connection.abort();
+        }
+        let tls = tls.as_ref().map(Certificate::acceptor);
+        let connection = serve(stream, peer, tls, Arc::clone(&site));
+        // A client that errs or dawdles is no news.
+        let connection = connections.spawn(async { drop(timeout(LIFETIME, connection).await) });
+        by_age.push_back((peer, connection));
+    }
+}
+
+/// Which of these connections, the oldest first, is the oldest of a peer that has the most.
+fn crowding(mut peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
+    let mut counts = HashMap::new();
+    for peer in peers.clone() {
+        *counts.entry(peer).or_insert(0_usize) += 1;
+    }
+    let most = counts.values().max()?;
+    peers.position(|peer| counts.get(&peer) == Some(most))
+}
+
+async fn serve(
+    stream: TcpStream,
+    peer: IpAddr,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    site: Arc<Site>,
+) {
+    match tls {
+        None => converse(stream, peer, site).await,
+        Some(tls) => {
+            if let Ok(Ok(stream)) = timeout(PATIENCE, tls.accept(stream)).await {
+                converse(stream, peer, site).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: IpAddr, site: Arc<Site>) {
+    let service = service_fn(|request| {
+        let site = Arc::clone(&site);
+        async move { Ok::<_, Infallible>(site.answer(peer, &request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(HEADERS)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let _ = connection.await;
+}
+
+/// What there is at one address.
+struct Site {
+    health: Option<Arc<Health>>,
+    metrics: Option<Metrics>,
+    auth: Option<Auth>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Site {
+    async fn answer(&self, peer: IpAddr, request: &Request<Incoming>) -> Answer {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+            let allow = HeaderValue::from_static("GET, HEAD");
+            answer.headers_mut().insert(ALLOW, allow);
+            return answer;
+        }
+        let path = request.uri().path();
+        let found = match (&self.health, &self.metrics) {
+            (_, Some(metrics)) if path == "/metrics" => {
+                Some(self.scrape(metrics, peer, request).await)
+            }
+            (Some(health), _) => {
+                let query = request.uri().query().unwrap_or_default();
+                let keys = query.split('&').filter_map(|pair| pair.split('=').next());
+                examine(health, path, keys.into_iter().any(|key| key == "verbose"))
+            }
+            _ => None,
+        };
+        found.unwrap_or_else(|| {
+            let mut there = Vec::new();
+            if self.health.is_some() {
+                there.extend(["/livez", "/readyz"]);
+            }
+            there.extend(self.metrics.as_ref().map(|_| "/metrics"));
+            text(
+                StatusCode::NOT_FOUND,
+                format!("there is nothing but {}\n", there.join(", ")),
+            )
+        })
+    }
+
+    async fn scrape(&self, metrics: &Metrics, peer: IpAddr, request: &Request<Incoming>) -> Answer {
+        if let Some(auth) = &self.auth
+            && let Err(refusal) = auth.check(peer, request.headers()).await
+        {
+            let mut answer = text(refusal.status(), format!("{refusal}\n"));
+            if let Some(challenge) = refusal.challenge() {
+                let challenge = HeaderValue::from_static(challenge);
+                answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            }
+            return answer;
+        }
+        let accept = request.headers().get(ACCEPT);
+        let (kind, body) = metrics.scrape(accept.and_then(|accept| accept.to_str().ok()));
+        let mut answer = text(StatusCode::OK, body);
+        let kind = HeaderValue::from_static(kind);
+        answer.headers_mut().insert(CONTENT_TYPE, kind);
+        answer
+    }
+}
+
+/// Answers as kube-apiserver's health endpoints do: `/livez` for all checks, `/livez/NAME` for one. What is wrong is said,
+/// though: it is nobody's secret. `None`: there is no such path.
+fn examine(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
+    let (endpoint, one) = match path.strip_prefix('/')?.split_once('/') {
+        Some((endpoint, one)) => (endpoint, Some(one)),
+        None => (path.strip_prefix('/')?, None),
+    };
+    let question = match endpoint {
+        "livez" => Question::Live,
+        "readyz" => Question::Ready,
+        _ => return None,
+    };
+    let checks = health.checks(question);
+    let checks: Vec<_> = checks
+        .filter(|(name, _)| one.is_none_or(|one| one == *name))
+        .collect();
+    if checks.is_empty() {
+        return None;
+    }
+    let well = checks.iter().all(|(_, result)| result.is_ok());
+    let status = if well {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    if well && (one.is_some() || !verbose) {
+        return Some(text(status, "ok"));
+    }
+    let mut lines: Vec<_> = checks
+        .iter()
+        .map(|(name, result)| match result {
+            Ok(None) => format!("[+]{name} ok\n"),
+            Ok(Some(note)) => format!("[+]{name} ok: {note}\n"),
+            Err(complaint) => format!("[-]{name} failed: {complaint}\n"),
+        })
+        .collect();
+    if one.is_none() {
+        let verdict = if well { "passed" } else { "failed" };
+        lines.push(format!("{endpoint} check {verdict}\n"));
+    }
+    Some(text(status, lines.concat()))
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static(TEXT);
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::print_stderr,
+        reason = "a test fails by panicking, and says what it cannot test"
+    )]
+
+    use std::net::Ipv6Addr;
+
+    use super::*;
+    use crate::Config;
+    use crate::app::tests::APP;
+
+    /// Both addresses, as they are by default, on a port that is free.
+    fn defaults() -> [SocketAddr; 2] {
+        let http = Config::shipped(&APP).http;
+        [http.addr.unwrap(), http.metrics_addr].map(|addr| SocketAddr::new(addr.ip(), 0))
+    }
+
+    /// By default a pod is reached by either family, whatever its cluster has.
+    #[tokio::test]
+    async fn both_families_are_served_by_default() {
+        for addr in defaults() {
+            let listener = listen("http.addr", addr, bind).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+                .await
+                .unwrap();
+            if let Err(error) = std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+                eprintln!("NOT TESTED: this machine has no IPv6, not even ::1 ({error})");
+                continue;
+            }
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+                .await
+                .unwrap();
+        }
+    }
+
+    /// Where the kernel has no IPv6, the default is all of IPv4; any other failure, or address, is what it is.
+    #[tokio::test]
+    async fn without_ipv6_the_default_is_ipv4() {
+        use rustix::io::Errno;
+        let failing = |errno: Errno| {
+            move |addr: SocketAddr| match addr {
+                SocketAddr::V6(_) => Err(errno.into()),
+                SocketAddr::V4(_) => bind(addr),
+            }
+        };
+        for addr in defaults() {
+            for errno in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+                let listener = listen("http.addr", addr, failing(errno)).unwrap();
+                let bound = listener.local_addr().unwrap();
+                assert_eq!(bound.ip(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            }
+            let taken = listen("http.addr", addr, failing(Errno::ADDRINUSE)).unwrap_err();
+            assert!(
+                taken
+                    .to_string()
+                    .starts_with("http.addr: cannot listen on [::]:0: ")
+            );
+        }
+        let one = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+        listen("http.addr", one, failing(Errno::ADDRNOTAVAIL)).unwrap_err();
+    }
+
+    /// Whoever has the most connections loses the oldest of them; among equals the oldest of all goes.
+    #[test]
+    fn a_crowd_makes_way_for_the_others() {
+        let peers = |text: &str| {
+            let peers: Vec<_> = text.bytes().map(|b| IpAddr::from([10, 0, 0, b])).collect();
+            crowding(peers.into_iter())
+        };
+        assert_eq!(peers("abbb"), Some(1));
+        assert_eq!(peers("babab"), Some(0));
+        assert_eq!(peers("cabab"), Some(1));
+        assert_eq!(peers("abc"), Some(0));
+        assert_eq!(peers(""), None);
+    }
+}

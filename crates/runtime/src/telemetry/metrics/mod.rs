@@ -1,0 +1,332 @@
+//! The instruments, by the names that dashboards know ([`table`]).
+//!
+//! One set of instruments, the SDK's, serves `/metrics` and OTLP. The text is written here
+//! ([`exposition`]) because `opentelemetry-prometheus` writes no `OpenMetrics`, the SDK keeps no exemplars,
+//! and it tells of a histogram only from its first record on: `/metrics` has every series from the start,
+//! OTLP has a histogram's when there is something in it.
+
+mod exposition;
+mod process;
+mod requests;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::{Duration, SystemTime},
+};
+
+use opentelemetry::{
+    Context, KeyValue, SpanId, TraceId,
+    metrics::{BoundCounter, BoundGauge, BoundHistogram, Counter, Meter, MeterProvider as _},
+    trace::TraceContextExt as _,
+};
+use opentelemetry_otlp::MetricExporter;
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    metrics::{
+        InstrumentKind, ManualReader, PeriodicReader, Pipeline, SdkMeterProvider, Temporality,
+        data::{AggregatedMetrics, MetricData, ResourceMetrics, ScopeMetrics, SumDataPoint},
+        reader::MetricReader,
+    },
+};
+use parking_lot::Mutex;
+
+use crate::{App, version};
+
+pub use self::requests::Requests;
+use self::{
+    exposition::Format,
+    table::{Kind, Metric},
+};
+
+/// The upper bounds of every histogram's buckets, in seconds.
+const BOUNDS: [f64; 19] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 2.5, 5., 10., 25., 50., 100.,
+    250., 500., 1000.,
+];
+
+/// By these the SDK counts what has left the queues before the export.
+const PROCESSED: [&str; 2] = [
+    "otel.sdk.processor.span.processed",
+    "otel.sdk.processor.log.processed",
+];
+
+/// All instruments; clones share them.
+#[derive(Clone)]
+pub struct Metrics(Arc<Shared>);
+
+struct Shared {
+    app: &'static App,
+    meter: Meter,
+    reader: Arc<ManualReader>,
+    /// Every timer there is: its series is told of from the start, with its exemplars.
+    timers: Mutex<Vec<Timer>>,
+    /// How often [`Metrics::dropped`] was asked.
+    #[cfg(test)]
+    looks: std::sync::atomic::AtomicUsize,
+}
+
+impl Metrics {
+    /// The instruments, and the provider that they belong to: what is scraped and what goes out by `otlp` is
+    /// the same.
+    #[must_use]
+    pub fn new(
+        app: &'static App,
+        resource: Resource,
+        otlp: Option<PeriodicReader<MetricExporter>>,
+    ) -> (Self, SdkMeterProvider) {
+        let reader = Arc::new(ManualReader::default());
+        let mut provider = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(Pull(Arc::clone(&reader)));
+        if let Some(otlp) = otlp {
+            provider = provider.with_reader(otlp);
+        }
+        let provider = provider.build();
+        let metrics = Self(Arc::new(Shared {
+            app,
+            meter: provider.meter(app.name),
+            reader,
+            timers: Mutex::default(),
+            #[cfg(test)]
+            looks: std::sync::atomic::AtomicUsize::new(0),
+        }));
+        let build = [
+            KeyValue::new("revision", version::commit().unwrap_or("unknown")),
+            KeyValue::new("version", app.version),
+        ];
+        metrics.observe(&table::BUILD_INFO, move |see| see(1., &build));
+        process::observe(&metrics);
+        (metrics, provider)
+    }
+
+    /// What is counted, as a content type and a body: `OpenMetrics`, with exemplars, where `accept` asks for
+    /// it, Prometheus' text format otherwise.
+    #[must_use]
+    pub fn scrape(&self, accept: Option<&str>) -> (&'static str, String) {
+        let format = Format::asked_for(accept.unwrap_or_default());
+        let mut metrics = ResourceMetrics::default();
+        // It fails when the provider is shut down: then there is nothing but what was known before.
+        let _ = self.0.reader.collect(&mut metrics);
+        let text = exposition::write(&metrics, &self.0.timers.lock(), format);
+        (format.content_type(), text)
+    }
+
+    /// How many spans and log records the queues before the export have had no room for, as the SDK counts.
+    pub(super) fn dropped(&self) -> u64 {
+        #[cfg(test)]
+        self.0
+            .looks
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut metrics = ResourceMetrics::default();
+        let _ = self.0.reader.collect(&mut metrics);
+        let metrics = metrics.scope_metrics().flat_map(ScopeMetrics::metrics);
+        let full = KeyValue::new("error.type", "queue_full");
+        metrics
+            .filter(|metric| PROCESSED.contains(&metric.name()))
+            .filter_map(|metric| match metric.data() {
+                AggregatedMetrics::U64(MetricData::Sum(sum)) => Some(sum.data_points()),
+                _ => None,
+            })
+            .flatten()
+            .filter(|point| point.attributes().any(|attribute| *attribute == full))
+            .map(SumDataPoint::value)
+            .sum()
+    }
+
+    /// How often [`Self::dropped`] was asked.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> usize {
+        self.0.looks.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// What counts requests to the API server at `host`.
+    #[must_use]
+    pub fn requests(&self, host: &str) -> Requests {
+        Requests::new(self, host)
+    }
+
+    /// One series of a counter, from 0.
+    pub fn counter(&self, metric: &'static Metric, labels: &[KeyValue]) -> BoundCounter<u64> {
+        let counter = self.labelled(metric).bind(labels);
+        counter.add(0);
+        counter
+    }
+
+    /// A counter whose labels are not known beforehand.
+    fn labelled(&self, metric: &'static Metric) -> Counter<u64> {
+        let counter = self.0.meter.u64_counter(metric.name(self.0.app));
+        counter
+            .with_unit(metric.unit)
+            .with_description(metric.help)
+            .build()
+    }
+
+    /// One series of a gauge, from 0.
+    pub fn gauge(&self, metric: &'static Metric, labels: &[KeyValue]) -> BoundGauge<u64> {
+        let gauge = self
+            .0
+            .meter
+            .u64_gauge(metric.name(self.0.app))
+            .with_unit(metric.unit)
+            .with_description(metric.help)
+            .build()
+            .bind(labels);
+        gauge.record(0);
+        gauge
+    }
+
+    /// One series of a histogram.
+    #[must_use]
+    pub fn timer(&self, metric: &'static Metric, labels: &[KeyValue]) -> Timer {
+        let labels_text = Arc::<str>::from(exposition::labels(labels.iter()));
+        let mut timers = self.0.timers.lock();
+        let same = |timer: &&Timer| timer.metric == metric && timer.labels == labels_text;
+        if let Some(timer) = timers.iter().find(same) {
+            return timer.clone();
+        }
+        let histogram = self
+            .0
+            .meter
+            .f64_histogram(metric.name(self.0.app))
+            .with_unit(metric.unit)
+            .with_description(metric.help)
+            .with_boundaries(BOUNDS.to_vec())
+            .build()
+            .bind(labels);
+        let timer = Timer {
+            metric,
+            name: metric.name(self.0.app).into(),
+            labels: labels_text,
+            histogram,
+            exemplars: Arc::default(),
+        };
+        timers.push(timer.clone());
+        timer
+    }
+
+    /// A counter or a gauge that is looked at when somebody wants to know: `look` is to hand each of its
+    /// series, with its labels, to what it is given.
+    pub fn observe(
+        &self,
+        metric: &'static Metric,
+        look: impl Fn(&mut dyn FnMut(f64, &[KeyValue])) + Send + Sync + 'static,
+    ) {
+        let meter = &self.0.meter;
+        if metric.kind == Kind::Counter {
+            meter
+                .f64_observable_counter(metric.name(self.0.app))
+                .with_unit(metric.unit)
+                .with_description(metric.help)
+                .with_callback(move |see| look(&mut |value, labels| see.observe(value, labels)))
+                .build();
+        } else {
+            meter
+                .f64_observable_gauge(metric.name(self.0.app))
+                .with_unit(metric.unit)
+                .with_description(metric.help)
+                .with_callback(move |see| look(&mut |value, labels| see.observe(value, labels)))
+                .build();
+        }
+    }
+}
+
+impl Metrics {
+    /// Instruments that count for nobody.
+    #[must_use]
+    pub fn disconnected(app: &'static App) -> Self {
+        Self::new(app, Resource::builder_empty().build(), None).0
+    }
+
+    /// The application that they are of.
+    #[must_use]
+    pub fn app(&self) -> &'static App {
+        self.0.app
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// One series of a histogram of durations.
+#[derive(Clone, Debug)]
+pub struct Timer {
+    metric: &'static Metric,
+    name: Arc<str>,
+    /// As they are written.
+    labels: Arc<str>,
+    histogram: BoundHistogram<f64>,
+    /// The last traced value in each bucket.
+    exemplars: Arc<Mutex<[Option<Exemplar>; BOUNDS.len() + 1]>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Exemplar {
+    value: f64,
+    trace: TraceId,
+    span: SpanId,
+    time: SystemTime,
+}
+
+impl Timer {
+    /// Counts a duration; where the current span is sampled, it becomes the exemplar of its bucket.
+    pub fn record(&self, duration: Duration) {
+        let value = duration.as_secs_f64();
+        self.histogram.record(value);
+        Context::map_current(|context| {
+            let span = context.span();
+            let span = span.span_context();
+            if span.is_sampled() {
+                let bucket = BOUNDS.partition_point(|bound| *bound < value);
+                if let Some(last) = self.exemplars.lock().get_mut(bucket) {
+                    *last = Some(Exemplar {
+                        value,
+                        trace: span.trace_id(),
+                        span: span.span_id(),
+                        time: SystemTime::now(),
+                    });
+                }
+            }
+        });
+    }
+}
+
+/// A count, as both formats write it.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
+#[must_use]
+pub fn number(count: u64) -> f64 {
+    count as f64
+}
+
+/// The reader that a scrape reads.
+#[derive(Debug)]
+struct Pull(Arc<ManualReader>);
+
+impl MetricReader for Pull {
+    fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
+        self.0.register_pipeline(pipeline);
+    }
+
+    fn collect(&self, metrics: &mut ResourceMetrics) -> OTelSdkResult {
+        self.0.collect(metrics)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.0.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self, kind: InstrumentKind) -> Temporality {
+        self.0.temporality(kind)
+    }
+}

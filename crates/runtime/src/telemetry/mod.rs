@@ -1,0 +1,208 @@
+//! What can be seen from outside: logs, traces and metrics, and the health endpoints.
+//!
+//! The log goes to standard error. Where there is an endpoint, traces, logs and metrics go there, too, by
+//! OTLP/gRPC; everything about that but the endpoint is in the `OTEL_*` variables. Whatever becomes of the
+//! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
+//! not fit is dropped and counted.
+
+pub mod auth;
+mod env;
+pub mod health;
+pub mod http;
+mod log;
+pub mod metrics;
+mod otlp;
+mod outage;
+pub mod request;
+mod resource;
+mod tls;
+pub mod trace;
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use opentelemetry::{global, trace::TracerProvider as _};
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
+use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::{
+    error::OTelSdkError,
+    logs::{BatchConfigBuilder as LogBatches, BatchLogProcessor, SdkLoggerProvider},
+    metrics::{PeriodicReader, SdkMeterProvider},
+    propagation::TraceContextPropagator,
+    trace::{BatchConfigBuilder as SpanBatches, BatchSpanProcessor, SdkTracerProvider},
+};
+use tokio::{task::spawn_blocking, time::timeout};
+use tracing::{Level, Metadata, info, warn};
+use tracing_subscriber::{Layer as _, filter::filter_fn};
+
+use self::{env::Env, otlp::Exporters};
+pub use self::{env::variables, log::LogLevel, metrics::Metrics};
+use crate::{App, Config};
+
+/// How long the last export may take at most.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// The last export gets this long even where the work took all of the time that there was to stop.
+const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
+
+/// Telemetry cannot be set up as it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An `OTEL_*` variable that there is no doing without is not what it must be; the text names it.
+    #[error("{0}")]
+    Variable(String),
+    /// No connection can be made of what is configured.
+    #[error("{signal} cannot be exported: {error}{}", causes(.error))]
+    Connection {
+        /// Which signal.
+        signal: String,
+        /// What is wrong.
+        error: tonic::transport::Error,
+    },
+    /// The SDK does not like what it finds in the environment.
+    #[error(transparent)]
+    Exporter(#[from] ExporterBuildError),
+}
+
+/// tonic itself says no more than "transport error".
+fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(String::new(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Telemetry at work.
+pub struct Telemetry {
+    metrics: Metrics,
+    level: LogLevel,
+    meters: SdkMeterProvider,
+    traces: Option<SdkTracerProvider>,
+    logs: Option<SdkLoggerProvider>,
+}
+
+impl Telemetry {
+    /// Starts the log, and the export where an endpoint is given. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// See [`Error`]. A collector that cannot be reached is none.
+    pub fn start(app: &'static App, config: &Config) -> Result<Self, Error> {
+        let env = Env::new(std::env::vars_os());
+        let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
+        let resource = resource::resource(app, env.attributes(), |name| std::env::var(name).ok());
+
+        // First, since the other providers count what they drop by it.
+        let reader = exporters.metrics.map(|exporter| {
+            let interval = env.milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000);
+            PeriodicReader::builder(exporter)
+                .with_interval(interval)
+                .build()
+        });
+        let exports = reader.is_some() || exporters.traces.is_some() || exporters.logs.is_some();
+        let (metrics, meters) = Metrics::new(app, resource.clone(), reader);
+        global::set_meter_provider(meters.clone());
+
+        let traces = exporters.traces.map(|exporter| {
+            let batches = SpanBatches::default()
+                .with_scheduled_delay(env.milliseconds("OTEL_BSP_SCHEDULE_DELAY", 5000))
+                .with_max_queue_size(env.number("OTEL_BSP_MAX_QUEUE_SIZE", 2048))
+                .with_max_export_batch_size(env.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512));
+            let processor =
+                BatchSpanProcessor::builder(exporter).with_batch_config(batches.build());
+            SdkTracerProvider::builder()
+                .with_resource(resource.clone())
+                .with_sampler(env.sampler())
+                .with_span_processor(processor.build())
+                .build()
+        });
+        if traces.is_some() && env.propagates() {
+            global::set_text_map_propagator(TraceContextPropagator::new());
+        }
+        let logs = exporters.logs.map(|exporter| {
+            let batches = LogBatches::default()
+                .with_scheduled_delay(env.milliseconds("OTEL_BLRP_SCHEDULE_DELAY", 1000))
+                .with_max_queue_size(env.number("OTEL_BLRP_MAX_QUEUE_SIZE", 2048))
+                .with_max_export_batch_size(env.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", 512));
+            let processor = BatchLogProcessor::builder(exporter).with_batch_config(batches.build());
+            SdkLoggerProvider::builder()
+                .with_resource(resource)
+                .with_log_processor(processor.build())
+                .build()
+        });
+
+        let mut before = Vec::new();
+        if let Some(provider) = &traces {
+            // Events are log records, which name their span; the library's spans are not ours to export.
+            let ours = |span: &Metadata<'_>| span.is_span() && app.has(span.target());
+            let layer = tracing_opentelemetry::layer()
+                .with_tracer(provider.tracer(app.name))
+                .with_location(false)
+                .with_threads(false)
+                .with_target(false)
+                .with_tracked_inactivity(false);
+            let ours = filter_fn(ours).with_max_level_hint(Level::INFO);
+            before.push(layer.with_filter(ours).boxed());
+        }
+        if exports {
+            before.push(outage::listen(metrics.clone()).boxed());
+        }
+        let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
+        let level = log::start(&config.log, before, bridge);
+        for warning in exporters.warnings {
+            warn!("{warning}");
+        }
+        if exports {
+            info!("exporting {}", exporters.told.join(", "));
+        }
+        Ok(Self {
+            metrics,
+            level,
+            meters,
+            traces,
+            logs,
+        })
+    }
+
+    /// The instruments.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// What is logged, to be changed.
+    #[must_use]
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
+    }
+
+    /// Exports what is still to be exported, if that can be done in the time that is `left`, and in 5 s.
+    pub async fn finish(self, left: Duration) {
+        let limit = left.clamp(SHORTEST_FLUSH, FLUSH);
+        let Self {
+            meters,
+            traces,
+            logs,
+            ..
+        } = self;
+        // Side by side, since each may take all of the time; and given up from outside, since the metrics'
+        // shutdown takes longer than it is told to.
+        let all = join_all([
+            spawn_blocking(move || traces.map(|traces| traces.shutdown_with_timeout(limit))),
+            spawn_blocking(move || logs.map(|logs| logs.shutdown_with_timeout(limit))),
+            spawn_blocking(move || Some(meters.shutdown_with_timeout(limit))),
+        ]);
+        let ended = timeout(limit, all).await;
+        let lost = match &ended {
+            Ok(ended) => ended.iter().any(|ended| {
+                matches!(
+                    ended,
+                    Ok(Some(Err(
+                        OTelSdkError::Timeout(_) | OTelSdkError::InternalFailure(_)
+                    )))
+                )
+            }),
+            Err(_) => true,
+        };
+        if lost {
+            warn!("what was still to be exported is lost: the collector did not take it");
+        }
+    }
+}

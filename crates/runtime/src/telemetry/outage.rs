@@ -1,0 +1,519 @@
+//! What goes wrong with the export, counted and said once: when a collector fails, and when it is well again.
+//!
+//! The SDK tells of every failed export in events of its own, by name; they are the only way to know, and
+//! `tests/telemetry.rs` holds the names. A layer hands them to a task, since a layer must not log.
+
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use opentelemetry::{KeyValue, metrics::BoundCounter};
+use parking_lot::Mutex;
+use tokio::{sync::mpsc, time::Instant};
+use tracing::{Event, Metadata, Subscriber, field::Visit, info, warn};
+use tracing_subscriber::{
+    Layer, Registry,
+    filter::{FilterExt as _, LevelFilter, filter_fn},
+    layer::Context,
+};
+
+use super::{
+    env::Signal,
+    metrics::{Metrics, table},
+};
+
+/// Bursts with less than this between them are told as one.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// What is dropped is looked at this often, once anything was: it costs as much as a scrape.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// So many causes are told of one outage: a collector may put something new into each answer.
+const CAUSES: usize = 10;
+
+/// What an event of the SDK's says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum News {
+    /// What the collector said when it did not take a batch, which is told next.
+    Said(Signal),
+    /// A batch was lost.
+    Failed(Signal),
+    /// A batch was taken.
+    Taken(Signal),
+    /// A batch was taken in part: so many records were not. The SDK says so each time.
+    Partly(Signal, u64),
+    /// The queue is full. The SDK says so once in its life; from then on its count is looked at.
+    Dropping,
+}
+
+impl News {
+    fn of(event: &Metadata<'_>) -> Option<Self> {
+        use Signal::{Logs, Metrics, Traces};
+        Some(match event.name() {
+            "TonicTracesClient.ExportFailed" => Self::Said(Traces),
+            "TonicLogsClient.ExportFailed" => Self::Said(Logs),
+            "TonicMetricsClient.ExportFailed" => Self::Said(Metrics),
+            "BatchSpanProcessor.ExportError" => Self::Failed(Traces),
+            "BatchLogProcessor.ExportError" => Self::Failed(Logs),
+            "PeriodicReader.ExportError" => Self::Failed(Metrics),
+            "TonicTracesClient.ExportSucceeded" => Self::Taken(Traces),
+            "TonicLogsClient.ExportSucceeded" => Self::Taken(Logs),
+            "TonicMetricsClient.ExportSucceeded" => Self::Taken(Metrics),
+            "TonicTracesClient.PartialSuccess" => Self::Partly(Traces, 0),
+            "TonicLogsClient.PartialSuccess" => Self::Partly(Logs, 0),
+            "TonicMetricsClient.PartialSuccess" => Self::Partly(Metrics, 0),
+            "BatchSpanProcessor.SpanDroppingStarted" | "BatchLogProcessor.LogDroppingStarted" => {
+                Self::Dropping
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The layer that listens and counts in `metrics`, and the task that speaks. Must be called within a Tokio
+/// runtime.
+pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
+    let series = |signal: Signal| {
+        let labels = [KeyValue::new("signal", signal.to_string())];
+        Series {
+            signal,
+            lost: metrics.counter(&table::LOST, &labels),
+            rejected: metrics.counter(&table::REJECTED, &labels),
+            said: Mutex::default(),
+        }
+    };
+    // Each export makes one; what does not fit will be repeated.
+    let (sender, mut receiver) = mpsc::channel::<(News, String)>(64);
+    let dropping = Arc::new(AtomicBool::new(false));
+    let ear = Ear {
+        sender,
+        series: Signal::ALL.map(series),
+        dropping: Arc::clone(&dropping),
+    };
+    tokio::spawn(async move {
+        let mut outages = Outages::default();
+        let mut drops = Drops::default();
+        while let Some((news, reason)) = receiver.recv().await {
+            let now = Instant::now();
+            outages.hear(news, &reason, now);
+            if dropping.load(Relaxed) {
+                drops.hear(|| metrics.dropped(), now);
+            }
+        }
+    });
+    let known = filter_fn(|event: &Metadata<'_>| event.is_event() && News::of(event).is_some());
+    ear.with_filter(LevelFilter::DEBUG.and(known))
+}
+
+struct Ear {
+    sender: mpsc::Sender<(News, String)>,
+    series: [Series; Signal::ALL.len()],
+    /// Whether anything was ever dropped.
+    dropping: Arc<AtomicBool>,
+}
+
+/// What is kept of one signal.
+struct Series {
+    signal: Signal,
+    lost: BoundCounter<u64>,
+    rejected: BoundCounter<u64>,
+    /// The collector's own words, which the SDK leaves out of what it tells next. An exporter has one export at a time.
+    said: Mutex<String>,
+}
+
+impl<S: Subscriber> Layer<S> for Ear {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let Some(mut news) = News::of(event.metadata()) else {
+            return;
+        };
+        let mut told = Told::default();
+        event.record(&mut told);
+        let series = |wanted: Signal| self.series.iter().find(|series| series.signal == wanted);
+        // Counted here, since what the channel has no room for counts, too.
+        match &mut news {
+            News::Said(signal) => {
+                if let Some(series) = series(*signal) {
+                    *series.said.lock() = told.text;
+                }
+                return;
+            }
+            News::Failed(signal) => {
+                if let Some(series) = series(*signal) {
+                    series.lost.add(1);
+                    let said = std::mem::take(&mut *series.said.lock());
+                    told.text = cause(&told.text, &said);
+                }
+            }
+            News::Partly(signal, rejected) => {
+                *rejected = told.rejected;
+                if let Some(series) = series(*signal) {
+                    series.rejected.add(told.rejected);
+                }
+            }
+            News::Dropping => self.dropping.store(true, Relaxed),
+            News::Taken(_) => {}
+        }
+        let _ = self.sender.try_send((news, told.text));
+    }
+}
+
+/// What an event's fields say, by the SDK's names for them.
+#[derive(Default)]
+struct Told {
+    text: String,
+    rejected: u64,
+}
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn Debug) {
+        if let "error" | "error_message" | "grpc_message" = field.name() {
+            self.text = format!("{value:?}");
+        }
+    }
+
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_i64(&mut self, field: &tracing::field::Field, value: i64) {
+        if field.name().starts_with("rejected_") {
+            self.rejected = u64::try_from(value).unwrap_or_default();
+        }
+    }
+}
+
+/// What is failing, and since when.
+#[derive(Default)]
+struct Outages {
+    now: Vec<Outage>,
+    /// Why something was taken in part.
+    partly: Vec<(Signal, String)>,
+}
+
+/// Signals that go to one collector fail for the same causes.
+struct Outage {
+    causes: Vec<String>,
+    signals: Vec<Signal>,
+    since: Instant,
+    batches: u32,
+}
+
+impl Outages {
+    fn hear(&mut self, news: News, reason: &str, now: Instant) {
+        match news {
+            News::Failed(signal) => {
+                if self.failed(signal, reason, now) {
+                    warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost");
+                }
+            }
+            News::Taken(signal) => {
+                if let Some((outage, lost)) = self.taken(signal, now) {
+                    info!(%signal, ?outage, lost_batches = lost, "the collector takes exports again");
+                }
+            }
+            News::Partly(signal, rejected) => {
+                let reason = brief(reason);
+                if self.took_partly(signal, &reason) {
+                    if rejected == 0 {
+                        warn!(%signal, "the collector warns of what is exported: {reason}");
+                    } else {
+                        warn!(%signal, rejected, "the collector takes only part of what is exported: {reason}");
+                    }
+                }
+            }
+            News::Said(_) | News::Dropping => {}
+        }
+    }
+
+    /// Whether the cause is to be told: no outage has had it yet.
+    fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> bool {
+        let had = |outage: &Outage| outage.causes.iter().any(|known| known == cause);
+        let is_new = !self.now.iter().any(had);
+        let mut outages = self.now.iter();
+        let at = outages.position(|outage| outage.signals.contains(&signal));
+        let at = at.or_else(|| self.now.iter().position(had));
+        let Some(outage) = at.and_then(|at| self.now.get_mut(at)) else {
+            self.now.push(Outage {
+                causes: vec![cause.to_owned()],
+                signals: vec![signal],
+                since: now,
+                batches: 1,
+            });
+            return is_new;
+        };
+        outage.batches += 1;
+        if !outage.signals.contains(&signal) {
+            outage.signals.push(signal);
+        }
+        let tell = is_new && outage.causes.len() < CAUSES;
+        if tell {
+            outage.causes.push(cause.to_owned());
+        }
+        tell
+    }
+
+    /// Whether it is to be told that something was taken in part.
+    fn took_partly(&mut self, signal: Signal, reason: &str) -> bool {
+        let known = |(of, known): &(Signal, String)| *of == signal && known == reason;
+        let tell = self.partly.len() < CAUSES && !self.partly.iter().any(known);
+        if tell {
+            self.partly.push((signal, reason.to_owned()));
+        }
+        tell
+    }
+
+    /// How long the outage was that ends with this, and how many batches it cost.
+    fn taken(&mut self, signal: Signal, now: Instant) -> Option<(Duration, u32)> {
+        let at = self
+            .now
+            .iter()
+            .position(|outage| outage.signals.contains(&signal))?;
+        let outage = &mut self.now[at];
+        outage.signals.retain(|other| *other != signal);
+        if !outage.signals.is_empty() {
+            return None;
+        }
+        let outage = self.now.swap_remove(at);
+        Some((now - outage.since, outage.batches))
+    }
+}
+
+/// What the queues have no room for: spans and log records together.
+#[derive(Default)]
+struct Drops {
+    /// The count, and how much of it belongs to what is over.
+    count: u64,
+    over: u64,
+    /// When the count last grew, as long as that is not over.
+    grew: Option<Instant>,
+    /// When it was last looked at.
+    looked: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Drop {
+    Begins,
+    /// So many were dropped.
+    Ended(u64),
+}
+
+impl Drops {
+    fn hear(&mut self, count: impl FnOnce() -> u64, now: Instant) {
+        if self.looked.is_some_and(|looked| now - looked < LOOK) {
+            return;
+        }
+        self.looked = Some(now);
+        match self.counted(count(), now) {
+            Some(Drop::Begins) => warn!(
+                "the collector is too slow: what the queue has no room for is dropped, and counted as \
+                 queue_full in otel_sdk_processor_*_processed_total"
+            ),
+            Some(Drop::Ended(dropped)) => info!(dropped, "nothing is dropped any more"),
+            None => {}
+        }
+    }
+
+    /// What is to be told of the count.
+    fn counted(&mut self, count: u64, now: Instant) -> Option<Drop> {
+        if count > self.count {
+            self.count = count;
+            return self.grew.replace(now).is_none().then_some(Drop::Begins);
+        }
+        if now - self.grew? < QUIET {
+            return None;
+        }
+        self.grew = None;
+        let dropped = self.count - std::mem::replace(&mut self.over, self.count);
+        Some(Drop::Ended(dropped))
+    }
+}
+
+/// Without the SDK's own words before it, which differ by signal, and with what the collector `said`.
+fn cause(reason: &str, said: &str) -> String {
+    let (_, told) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
+    if said.is_empty() || told.contains(said) {
+        brief(told)
+    } else {
+        brief(&format!("{told}: {said}"))
+    }
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::app::tests::APP;
+
+    /// Three signals that fail for one cause, again and again, are one line, and one line when all are well.
+    #[test]
+    fn an_outage_is_told_once() {
+        let mut outages = Outages::default();
+        let start = Instant::now();
+        let mut told = 0;
+        for second in 0..100 {
+            for signal in Signal::ALL {
+                let now = start + Duration::from_secs(second);
+                told += u32::from(outages.failed(signal, "Unavailable: refused", now));
+            }
+        }
+        assert_eq!(told, 1);
+        let end = start + Duration::from_secs(100);
+        assert_eq!(outages.taken(Signal::Logs, end), None);
+        assert_eq!(outages.taken(Signal::Traces, end), None);
+        assert_eq!(
+            outages.taken(Signal::Metrics, end),
+            Some((end - start, 300))
+        );
+        assert_eq!(
+            outages.taken(Signal::Metrics, end),
+            None,
+            "nothing was wrong"
+        );
+        assert!(
+            outages.failed(Signal::Logs, "Unavailable: refused", end),
+            "a new outage"
+        );
+    }
+
+    /// A second cause within one outage is told, too, once for all signals; and there is an end to it.
+    #[test]
+    fn each_new_cause_is_told_once() {
+        let mut outages = Outages::default();
+        let now = Instant::now();
+        let mut failed = |signal, cause: &str| outages.failed(signal, cause, now);
+        assert!(failed(Signal::Traces, "Unavailable: refused"));
+        assert!(failed(Signal::Metrics, "Unimplemented"));
+        for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
+            let told = failed(signal, "Unauthenticated: no token");
+            assert_eq!(told, signal == Signal::Traces, "{signal}");
+            assert!(!failed(signal, "Unavailable: refused"), "{signal}");
+        }
+        let told = (0..1000).filter(|number| failed(Signal::Traces, &format!("request {number}")));
+        assert!(told.count() < CAUSES);
+        assert!(outages.took_partly(Signal::Logs, "too old"));
+        assert!(!outages.took_partly(Signal::Logs, "too old"));
+        assert!(outages.took_partly(Signal::Logs, "too long"));
+        assert!(outages.took_partly(Signal::Traces, "too old"));
+    }
+
+    /// What the collector said is told with the code, and the connection's trouble as it is.
+    #[test]
+    fn the_collectors_own_words_are_in_the_cause() {
+        let reason = "Operation failed: TonicLogsClient export failed with gRPC code: ";
+        for (told, said, expected) in [
+            (
+                "Unauthenticated",
+                "no such tenant",
+                "Unauthenticated: no such tenant",
+            ),
+            ("Unavailable", "", "Unavailable"),
+            (
+                "Unavailable: transport error: refused",
+                "transport error",
+                "Unavailable: transport error: refused",
+            ),
+        ] {
+            assert_eq!(cause(&format!("{reason}{told}"), said), expected);
+        }
+    }
+
+    /// Exports cost no look at the counts as long as nothing is dropped, and few afterwards.
+    #[tokio::test]
+    async fn an_export_costs_no_scrape() {
+        let metrics = Metrics::disconnected(&APP);
+        let layer = listen(metrics.clone());
+        let subscriber =
+            tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+        let _default = tracing::subscriber::set_default(subscriber);
+        let heard = async |news: fn()| {
+            for _ in 0..200 {
+                news();
+                tokio::task::yield_now().await;
+            }
+        };
+        heard(|| {
+            tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
+            tracing::error!(name: "BatchSpanProcessor.ExportError", error = "e");
+        })
+        .await;
+        assert_eq!(metrics.looks(), 0);
+        heard(|| {
+            tracing::warn!(name: "BatchSpanProcessor.SpanDroppingStarted", "");
+            tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
+        })
+        .await;
+        assert!((1..=5).contains(&metrics.looks()), "{}", metrics.looks());
+    }
+
+    /// What was rejected of what was taken is counted, record by record, and so is each batch that was not.
+    #[tokio::test]
+    async fn all_losses_are_counted() {
+        // What is counted is told as long as its provider is there.
+        let resource = opentelemetry_sdk::Resource::builder_empty().build();
+        let (metrics, _provider) = Metrics::new(&APP, resource, None);
+        let subscriber = tracing_subscriber::layer::SubscriberExt::with(
+            tracing_subscriber::registry(),
+            listen(metrics.clone()),
+        );
+        tracing::subscriber::with_default(subscriber, || {
+            // More than the channel has room for.
+            for _ in 0..100 {
+                tracing::warn!(
+                    name: "TonicTracesClient.PartialSuccess",
+                    rejected_spans = 3_i64,
+                    error_message = "too old"
+                );
+                tracing::warn!(name: "TonicLogsClient.PartialSuccess", rejected_log_records = 1_i64);
+                tracing::warn!(name: "TonicMetricsClient.PartialSuccess", rejected_data_points = 2_i64);
+                tracing::error!(name: "PeriodicReader.ExportError", error = "e");
+            }
+        });
+        let (_, text) = metrics.scrape(None);
+        for line in [
+            r#"telemetry_rejected_total{signal="traces"} 300"#,
+            r#"telemetry_rejected_total{signal="logs"} 100"#,
+            r#"telemetry_rejected_total{signal="metrics"} 200"#,
+            r#"telemetry_lost_total{signal="metrics"} 100"#,
+            r#"telemetry_lost_total{signal="logs"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+
+    /// Drops are told when they begin and when they are over, burst or not, and each time anew.
+    #[test]
+    fn drops_are_told_once_each_time() {
+        let mut drops = Drops::default();
+        let start = Instant::now();
+        let mut at = |second, count| drops.counted(count, start + Duration::from_secs(second));
+        assert_eq!(at(0, 0), None);
+        assert_eq!(at(1, 1), Some(Drop::Begins));
+        assert_eq!(at(2, 1), None);
+        assert_eq!(at(60, 5), None, "the same");
+        assert_eq!(at(119, 5), None);
+        assert_eq!(at(120, 5), Some(Drop::Ended(5)));
+        assert_eq!(at(600, 5), None);
+        assert_eq!(at(601, 7), Some(Drop::Begins));
+        assert_eq!(at(661, 7), Some(Drop::Ended(2)));
+    }
+
+    /// A collector that has no use for metrics does not hide what happens to traces.
+    #[test]
+    fn another_cause_is_another_outage() {
+        let mut outages = Outages::default();
+        let now = Instant::now();
+        assert!(outages.failed(Signal::Metrics, "Unimplemented", now));
+        assert!(outages.failed(Signal::Traces, "Unavailable", now));
+        assert!(outages.taken(Signal::Traces, now).is_some());
+    }
+}

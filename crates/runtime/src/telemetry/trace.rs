@@ -1,0 +1,100 @@
+//! What a trace is told: of a reconcile, and by which trace it was brought about.
+//!
+//! Spans are made with `tracing`'s macros, for the layer that exports them alone: without it they are
+//! disabled, and everything here does nothing. A span's end is its being dropped, and what is recorded in
+//! `otel.status_description` makes it one that failed.
+
+use std::collections::HashMap;
+
+use opentelemetry::{
+    Context, KeyValue,
+    propagation::TextMapPropagator as _,
+    trace::{SpanContext, TraceContextExt as _},
+};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::{Span, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+/// What an annotation names; `None` if it names no trace.
+#[must_use]
+pub fn parse(traceparent: &str) -> Option<SpanContext> {
+    let carrier = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
+    let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
+    let named = context.span().span_context().clone();
+    named.is_valid().then_some(named)
+}
+
+/// The annotation that names `trace`.
+#[must_use]
+pub fn annotation(trace: &SpanContext) -> String {
+    let flags = trace.trace_flags().to_u8();
+    format!("00-{}-{}-{flags:02x}", trace.trace_id(), trace.span_id())
+}
+
+/// The current span, if it is exported.
+#[must_use]
+pub fn current() -> Option<SpanContext> {
+    let current = Context::map_current(|context| context.span().span_context().clone());
+    current.is_sampled().then_some(current)
+}
+
+/// A span for what is done later on behalf of the span `of`; none where that is none.
+#[must_use]
+pub fn within(of: Option<&SpanContext>, name: &str) -> Span {
+    let Some(of) = of else { return Span::none() };
+    let span = info_span!(parent: None, "later", otel.name = name);
+    // Fails where the span has begun, or is disabled.
+    let _ = span.set_parent(Context::new().with_remote_span_context(of.clone()));
+    span
+}
+
+/// Notes on the current span what was decided.
+pub fn decided(decision: &'static str) {
+    let span = Span::current();
+    if !span.is_none() {
+        span.add_event("decided", vec![KeyValue::new("decision", decision)]);
+    }
+}
+
+/// Links the current span to one in another trace that brought it about.
+pub fn because_of(other: &SpanContext) {
+    let span = Span::current();
+    if !span.is_none() {
+        span.add_link(other.clone());
+    }
+}
+
+/// Notes on `span` that it failed: `kind` is one of a few words, `error` says it in full.
+pub fn failed(span: &Span, kind: &str, error: &dyn std::fmt::Display) {
+    span.record("error.type", kind);
+    span.record("otel.status_description", tracing::field::display(error));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// Anybody may write anything into an annotation.
+    #[test]
+    fn a_malformed_annotation_names_no_trace() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let named = parse(good).unwrap();
+        assert_eq!(named.trace_id().to_string(), &good[3..35]);
+        assert_eq!(named.span_id().to_string(), &good[36..52]);
+        for bad in [
+            "",
+            "00",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c8031\u{e9}c-b7ad6b7169203331-01",
+            "\n",
+        ] {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
+}
