@@ -39,11 +39,11 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    APP,
-    controller::{Controller, view::GENERATION_ANNOTATION},
+    APP, FooConfig,
+    foo::{self, cached::GENERATION_ANNOTATION},
 };
 use operator_runtime::{
-    Config,
+    Config, Controller,
     election::{self, Clock, Election, Identity, Term, fence::FenceLayer},
     telemetry::{
         Metrics,
@@ -228,13 +228,17 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
         ))
         .build();
     let mut health = Health::new();
+    let foo = FooConfig {
+        image: "nginx".into(),
+    };
     let mut controller = Controller::new(
+        &APP,
         &client,
         &config,
-        "nginx",
         name.into(),
         &metrics,
         &mut health,
+        |builder| foo::build(builder, foo),
     );
     let pulse = health.pulse("leader-election");
     let ability = controller.ability();

@@ -17,7 +17,7 @@ use cluster::{AuditEvent, Cluster, Options, eventually};
 use controller::Controller;
 use foo_controller::{
     api::{self, Foo},
-    controller::view::GENERATION_ANNOTATION,
+    foo::cached::GENERATION_ANNOTATION,
 };
 use foos::{
     DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned, requests,

@@ -215,7 +215,7 @@ async fn the_page_of_traces_is_drawn_in_chromium() {
         .unwrap();
     let dom = String::from_utf8(chromium.stdout).unwrap();
     assert!(dom.contains("PATCH deployments"), "{dom}");
-    assert!(dom.contains("foo.name=&lt;script&gt;"), "{dom}");
+    assert!(dom.contains("object.name=&lt;script&gt;"), "{dom}");
     let (_, title) = dom.split_once("<title>").unwrap();
     let (title, _) = title.split_once("</title>").unwrap();
     let edges: Vec<f64> = title.split(',').map(|it| it.parse().unwrap()).collect();
@@ -363,7 +363,7 @@ async fn send_all(endpoint: &str, foo: &'static str) -> opentelemetry::TraceId {
     let root = tracer
         .span_builder("reconcile")
         .with_start_time(start)
-        .with_attributes([KeyValue::new("foo.name", foo)])
+        .with_attributes([KeyValue::new("object.name", foo)])
         .with_links(vec![Link::with_context(change)])
         .start(&tracer);
     let trace_id = root.span_context().trace_id();

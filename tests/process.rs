@@ -479,7 +479,7 @@ async fn p3_every_retry_names_its_object_and_reason() {
             .await;
         for part in [
             "WARN Resource \"taken\" already exists and is not managed by Foo; trying again",
-            &format!("foo={namespace}/taken"),
+            &format!("object={namespace}/taken"),
             "reason=\"ErrResourceExists\"",
             "delay=",
         ] {

@@ -799,7 +799,7 @@ async fn what_a_change_of_leader_costs() {
     tell_standby(&log, standby, calm);
 }
 
-/// What [`foo_controller::run`] is, less the [fence](operator_runtime::election::fence): a process of its own, which can be
+/// What [`operator_runtime::run`] is, less the [fence](operator_runtime::election::fence): a process of its own, which can be
 /// frozen.
 #[tokio::test]
 #[ignore = "what another test runs"]
@@ -820,14 +820,15 @@ async fn a_replica_without_the_fence() {
     let (publish, term) = watch::channel(None);
     let mut health = Health::new();
     let name = identity.to_string();
-    let FooConfig { image } = settings.application();
-    let mut controller = foo_controller::controller::Controller::new(
+    let foo: FooConfig = settings.application();
+    let mut controller = operator_runtime::Controller::new(
+        &APP,
         &client,
         &config,
-        &image,
         name,
         &metrics,
         &mut health,
+        |builder| foo_controller::foo::build(builder, foo),
     );
     let pulse = health.pulse("leader-election");
     let election = election::Election {

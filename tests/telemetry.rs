@@ -232,11 +232,11 @@ fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     let root = trace.roots().next().unwrap();
     assert_eq!(root.attributes["reconcile.trigger"], "change");
     assert_eq!(root.attributes["reconcile.attempt"], 1);
-    assert_eq!(root.attributes["foo.generation"], 1);
-    assert_eq!(root.attributes["foo.namespace"], namespace);
+    assert_eq!(root.attributes["object.generation"], 1);
+    assert_eq!(root.attributes["object.namespace"], namespace);
     // What the resource says of the process is said of nothing else.
     assert!(!root.attributes.contains_key("k8s.namespace.name"));
-    assert!(root.attributes["foo.uid"].is_string());
+    assert!(root.attributes["object.uid"].is_string());
     assert!(root.attributes["reconcile.queue_seconds"].is_f64());
     assert_eq!(root.links[0].trace_id, TRACEPARENT[3..35]);
     assert_eq!(decisions(trace), ["create", "status"]);
@@ -708,7 +708,7 @@ async fn a_bad_collector_holds_nobody_up() {
         foos::create(&cluster.client().await, &namespace, &names).await;
         for name in &names {
             controller
-                .wait_for_log(&format!("foo={namespace}/{name} "))
+                .wait_for_log(&format!("object={namespace}/{name} "))
                 .await;
         }
         controller.wait_for_log("cannot export").await;
@@ -753,7 +753,7 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
     foos::create(&client, &namespace, &names).await;
     for name in &names {
         controller
-            .wait_for_log(&format!("foo={namespace}/{name} "))
+            .wait_for_log(&format!("object={namespace}/{name} "))
             .await;
     }
     controller.wait_for_log("cannot export").await;

@@ -9,10 +9,16 @@ pub struct App {
     /// events and the service of its telemetry. With underscores it begins the names of its metrics and, in capitals and
     /// with two more underscores, those of its environment variables.
     pub name: &'static str,
+    /// What it is, in a sentence, for its help.
+    pub about: &'static str,
     /// Its version.
     pub version: &'static str,
     /// The API group of its kinds, which its annotations begin with.
     pub group: &'static str,
+    /// What its controller is called in metrics, as controller-runtime has it: its kind in lower case.
+    pub controller: &'static str,
+    /// What its events name as their reporting controller.
+    pub reporter: &'static str,
     /// The shipped configuration, in TOML: the default of every key.
     pub defaults: &'static str,
     /// The keys of the configuration that it adds to the runtime's.
@@ -33,6 +39,13 @@ impl App {
         format!("{}__", self.snake_case().to_uppercase())
     }
 
+    /// The annotation by which an object names the trace that changed it: a `traceparent` of W3C Trace Context. Whoever
+    /// changes an object may set it; on the controller's events it names the reconcile.
+    #[must_use]
+    pub fn trace_annotation(&self) -> String {
+        format!("{}/traceparent", self.name)
+    }
+
     /// Whether what is logged or traced with this target is the application's or the runtime's.
     pub(crate) fn has(&self, target: &str) -> bool {
         let mut crates = self.crates.iter().chain(&[env!("CARGO_CRATE_NAME")]);
@@ -47,8 +60,11 @@ pub(crate) mod tests {
     /// What the tests of the runtime run in.
     pub(crate) static APP: App = App {
         name: "some-operator",
+        about: "An operator",
         version: "1.2.3",
         group: "example.com",
+        controller: "parent",
+        reporter: "some-operator",
         defaults: include_str!("../tests/defaults.toml"),
         keys: &[],
         crates: &[],

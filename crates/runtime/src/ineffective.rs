@@ -67,6 +67,12 @@ impl Ineffective {
         entry.is_some_and(|entry| entry == self.entry(asked, left))
     }
 
+    /// Whether what was asked and what has come of it are the same.
+    #[must_use]
+    pub fn is_same(&self, asked: impl Hash, left: impl Hash) -> bool {
+        self.hasher.hash_one(asked) == self.hasher.hash_one(left)
+    }
+
     /// Forgets the object: it is as asked, or gone.
     pub fn forget(&self, key: &Key) {
         self.entries.lock().by_key.remove(key);

@@ -4,16 +4,46 @@
 //! ([`config`]). The application says who it is ([`App`]), and brings its kinds.
 
 mod app;
+mod builder;
+mod cli;
 pub mod client;
 pub mod config;
+mod controller;
+mod corrections;
 pub mod dns;
 pub mod election;
-pub mod ineffective;
+pub mod error;
+#[cfg(test)]
+mod fixtures;
+mod ineffective;
+mod instruments;
 mod key;
+mod log_once;
+mod manager;
+mod object;
 pub mod queue;
+mod reconciler;
+mod recorder;
+mod resync;
+mod scopes;
+mod store;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod version;
+mod watch;
+mod writer;
 
 pub use app::App;
+pub use builder::Builder;
+pub use cli::main;
 pub use config::Config;
+pub use controller::{Controller, Died};
+pub use error::{ApiError, Failure, Retry};
 pub use key::Key;
+pub use manager::{Error, run};
+pub use object::{Cached, Field, Kind, Meta, Metadata, Object, Owner, OwnerReference, Primary};
+pub use reconciler::{Action, Context, Reconciler, now};
+pub use recorder::Event;
+pub use store::{Snapshot, Store};
+pub use writer::{Patched, Writer, wanted};

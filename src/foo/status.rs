@@ -7,12 +7,13 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
+use operator_runtime::{Failure as _, Key};
+
 use super::{
+    api::FooStatus,
+    cached::{Deployment, Foo, Labels},
     error::Error,
-    view::{Deployment, Foo, Labels},
 };
-use crate::api::FooStatus;
-use operator_runtime::Key;
 
 /// What became of a Foo's Deployment.
 #[derive(Clone, Debug)]
@@ -247,8 +248,8 @@ mod tests {
 
     use std::time::Duration;
 
+    use super::super::fixtures::{deployment, foo};
     use super::*;
-    use crate::controller::fixtures::{deployment, foo};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -349,7 +350,11 @@ mod tests {
         );
         assert_eq!(status.conditions[0].message, error.to_string());
         assert_eq!(status.available_replicas, Some(0));
-        for quiet in [Error::Conflict, Error::NotLeading, Error::transient("down")] {
+        for quiet in [
+            Error::Conflict,
+            Error::NotLeading,
+            Error::from(operator_runtime::ApiError::transient("down")),
+        ] {
             let view = deployed(|_| {});
             assert_eq!(of(&foo().view, None, Some(&quiet), NOW), None);
             assert_eq!(of(&foo().view, Some(&view), Some(&quiet), NOW), None);
@@ -367,7 +372,9 @@ mod tests {
             Error::ResourceExists("web".into()),
             Error::Rejected("no".into()),
             Error::DeletionFailed("no".into(), Duration::ZERO),
-            Error::transient("the API server answers 500: a webhook is down"),
+            Error::from(operator_runtime::ApiError::transient(
+                "the API server answers 500: a webhook is down",
+            )),
             Error::Transient(
                 "the API server answers 503: no".into(),
                 Duration::from_secs(1),
@@ -380,7 +387,7 @@ mod tests {
                 "{error}"
             );
         }
-        let down = Error::transient("down");
+        let down = Error::from(operator_runtime::ApiError::transient("down"));
         let again = of(&foo.view, Some(&deployed(|_| {})), Some(&down), NOW).unwrap();
         assert_eq!(again, foo.view.status, "and nothing else is");
     }

@@ -1,6 +1,6 @@
 //! What this replica can serve, and why not the rest: each scope, a namespace or all of them, for itself.
 //!
-//! A scope is in sync when both of its caches are, and it is known what may be written there: from then on its Foos are
+//! A scope is in sync when all of its stores are, and it is known what may be written there: from then on its objects are
 //! reconciled (row Q5). It is served while its watches work, too, and no right is missing. One that was served is given up
 //! when that has not been so for a grace period, so that a watch which comes back in time costs nothing.
 //!
@@ -25,14 +25,12 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use operator_runtime::{
-    Key,
+use crate::{
+    Key, Kind,
     election::Ability,
+    error::root_cause,
     telemetry::{Metrics, metrics::table},
 };
-
-use super::error::root_cause;
-use crate::api;
 
 /// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -40,18 +38,26 @@ const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// How long the API server may take to say whether something is allowed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a scope cannot be served without, beside its watches: verb, group, resource, subresource.
-const RIGHTS: [[&str; 4]; 3] = [
-    ["create", "apps", "deployments", ""],
-    ["patch", "apps", "deployments", ""],
-    ["update", api::GROUP, api::PLURAL, "status"],
-];
+/// What a controller needs in each scope to serve it.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// The kind that is reconciled.
+    pub primary: Kind,
+    /// All kinds that are watched, that one among them.
+    pub watched: Vec<Kind>,
+    /// What is written, beside the watches.
+    pub rights: Vec<Right>,
+}
 
-/// The two caches of a scope.
+/// To do this to objects of a kind, or to a subresource of them where that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Informer {
-    Foos,
-    Deployments,
+pub struct Right {
+    /// `create`, `patch`, …
+    pub verb: &'static str,
+    /// Of what.
+    pub kind: Kind,
+    /// `status`, or empty.
+    pub subresource: &'static str,
 }
 
 /// Why a scope is not served, as the metric's label has it.
@@ -90,6 +96,7 @@ struct Problem {
 
 /// All scopes of a replica.
 pub struct Scopes {
+    needs: Needs,
     grace: Duration,
     all: Mutex<Vec<Scope>>,
     /// A deadline may have changed.
@@ -103,8 +110,8 @@ pub struct Scopes {
 
 struct Scope {
     namespace: Option<String>,
-    /// By [`Informer`].
-    informers: [InformerState; 2],
+    /// By their places in [`Needs::watched`].
+    informers: Vec<InformerState>,
     rights: Rights,
     checked: Option<Instant>,
     /// How often they were missing and came back.
@@ -131,10 +138,14 @@ enum Rights {
 
 impl Scopes {
     /// Scopes of which nothing is known yet. What was served is given up after `grace`.
-    pub fn new(namespaces: &[Option<String>], grace: Duration) -> Arc<Self> {
+    pub fn new(needs: Needs, namespaces: &[Option<String>], grace: Duration) -> Arc<Self> {
         let scope = |namespace: &Option<String>| Scope {
             namespace: namespace.clone(),
-            informers: Default::default(),
+            informers: needs
+                .watched
+                .iter()
+                .map(|_| InformerState::default())
+                .collect(),
             rights: Rights::Unknown,
             checked: None,
             regained: 0,
@@ -143,9 +154,11 @@ impl Scopes {
             was_served: false,
             since: None,
         };
+        let all = namespaces.iter().map(scope).collect();
         Arc::new(Self {
+            needs,
             grace,
-            all: Mutex::new(namespaces.iter().map(scope).collect()),
+            all: Mutex::new(all),
             changed: Notify::new(),
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Ability::Nothing),
@@ -154,7 +167,7 @@ impl Scopes {
     }
 
     /// What the watch of one kind in one scope reports through.
-    pub fn informer(self: &Arc<Self>, scope: usize, informer: Informer) -> Status {
+    pub fn informer(self: &Arc<Self>, scope: usize, informer: usize) -> Status {
         Status {
             scopes: Arc::clone(self),
             scope,
@@ -249,7 +262,7 @@ impl Scopes {
             self.checks[scope].notified().await;
             let mut pause = CHECK_PAUSES.0;
             loop {
-                let rights = rights(&client, namespace.as_deref()).await;
+                let rights = rights(&client, &self.needs.rights, namespace.as_deref()).await;
                 let missing = self.learn(scope, rights);
                 // Refused writes within the pause are one cause for the next check, not many.
                 sleep(pause).await;
@@ -266,14 +279,17 @@ impl Scopes {
         let scopes = self.all.lock();
         let served = scopes.iter().any(|scope| scope.served);
         let syncing = scopes.iter().any(|scope| {
-            !scope.was_served && scope.problem().is_some_and(|p| p.reason == Reason::Syncing)
+            !scope.was_served
+                && scope
+                    .problem(&self.needs)
+                    .is_some_and(|p| p.reason == Reason::Syncing)
         });
-        (!served || syncing).then(|| not_served(&scopes))
+        (!served || syncing).then(|| self.not_served(&scopes))
     }
 
     /// What is not served though this replica can be counted on.
     pub fn note(&self) -> Option<String> {
-        let not_served = not_served(&self.all.lock());
+        let not_served = self.not_served(&self.all.lock());
         (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
     }
 
@@ -283,7 +299,7 @@ impl Scopes {
         metrics.observe(&table::SCOPE_SERVED, move |see| {
             for scope in this.all.lock().iter() {
                 let name = scope.namespace.clone().unwrap_or_else(|| "*".to_owned());
-                let problem = scope.problem().filter(|_| !scope.served);
+                let problem = scope.problem(&this.needs).filter(|_| !scope.served);
                 let reason = problem.map_or("", |problem| problem.reason.label());
                 let labels = [
                     KeyValue::new("reason", reason),
@@ -292,6 +308,12 @@ impl Scopes {
                 see(f64::from(u8::from(scope.served)), &labels);
             }
         });
+    }
+
+    fn not_served(&self, scopes: &[Scope]) -> String {
+        let problems = scopes.iter().filter(|scope| !scope.served);
+        let texts = problems.filter_map(|scope| Some(scope.problem(&self.needs)?.text));
+        texts.collect::<Vec<_>>().join("; ")
     }
 
     fn update(&self, scope: usize, change: impl FnOnce(&mut Scope)) {
@@ -312,7 +334,10 @@ impl Scopes {
                 scope.was_in_sync = true;
                 self.in_sync.send_modify(|all| all.push(index));
             }
-            next = next.into_iter().chain(scope.judge(now, self.grace)).min();
+            next = next
+                .into_iter()
+                .chain(scope.judge(&self.needs, now, self.grace))
+                .min();
         }
         let served = scopes.iter().filter(|scope| scope.served).count();
         let ability = match served {
@@ -365,12 +390,6 @@ impl Scopes {
     }
 }
 
-fn not_served(scopes: &[Scope]) -> String {
-    let problems = scopes.iter().filter(|scope| !scope.served);
-    let texts = problems.filter_map(|scope| Some(scope.problem()?.text));
-    texts.collect::<Vec<_>>().join("; ")
-}
-
 impl Reason {
     fn label(self) -> &'static str {
         match self {
@@ -393,7 +412,7 @@ impl Scope {
         self.informers.iter().all(|informer| informer.synced) && self.rights != Rights::Unknown
     }
 
-    fn problem(&self) -> Option<Problem> {
+    fn problem(&self, needs: &Needs) -> Option<Problem> {
         let mut failures = self.informers.iter().filter_map(|i| i.failure.as_ref());
         if let Some(failure) = failures.next() {
             return Some(failure.clone());
@@ -404,11 +423,9 @@ impl Scope {
         if self.is_in_sync() {
             return None;
         }
-        let names = [api::PLURAL, "deployments"]
-            .into_iter()
-            .zip(&self.informers);
-        let unsynced = names.filter(|(_, informer)| !informer.synced);
-        let unsynced: Vec<_> = unsynced.map(|(plural, _)| plural).collect();
+        let unsynced = needs.watched.iter().zip(&self.informers);
+        let unsynced = unsynced.filter(|(_, informer)| !informer.synced);
+        let unsynced: Vec<_> = unsynced.map(|(kind, _)| kind.plural).collect();
         let what = if unsynced.is_empty() {
             "rights".to_owned()
         } else {
@@ -425,10 +442,11 @@ impl Scope {
     }
 
     /// Whether this is served at `now`; says when it is to be given up.
-    fn judge(&mut self, now: Instant, grace: Duration) -> Option<Instant> {
-        let Some(problem) = self.problem() else {
+    fn judge(&mut self, needs: &Needs, now: Instant, grace: Duration) -> Option<Instant> {
+        let kind = needs.primary.kind;
+        let Some(problem) = self.problem(needs) else {
             if !self.served && self.was_served {
-                info!(namespace = self.namespace, "Foos are served again");
+                info!(namespace = self.namespace, "{kind}s are served again");
             }
             (self.served, self.was_served, self.since) = (true, true, None);
             return None;
@@ -443,7 +461,7 @@ impl Scope {
         self.served = false;
         warn!(
             namespace = self.namespace,
-            "Foos have not been served for {grace:?}: {}", problem.text
+            "{kind}s have not been served for {grace:?}: {}", problem.text
         );
         None
     }
@@ -453,7 +471,7 @@ impl Scope {
 pub struct Status {
     scopes: Arc<Scopes>,
     scope: usize,
-    informer: Informer,
+    informer: usize,
 }
 
 impl Status {
@@ -493,21 +511,26 @@ impl Status {
 
     fn set(&self, change: impl FnOnce(&mut InformerState)) {
         self.scopes.update(self.scope, |scope| {
-            change(&mut scope.informers[self.informer as usize]);
+            change(&mut scope.informers[self.informer]);
         });
     }
 }
 
 /// What may be written in a namespace (`None`: in all), `None` if there is no answer.
-async fn rights(client: &Client, namespace: Option<&str>) -> Option<Rights> {
+async fn rights(client: &Client, rights: &[Right], namespace: Option<&str>) -> Option<Rights> {
     let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
-    for [verb, group, resource, subresource] in RIGHTS {
+    for Right {
+        verb,
+        kind,
+        subresource,
+    } in rights
+    {
         let attributes = ResourceAttributes {
             namespace: namespace.map(str::to_owned),
-            verb: Some(verb.to_owned()),
-            group: Some(group.to_owned()),
-            resource: Some(resource.to_owned()),
-            subresource: Some(subresource.to_owned()).filter(|name| !name.is_empty()),
+            verb: Some((*verb).to_owned()),
+            group: Some(kind.group.to_owned()),
+            resource: Some(kind.plural.to_owned()),
+            subresource: Some((*subresource).to_owned()).filter(|name| !name.is_empty()),
             ..ResourceAttributes::default()
         };
         let review = SelfSubjectAccessReview {
@@ -529,7 +552,7 @@ async fn rights(client: &Client, namespace: Option<&str>) -> Option<Rights> {
         // An authorizer that could not make up its mind has not said no.
         if !answer.allowed && answer.evaluation_error.is_none() {
             let slash = if subresource.is_empty() { "" } else { "/" };
-            let place = Place(namespace);
+            let (place, resource) = (Place(namespace), kind.plural);
             let text = format!(
                 "not allowed to {verb} {resource}{slash}{subresource} in {place}: apply the ClusterRole in deploy/base and \
                  its binding"
@@ -563,16 +586,45 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(15);
 
+    /// The places of the watched kinds.
+    const PRIMARY: usize = 0;
+    const OWNED: usize = 1;
+
+    fn needs() -> Needs {
+        let kind = |group, kind, plural| Kind {
+            group,
+            version: "v1",
+            kind,
+            plural,
+        };
+        let primary = kind("example.com", "Parent", "parents");
+        let owned = kind("apps", "Deployment", "deployments");
+        let right = |verb, kind, subresource| Right {
+            verb,
+            kind,
+            subresource,
+        };
+        Needs {
+            primary,
+            watched: vec![primary, owned],
+            rights: vec![
+                right("create", owned, ""),
+                right("patch", owned, ""),
+                right("update", primary, "status"),
+            ],
+        }
+    }
+
     fn scopes(names: &[&str]) -> Arc<Scopes> {
         let names: Vec<_> = names.iter().map(|name| Some((*name).to_owned())).collect();
-        let scopes = Scopes::new(&names, GRACE);
+        let scopes = Scopes::new(needs(), &names, GRACE);
         tokio::spawn(Arc::clone(&scopes).supervise());
         scopes
     }
 
     /// Both watches of a scope, which have read their lists.
     fn synced(scopes: &Arc<Scopes>, scope: usize) -> [Status; 2] {
-        [Informer::Foos, Informer::Deployments].map(|informer| {
+        [PRIMARY, OWNED].map(|informer| {
             let status = scopes.informer(scope, informer);
             status.synced();
             status
@@ -598,13 +650,13 @@ mod tests {
     async fn q5_each_scope_is_in_sync_for_itself() {
         let scopes = scopes(&["a", "b"]);
         let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "foo"));
-        scopes.informer(1, Informer::Foos).synced();
-        scopes.informer(0, Informer::Deployments).synced();
+        scopes.informer(1, PRIMARY).synced();
+        scopes.informer(0, OWNED).synced();
         scopes.learn(0, Some(Rights::Sufficient));
         assert!(scopes.in_sync().borrow().is_empty());
         assert_eq!(
             scopes.complaint().unwrap_or_default(),
-            "not in sync yet: foos in namespace a; not in sync yet: deployments in namespace b"
+            "not in sync yet: parents in namespace a; not in sync yet: deployments in namespace b"
         );
         synced(&scopes, 1);
         assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
@@ -627,7 +679,7 @@ mod tests {
         let scopes = scopes(&["a", "b"]);
         synced(&scopes, 0);
         scopes.learn(0, Some(Rights::Sufficient));
-        let b = scopes.informer(1, Informer::Foos);
+        let b = scopes.informer(1, PRIMARY);
         b.fails(Reason::Forbidden, "no rights in b".to_owned());
         assert_eq!(*scopes.ability().borrow(), Ability::Part);
         assert_eq!(scopes.complaint(), None);
@@ -638,12 +690,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
         let scopes = scopes(&["a"]);
-        let [foos, _] = synced(&scopes, 0);
+        let [parents, _] = synced(&scopes, 0);
         scopes.learn(0, Some(Rights::Sufficient));
         let ability = scopes.ability();
-        let fails = || foos.fails(Reason::NotFound, "no CRD".to_owned());
+        let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
         let lacks = || _ = scopes.learn(0, Some(missing()));
-        let works = || foos.works();
+        let works = || parents.works();
         let may = || _ = scopes.learn(0, Some(Rights::Sufficient));
         let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
         for [lost, again] in losses {

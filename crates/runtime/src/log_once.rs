@@ -1,4 +1,4 @@
-//! The same cause is not told a thousand times: a thousand Foos that fail for one reason are a few lines.
+//! The same cause is not told a thousand times: a thousand objects that fail for one reason are a few lines.
 //!
 //! Of each cause, [`TOLD`] lines go out in one [`PERIOD`]; the rest is counted, and the count is told when the
 //! period is over. A cause is an error's text without what differs from object to object.
@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::error::Error;
+use crate::error::Failure;
 
-/// Lines of one cause in one period: enough for all that a few Foos have to say.
+/// Lines of one cause in one period: enough for all that a few objects have to say.
 const TOLD: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -20,16 +20,16 @@ const CAUSES: usize = 32;
 
 /// What was told of late.
 #[derive(Default)]
-pub struct Repeats(Mutex<HashMap<String, Cause>>);
+pub struct LogOnce(Mutex<HashMap<String, Cause>>);
 
 struct Cause {
     since: Instant,
     times: u32,
 }
 
-impl Repeats {
+impl LogOnce {
     /// Whether this failure is worth a line.
-    pub fn is_news(&self, error: &Error) -> bool {
+    pub fn is_news(&self, error: &impl Failure) -> bool {
         let (cause, now) = (cause(error), Instant::now());
         let mut causes = self.0.lock();
         let cause = match causes.len() {
@@ -69,11 +69,11 @@ impl Repeats {
 }
 
 /// The kind of error and its text, without numbers and what is in quotes: Kubernetes quotes names.
-fn cause(error: &Error) -> String {
+fn cause(error: &impl Failure) -> String {
     let text = error.to_string();
     let unquoted = text.split('"').step_by(2).collect::<Vec<_>>().join("…");
     let text = unquoted.replace(|c: char| c.is_ascii_digit(), "");
-    format!("{}: {text}", error.kind())
+    format!("{}: {text}", error.name())
 }
 
 #[cfg(test)]
@@ -81,17 +81,18 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::fixtures::TestError as Error;
 
     fn quota(number: u32) -> Error {
         Error::Rejected(format!(
-            "deployments.apps \"foo-{number}\" is forbidden: exceeded quota: q, used: count/deployments.apps={number}"
+            "deployments.apps \"web-{number}\" is forbidden: exceeded quota: q, used: count/deployments.apps={number}"
         ))
     }
 
-    /// However many Foos fail, and however often: a cause is a few lines in each period.
+    /// However many objects fail, and however often: a cause is a few lines in each period.
     #[tokio::test(start_paused = true)]
-    async fn a_thousand_foos_are_a_few_lines() {
-        let repeats = Repeats::default();
+    async fn a_thousand_objects_are_a_few_lines() {
+        let repeats = LogOnce::default();
         let mut told = 0;
         for _ in 0..10 {
             told += (0..1000)
@@ -107,14 +108,14 @@ mod tests {
     /// One cause does not hide another, and even causes without number are bounded.
     #[tokio::test(start_paused = true)]
     async fn another_cause_is_told() {
-        let repeats = Repeats::default();
+        let repeats = LogOnce::default();
         assert_eq!(
             (0..1000)
                 .filter(|number| repeats.is_news(&quota(*number)))
                 .count(),
             10
         );
-        assert!(repeats.is_news(&Error::transient("connection refused")));
+        assert!(repeats.is_news(&Error::Transient("connection refused".into())));
         let word = |number: u32| {
             number
                 .to_string()
@@ -122,7 +123,7 @@ mod tests {
         };
         let told = (1..1000).filter(|number| {
             let text = format!("{}{}", word(*number), "y".repeat(*number as usize));
-            repeats.is_news(&Error::transient(text))
+            repeats.is_news(&Error::Transient(text))
         });
         assert!(told.count() < CAUSES + 10);
         assert!(repeats.0.lock().len() <= CAUSES + 1);

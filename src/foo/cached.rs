@@ -1,35 +1,27 @@
-//! What the caches keep of a Foo and of a Deployment: the fields that reconcile reads, and nothing else.
-//!
-//! Everything else (managedFields, foreign annotations, the pod template's other fields) is skipped while
-//! the JSON is being read, without ever being allocated. Nothing that a user stored can make an object
-//! undecodable ([`Field`]): a Foo whose spec or status has another shape is kept with the complaint, so that it can be
-//! told about it (row R7) and the others are not held up.
+//! What the stores keep of a Foo and of a Deployment. A Foo whose spec or status has another shape is kept with the
+//! complaint, so that it can be told about it (row R7) and the others are not held up.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use k8s_openapi::{api::apps::v1 as apps, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::core::NamespaceResourceScope;
-use opentelemetry::trace::SpanContext;
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny},
+use std::{
+    collections::BTreeMap,
+    hash::{Hash as _, Hasher},
+    sync::Arc,
 };
-use serde_json::value::RawValue;
 
-use operator_runtime::{Key, telemetry::trace};
+use k8s_openapi::api::apps::v1 as apps;
+use opentelemetry::trace::SpanContext;
+use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner, Primary, telemetry::trace};
+use serde::{Deserialize, de::IgnoredAny};
 
-use super::error::brief;
-use crate::api::{self, FooSpec, FooStatus};
+use super::{
+    api::{self, FooSpec, FooStatus},
+    status::{self, Content},
+};
 
 /// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
 
 /// The annotation that binds the generation to the Foo and the Deployment that it is about: see [`made_for`].
 pub const MADE_FOR_ANNOTATION: &str = "samplecontroller.k8s.io/made-for";
-
-/// The annotation by which an object names the trace that changed it: a `traceparent` of W3C Trace Context. Whoever
-/// changes a Foo may set it; on the controller's events it names the reconcile.
-pub const TRACE_ANNOTATION: &str = "foo-controller/traceparent";
 
 /// What the controller writes on the Deployment of this name that it makes for the Foo of this UID. A copy of the
 /// Deployment under another name carries one that does not match, whatever else in it was renamed, and so does a
@@ -52,7 +44,7 @@ pub struct Foo {
     pub generation: i64,
     /// Whether the Foo is being deleted (row R8).
     pub deleting: bool,
-    /// The trace that changed it, where an annotation names one ([`TRACE_ANNOTATION`]).
+    /// The trace that changed it, where an annotation names one.
     pub trace: Option<Box<SpanContext>>,
     /// The spec, or what is wrong with it.
     pub spec: Result<FooSpec, Box<str>>,
@@ -88,15 +80,6 @@ pub struct Deployment {
     pub progress: Progress,
 }
 
-/// The controller ownerReference of a Deployment, where it names a Foo.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// The Foo's name.
-    pub name: Box<str>,
-    /// The Foo's UID.
-    pub uid: Box<str>,
-}
-
 /// The labels that the controller owns (row R1); others are nobody's business here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
@@ -122,128 +105,10 @@ pub struct Progress {
     pub stuck: bool,
 }
 
-/// A kind of object that can be cached: how it is asked for, and how its JSON becomes a view.
-pub trait View: Clone + std::fmt::Debug + PartialEq + Send + Sync + Sized + 'static {
-    /// The JSON's own shape.
-    type Raw: for<'de> Deserialize<'de>;
-    /// API group, version, kind and plural.
-    const RESOURCE: (&'static str, &'static str, &'static str, &'static str);
-    /// Takes over what is kept.
-    fn from_raw(raw: Self::Raw) -> (Metadata, Self);
-    /// The other object of the same namespace that this one speaks of: a Foo the Deployment that it wants,
-    /// a Deployment the Foo that controls it.
-    fn refers_to(&self) -> Option<&str>;
-}
-
-/// An object as it arrives: its view, and what the cache files it under.
-#[derive(Clone, Debug)]
-pub struct Object<V> {
-    // kube's watcher reads the resourceVersion from here; the other fields stay empty.
-    meta: ObjectMeta,
-    /// `namespace/name`.
-    pub key: Key,
-    /// `metadata.resourceVersion` as a number: comparable within a resource type (KEP-5504), which every
-    /// supported API server's is. 0 where it is not a number.
-    pub version: u64,
-    /// What is kept of it.
-    pub view: V,
-}
-
-impl<'de, V: View> Deserialize<'de> for Object<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (metadata, view) = V::from_raw(V::Raw::deserialize(deserializer)?);
-        Ok(Self {
-            key: Key::new(&metadata.namespace, &metadata.name),
-            version: metadata.resource_version.parse().unwrap_or(0),
-            meta: ObjectMeta {
-                resource_version: Some(metadata.resource_version),
-                ..ObjectMeta::default()
-            },
-            view,
-        })
-    }
-}
-
-impl<V: View> kube::Resource for Object<V> {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn group((): &()) -> std::borrow::Cow<'_, str> {
-        V::RESOURCE.0.into()
-    }
-    fn version((): &()) -> std::borrow::Cow<'_, str> {
-        V::RESOURCE.1.into()
-    }
-    fn kind((): &()) -> std::borrow::Cow<'_, str> {
-        V::RESOURCE.2.into()
-    }
-    fn plural((): &()) -> std::borrow::Cow<'_, str> {
-        V::RESOURCE.3.into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.meta
-    }
-}
-
-/// A field of whatever shape and depth: what it should be, or what is wrong with it.
-///
-/// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there. (For
-/// that it must be text still. In a watch it is, since the API server names an event's type before its object.)
-pub struct Field<T>(Result<T, String>);
-
-impl<T: DeserializeOwned> Field<T> {
-    fn read(text: &str) -> Self {
-        Self(serde_json::from_str(text).map_err(|error| {
-            let words = error.to_string();
-            // Where in the field's text is nothing that a user can look up.
-            let place = words.rfind(" at line ").unwrap_or(words.len());
-            // It quotes the value, of whatever length.
-            brief(&words[..place])
-        }))
-    }
-}
-
-impl<T: Default> Field<T> {
-    fn or_default(self) -> T {
-        self.0.unwrap_or_default()
-    }
-}
-
-/// A field that is not there is null.
-impl<T: DeserializeOwned> Default for Field<T> {
-    fn default() -> Self {
-        Self::read("null")
-    }
-}
-
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        <&RawValue>::deserialize(deserializer).map(|text| Self::read(text.get()))
-    }
-}
-
-/// The parts of `metadata` that are read. What is no [`Field`] is the API server's own.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Metadata {
-    name: String,
-    #[serde(default)]
-    namespace: String,
-    resource_version: String,
-    uid: Box<str>,
-    #[serde(default)]
-    generation: Field<i64>,
-    #[serde(default, deserialize_with = "is_there")]
-    deletion_timestamp: bool,
-    #[serde(default)]
-    labels: Field<Labels>,
-    #[serde(default)]
-    annotations: Field<Annotations>,
-    #[serde(default)]
-    owner_references: Field<Vec<Field<OwnerReference>>>,
+#[derive(Default, Deserialize)]
+struct FooAnnotations {
+    #[serde(rename = "foo-controller/traceparent")]
+    traceparent: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -252,8 +117,6 @@ struct Annotations {
     generation: Option<String>,
     #[serde(rename = "samplecontroller.k8s.io/made-for")]
     made_for: Option<String>,
-    #[serde(rename = "foo-controller/traceparent")]
-    traceparent: Option<String>,
 }
 
 impl Annotations {
@@ -264,148 +127,165 @@ impl Annotations {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct OwnerReference {
-    api_version: String,
-    kind: String,
-    name: Box<str>,
-    uid: Box<str>,
-    #[serde(default)]
-    controller: bool,
-}
-
 /// The JSON of a Foo.
 #[derive(Deserialize)]
-pub struct RawFoo {
-    metadata: Metadata,
+pub struct FooWire {
+    metadata: Metadata<IgnoredAny, FooAnnotations>,
     #[serde(default)]
     spec: Field<FooSpec>,
     #[serde(default)]
     status: Field<FooStatus>,
 }
 
-impl View for Foo {
-    type Raw = RawFoo;
-    const RESOURCE: (&'static str, &'static str, &'static str, &'static str) =
-        (api::GROUP, api::VERSION, api::KIND, api::PLURAL);
+impl Cached for Foo {
+    type Wire = FooWire;
+    const KIND: Kind = Kind {
+        group: api::GROUP,
+        version: api::VERSION,
+        kind: api::KIND,
+        plural: api::PLURAL,
+    };
 
-    fn from_raw(mut raw: RawFoo) -> (Metadata, Self) {
-        let mut status = raw.status.or_default();
+    fn decode(mut wire: FooWire) -> (Meta, Self) {
+        let mut status = wire.status.or_default();
         // Serde grows it to twice what it holds.
         status.conditions.shrink_to_fit();
         let view = Self {
-            uid: std::mem::take(&mut raw.metadata.uid),
-            generation: std::mem::take(&mut raw.metadata.generation).or_default(),
-            deleting: raw.metadata.deletion_timestamp,
-            trace: std::mem::take(&mut raw.metadata.annotations)
+            uid: std::mem::take(&mut wire.metadata.uid),
+            generation: std::mem::take(&mut wire.metadata.generation).or_default(),
+            deleting: wire.metadata.deleting,
+            trace: std::mem::take(&mut wire.metadata.annotations)
                 .or_default()
                 .traceparent
                 .and_then(|traceparent| trace::parse(&traceparent))
                 .map(Box::new),
-            spec: raw
+            spec: wire
                 .spec
-                .0
+                .into_result()
                 .map_err(|complaint| format!("spec: {complaint}").into()),
             status,
         };
-        (raw.metadata, view)
+        (wire.metadata.into_meta(), view)
     }
 
-    fn refers_to(&self) -> Option<&str> {
-        self.spec
-            .as_ref()
-            .ok()
-            .map(|spec| spec.deployment_name.as_str())
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The Deployment that it asks for.
+    fn references(&self) -> impl Iterator<Item = &str> {
+        let spec = self.spec.iter();
+        spec.map(|spec| spec.deployment_name.as_str())
+    }
+
+    fn content(&self, state: &mut impl Hasher) {
+        self.generation.hash(state);
+    }
+}
+
+impl Primary for Foo {
+    type Status = FooStatus;
+
+    fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+
+    fn status(&self) -> &FooStatus {
+        &self.status
+    }
+
+    fn is_observed(&self) -> bool {
+        self.status.observed_generation == Some(self.generation)
+    }
+
+    fn says(status: &FooStatus, state: &mut impl Hasher) {
+        Content(status).hash(state);
+    }
+
+    fn trace(&self) -> Option<&SpanContext> {
+        self.trace.as_deref()
     }
 }
 
 /// The JSON of a Deployment.
 #[derive(Deserialize)]
-pub struct RawDeployment {
-    metadata: Metadata,
+pub struct DeploymentWire {
+    metadata: Metadata<Labels, Annotations>,
     #[serde(default)]
-    spec: Field<RawDeploymentSpec>,
+    spec: Field<DeploymentSpecWire>,
     #[serde(default)]
-    status: Field<RawDeploymentStatus>,
+    status: Field<DeploymentStatusWire>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RawDeploymentSpec {
+struct DeploymentSpecWire {
     // The API server fills in its own default before anything is stored.
     replicas: i32,
-    selector: RawSelector,
-    template: RawTemplate,
+    selector: SelectorWire,
+    template: TemplateWire,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct RawSelector {
+struct SelectorWire {
     match_labels: Labels,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RawTemplate {
-    metadata: RawTemplateMetadata,
-    spec: RawPodSpec,
+struct TemplateWire {
+    metadata: TemplateMetadataWire,
+    spec: PodSpecWire,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RawTemplateMetadata {
+struct TemplateMetadataWire {
     labels: Labels,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RawPodSpec {
-    containers: Vec<RawContainer>,
+struct PodSpecWire {
+    containers: Vec<ContainerWire>,
 }
 
 #[derive(Deserialize)]
-struct RawContainer {
+struct ContainerWire {
     name: String,
     image: Option<Box<str>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct RawDeploymentStatus {
+struct DeploymentStatusWire {
     observed_generation: i64,
     replicas: i32,
     updated_replicas: i32,
     available_replicas: i32,
-    conditions: Vec<RawCondition>,
+    conditions: Vec<ConditionWire>,
 }
 
 #[derive(Deserialize)]
-struct RawCondition {
+struct ConditionWire {
     #[serde(default)]
     reason: String,
 }
 
-impl View for Deployment {
-    type Raw = RawDeployment;
-    const RESOURCE: (&'static str, &'static str, &'static str, &'static str) = {
-        use k8s_openapi::Resource as R;
-        type D = apps::Deployment;
-        (
-            <D as R>::GROUP,
-            <D as R>::VERSION,
-            <D as R>::KIND,
-            <D as R>::URL_PATH_SEGMENT,
-        )
-    };
+impl Cached for Deployment {
+    type Wire = DeploymentWire;
+    const KIND: Kind = Kind::of::<apps::Deployment>();
 
-    fn from_raw(mut raw: RawDeployment) -> (Metadata, Self) {
-        let metadata = &mut raw.metadata;
-        let (spec, status) = (raw.spec.or_default(), raw.status.or_default());
+    fn decode(mut wire: DeploymentWire) -> (Meta, Self) {
+        let metadata = &mut wire.metadata;
+        let (spec, status) = (wire.spec.or_default(), wire.status.or_default());
         let labels = Arc::new(std::mem::take(&mut metadata.labels).or_default());
-        let owners = std::mem::take(&mut metadata.owner_references).or_default();
-        let mut owners = owners.into_iter().filter_map(|owner| owner.0.ok());
-        let owner = owners.find_map(OwnerReference::of_foo);
+        let owner = metadata.take_owner(&Foo::KIND);
         let annotations = std::mem::take(&mut metadata.annotations).or_default();
         let view = Self {
             uid: std::mem::take(&mut metadata.uid),
@@ -413,7 +293,7 @@ impl View for Deployment {
                 .as_ref()
                 .and_then(|owner| annotations.generation_for(&owner.uid, &metadata.name)),
             owner,
-            deleting: metadata.deletion_timestamp,
+            deleting: metadata.deleting,
             generation: std::mem::take(&mut metadata.generation).or_default(),
             selector: spec.selector.match_labels.sharing(&labels),
             pod_labels: spec.template.metadata.labels.sharing(&labels),
@@ -423,7 +303,7 @@ impl View for Deployment {
                 .spec
                 .containers
                 .into_iter()
-                .find(|container| container.name == super::desired::CONTAINER)
+                .find(|container| container.name == super::plan::CONTAINER)
                 .and_then(|container| container.image),
             replicas: spec.replicas,
             progress: Progress {
@@ -437,25 +317,31 @@ impl View for Deployment {
                     .any(|c| c.reason == "ProgressDeadlineExceeded"),
             },
         };
-        (raw.metadata, view)
+        (wire.metadata.into_meta(), view)
     }
 
-    fn refers_to(&self) -> Option<&str> {
-        self.owner.as_ref().map(|owner| &*owner.name)
+    fn uid(&self) -> &str {
+        &self.uid
     }
-}
 
-impl OwnerReference {
-    /// Row R10: only a controller reference to a Foo of our API group, in whatever version, counts.
-    fn of_foo(self) -> Option<Owner> {
-        let group = self
-            .api_version
-            .split_once('/')
-            .map_or("", |(group, _)| group);
-        (self.controller && self.kind == api::KIND && group == api::GROUP).then_some(Owner {
-            name: self.name,
-            uid: self.uid,
-        })
+    /// The Foo that controls it.
+    fn references(&self) -> impl Iterator<Item = &str> {
+        self.owner.iter().map(|owner| &*owner.name)
+    }
+
+    /// Its rollout is no change that somebody makes.
+    fn content(&self, state: &mut impl Hasher) {
+        (self.generation, &self.labels).hash(state);
+    }
+
+    /// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        let counts_alone = Self {
+            progress: new.progress,
+            ..old.clone()
+        } == *new;
+        let further = counts_alone && old.progress != new.progress;
+        further && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
     }
 }
 
@@ -478,10 +364,6 @@ impl Labels {
     }
 }
 
-fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(
@@ -494,8 +376,10 @@ mod tests {
     use kube::api::{ObjectList, WatchEvent};
     use serde_json::{Value, json};
 
+    use crate::foo::fixtures::{deployment, foo, object};
+    use operator_runtime::Object;
+
     use super::*;
-    use crate::controller::fixtures::{deployment, foo, object};
 
     /// Row R7 and "bad input": a Foo of whatever shape is read, so that a list with it in is.
     #[test]
@@ -600,7 +484,7 @@ mod tests {
 
     /// The object with each of these values in the place of each of its fields in turn, and in which: as it comes in a list, by
     /// a watch and as an answer. What the API server itself makes sure of stays.
-    fn any_field_is<V: View>(object: &Value, values: &[&str]) -> Vec<(String, Object<V>)> {
+    fn any_field_is<V: Cached>(object: &Value, values: &[&str]) -> Vec<(String, Object<V>)> {
         const HERE: &str = "\"this field\"";
         let certain = ["name", "namespace", "uid", "resourceVersion"];
         let certain = certain.map(|field| format!("/metadata/{field}"));

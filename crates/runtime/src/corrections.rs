@@ -1,8 +1,8 @@
 //! Corrections that have to be made again and again: somebody else, a second operator perhaps, has a mind of their own about
-//! a Deployment, and each correction brings on the next.
+//! an object, and each correction brings on the next.
 //!
 //! The first few are made at once. Then each waits twice as long as the one before, so that two who never agree cost the
-//! cluster little, until the Foo changes or the other one leaves the Deployment alone for a while.
+//! cluster little, until what is wanted changes or the other one leaves the object alone for a while.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use operator_runtime::Key;
+use crate::Key;
 
 /// So many are made at once.
 pub const AT_ONCE: u32 = 10;
@@ -43,7 +43,7 @@ struct Entries {
 }
 
 struct Entry {
-    /// Fingerprint of the Foo that the corrections were made for.
+    /// Fingerprint of what the corrections were made for.
     wanted: u64,
     times: u32,
     last: Instant,
@@ -135,7 +135,7 @@ mod tests {
         assert!(count(&corrections, 1, Duration::from_hours(1)).await <= 16);
         let a_day = count(&corrections, 1, Duration::from_hours(24)).await;
         assert!((280..=290).contains(&a_day), "{a_day}");
-        // The Foo has changed.
+        // Something else is wanted.
         assert_eq!(
             count(&corrections, 2, Duration::from_secs(1)).await,
             AT_ONCE

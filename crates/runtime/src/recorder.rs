@@ -1,6 +1,6 @@
-//! Kubernetes events about Foos (rows R4 and R9), written off the path of the work.
+//! Kubernetes events about the objects that are reconciled (rows R4 and R9), written off the path of the work.
 //!
-//! An event is news for people: it is never waited for, and never worth a Foo's delay. A repeated one is a
+//! An event is news for people: it is never waited for, and never worth an object's delay. A repeated one is a
 //! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
 //!
 //! Events are written one after the other. One that cannot be written now is put aside, and with it those that come after
@@ -31,22 +31,14 @@ use tokio::{
 };
 use tracing::{Instrument as _, debug, warn};
 
-use operator_runtime::{
-    Key,
+use crate::{
+    App, Key, Kind,
     client::retry_after,
+    error::{Failure, root_cause},
     telemetry::{Metrics, metrics::table, trace},
 };
 
-use super::{
-    error::{Error, root_cause},
-    view::TRACE_ANNOTATION,
-};
-use crate::api;
-
-/// The reporting component (row R9).
-pub const REPORTER: &str = "sample-controller";
-
-/// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 Foos.
+/// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 objects.
 const WAITING: usize = 10_000;
 
 /// How many of them may be of namespaces whose events cannot be written now, and how many of one such namespace.
@@ -82,49 +74,40 @@ const TRY: Duration = Duration::from_secs(10);
 /// How often it is told that events are dropped.
 const TOLD: Duration = Duration::from_mins(10);
 
-/// What there is to tell.
-#[derive(Debug)]
-pub enum Event {
-    /// A sync changed something.
-    Synced,
-    /// A sync failed, in a way that the user should know.
-    Failed {
-        /// In CamelCase.
-        reason: &'static str,
-        /// For people.
-        message: String,
-    },
+/// What there is to report.
+#[derive(Clone, Debug)]
+pub struct Event {
+    type_: &'static str,
+    reason: &'static str,
+    note: Cow<'static, str>,
 }
 
 impl Event {
-    /// The event of an error that has a reason.
+    /// One of type Normal, with its reason in CamelCase and a note for people.
+    pub fn normal(reason: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            type_: "Normal",
+            reason,
+            note: note.into(),
+        }
+    }
+
+    /// One of type Warning.
+    pub fn warning(reason: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            type_: "Warning",
+            ..Self::normal(reason, note)
+        }
+    }
+
+    /// The warning of an error that has a reason.
     #[must_use]
-    pub fn failed(error: &Error) -> Self {
-        Self::Failed {
-            reason: error.reason().unwrap_or("Error"),
-            message: error.to_string(),
-        }
-    }
-
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Synced => "Synced",
-            Self::Failed { reason, .. } => reason,
-        }
-    }
-
-    fn type_(&self) -> &'static str {
-        match self {
-            Self::Synced => "Normal",
-            Self::Failed { .. } => "Warning",
-        }
+    pub fn failed(error: &impl Failure) -> Self {
+        Self::warning(error.reason().unwrap_or("Error"), error.to_string())
     }
 
     fn note(&self) -> Cow<'_, str> {
-        match self {
-            Self::Synced => "Foo synced successfully".into(),
-            Self::Failed { message, .. } => cut(message),
-        }
+        cut(&self.note)
     }
 }
 
@@ -153,25 +136,34 @@ struct News {
 
 impl News {
     /// The trace that it is from.
-    fn annotations(&self) -> Option<BTreeMap<String, String>> {
+    fn annotations(&self, app: &App) -> Option<BTreeMap<String, String>> {
         let trace = trace::annotation(self.trace.as_ref()?);
-        Some(BTreeMap::from([(TRACE_ANNOTATION.to_owned(), trace)]))
+        Some(BTreeMap::from([(app.trace_annotation(), trace)]))
     }
+}
+
+/// Who reports, and about which kind.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub app: &'static App,
+    /// The replica's name.
+    pub instance: String,
+    pub kind: Kind,
 }
 
 /// Where events are handed in.
 #[derive(Clone)]
-pub struct Events {
+pub struct Recorder {
     sender: mpsc::Sender<News>,
     drops: Arc<Drops>,
 }
 
-impl Events {
+impl Recorder {
     /// The way in, and the task that writes. The task ends when every way in is gone; `busy` is whether there is work
     /// that goes first.
-    pub fn new<F: Fn() -> bool>(
+    pub(crate) fn new<F: Fn() -> bool>(
         client: Client,
-        instance: String,
+        about: About,
         metrics: &Metrics,
         busy: F,
     ) -> (Self, impl Future<Output = ()> + use<F>) {
@@ -179,7 +171,7 @@ impl Events {
         let drops = Arc::new(Drops::new(metrics));
         let writer = Writer {
             client,
-            instance,
+            about,
             written: Mutex::default(),
             aside: Mutex::default(),
             put_aside: Notify::new(),
@@ -188,7 +180,7 @@ impl Events {
         (Self { sender, drops }, writer.run(receiver, busy))
     }
 
-    /// Hands in an event about the Foo `key` with this UID, if there is room.
+    /// Hands in an event about the object `key` with this UID, if there is room.
     pub fn send(&self, key: &Key, uid: &str, event: Event) {
         let news = News {
             key: key.clone(),
@@ -228,7 +220,7 @@ impl Drops {
     /// Events of a namespace that is being deleted have nowhere to go, which is nothing to be told.
     fn refused(&self, key: &Key, refusal: &str) {
         self.refused.add(1);
-        debug!(foo = %key, "the API server refuses an event: {refusal}");
+        debug!(object = %key, "the API server refuses an event: {refusal}");
     }
 
     fn late(&self, key: &Key, error: &str) {
@@ -249,9 +241,9 @@ impl Drops {
         let mut told = self.told.lock();
         if told.is_none_or(|told| now - told >= TOLD) {
             *told = Some(now);
-            warn!(foo = %key, "an event is dropped, and more may be in the next {TOLD:?} without a word: it {why}");
+            warn!(object = %key, "an event is dropped, and more may be in the next {TOLD:?} without a word: it {why}");
         } else {
-            debug!(foo = %key, "an event is dropped: it {why}");
+            debug!(object = %key, "an event is dropped: it {why}");
         }
     }
 }
@@ -259,7 +251,7 @@ impl Drops {
 /// Writes events.
 struct Writer {
     client: Client,
-    instance: String,
+    about: About,
     written: Mutex<HashMap<Series, Written>>,
     aside: Mutex<Aside>,
     /// Something was put aside, or nothing will be any more.
@@ -286,7 +278,7 @@ struct Lane {
     due: Instant,
 }
 
-/// What makes two events one series: the Foo's UID, the event's reason, and what it says.
+/// What makes two events one series: the object's UID, the event's reason, and what it says.
 type Series = (Box<str>, &'static str, Box<str>);
 
 /// What was written of an event: its name, how often, and when last.
@@ -298,7 +290,7 @@ struct Written {
 }
 
 /// Why an event is not written, and how soon it may be tried again.
-struct Failure {
+struct Unwritten {
     error: String,
     wait: Duration,
 }
@@ -343,7 +335,7 @@ impl Writer {
     }
 
     /// Puts the first of a namespace aside.
-    fn put_aside(&self, news: News, since: Instant, failure: &Failure) {
+    fn put_aside(&self, news: News, since: Instant, failure: &Unwritten) {
         let mut aside = self.aside.lock();
         if aside.count >= ASIDE {
             drop(aside);
@@ -410,7 +402,7 @@ impl Writer {
     }
 
     /// Has the namespace's next event tried, or the same one after a while; without any it is like all others.
-    fn tried_again(&self, namespace: &str, news: News, result: Result<(), Failure>) {
+    fn tried_again(&self, namespace: &str, news: News, result: Result<(), Unwritten>) {
         let now = Instant::now();
         let mut overdue = None;
         let mut aside = self.aside.lock();
@@ -443,7 +435,7 @@ impl Writer {
     }
 
     /// Writes an event, or learns that the API server refuses it, once and within `limit`.
-    async fn write(&self, news: &News, limit: Duration) -> Result<(), Failure> {
+    async fn write(&self, news: &News, limit: Duration) -> Result<(), Unwritten> {
         let span = trace::within(news.trace.as_ref(), "event");
         let failure = match timeout(limit, self.publish(news)).instrument(span).await {
             Ok(Ok(())) => return Ok(()),
@@ -453,17 +445,17 @@ impl Writer {
                 self.drops.refused(&news.key, &status.message);
                 return Ok(());
             }
-            Ok(Err(error)) => Failure {
+            Ok(Err(error)) => Unwritten {
                 error: root_cause(&error),
                 wait: retry_after(&error).unwrap_or_default(),
             },
-            Err(_) => Failure {
+            Err(_) => Unwritten {
                 error: format!("no answer within {limit:?}"),
                 wait: Duration::ZERO,
             },
         };
         debug!(
-            foo = %news.key,
+            object = %news.key,
             "an event could not be written: {}; trying again", failure.error
         );
         Err(failure)
@@ -473,11 +465,11 @@ impl Writer {
     async fn publish(&self, news: &News) -> kube::Result<()> {
         let events = Api::namespaced(self.client.clone(), news.key.namespace());
         let note = news.event.note();
-        let series = (news.uid.clone(), news.event.reason(), note.as_ref().into());
+        let series = (news.uid.clone(), news.event.reason, note.as_ref().into());
         let before = self.written.lock().get(&series).cloned();
         if let Some(before) = before.filter(|before| before.last.elapsed() < SERIES) {
             let again = json!({
-                "metadata": { "annotations": news.annotations() },
+                "metadata": { "annotations": news.annotations(self.about.app) },
                 "series": { "count": before.count + 1, "lastObservedTime": MicroTime(news.time) },
             });
             let params = PatchParams::default();
@@ -521,23 +513,23 @@ impl Writer {
         v1::Event {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
-                annotations: news.annotations(),
+                annotations: news.annotations(self.about.app),
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(news.time)),
             regarding: Some(ObjectReference {
-                api_version: Some(api::api_version()),
-                kind: Some(api::KIND.to_owned()),
+                api_version: Some(self.about.kind.api_version()),
+                kind: Some(self.about.kind.kind.to_owned()),
                 namespace: Some(news.key.namespace().to_owned()),
                 name: Some(news.key.name().to_owned()),
                 uid: Some(news.uid.to_string()),
                 ..ObjectReference::default()
             }),
-            reporting_controller: Some(REPORTER.to_owned()),
-            reporting_instance: Some(self.instance.clone()),
+            reporting_controller: Some(self.about.app.reporter.to_owned()),
+            reporting_instance: Some(self.about.instance.clone()),
             action: Some("Reconcile".to_owned()),
-            reason: Some(news.event.reason().to_owned()),
-            type_: Some(news.event.type_().to_owned()),
+            reason: Some(news.event.reason.to_owned()),
+            type_: Some(news.event.type_.to_owned()),
             note: Some(news.event.note().into_owned()),
             ..v1::Event::default()
         }
@@ -560,7 +552,11 @@ mod tests {
     };
 
     use super::*;
-    use crate::controller::fixtures::foo;
+    use crate::{
+        Cached as _,
+        app::tests::APP,
+        fixtures::{Parent, TestError},
+    };
 
     /// What an API server was asked for, and the notes of the events that it has.
     #[derive(Clone, Default)]
@@ -613,22 +609,36 @@ mod tests {
         }
     }
 
+    fn about() -> About {
+        About {
+            app: &APP,
+            instance: "test".into(),
+            kind: Parent::KIND,
+        }
+    }
+
+    const SYNCED: Event = Event {
+        type_: "Normal",
+        reason: "Synced",
+        note: Cow::Borrowed("synced"),
+    };
+
     fn writer(server: &Server) -> Writer {
         Writer {
             client: server.client(),
-            instance: "test".into(),
+            about: about(),
             written: Mutex::default(),
             aside: Mutex::default(),
             put_aside: Notify::new(),
-            drops: Arc::new(Drops::new(&Metrics::disconnected(&crate::APP))),
+            drops: Arc::new(Drops::new(&Metrics::disconnected(&APP))),
         }
     }
 
     fn news(message: &str) -> News {
         News {
-            key: foo().key,
-            uid: "foo-uid".into(),
-            event: Event::failed(&Error::ResourceExists(message.into())),
+            key: Key::new("default", "parent"),
+            uid: "parent-uid".into(),
+            event: Event::failed(&TestError::Rejected(message.into())),
             time: Timestamp::now(),
             trace: None,
         }
@@ -694,16 +704,16 @@ mod tests {
             async { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
         });
         let is_busy = Arc::clone(&busy);
-        let (events, write) = Events::new(
+        let (events, write) = Recorder::new(
             Client::new(api, "default"),
-            "test".into(),
-            &Metrics::disconnected(&crate::APP),
+            about(),
+            &Metrics::disconnected(&APP),
             move || is_busy.load(SeqCst),
         );
         let writer = tokio::spawn(write);
         let send = |count| {
             for number in 0..count {
-                events.send(&foo().key, &format!("{number}"), Event::Synced);
+                events.send(&Key::new("default", "parent"), &format!("{number}"), SYNCED);
             }
         };
         send(WAITING / 2 + 3);
@@ -753,7 +763,7 @@ mod tests {
         fn start(
             &self,
         ) -> (
-            Events,
+            Recorder,
             tokio::task::JoinHandle<()>,
             (Metrics, SdkMeterProvider),
         ) {
@@ -762,9 +772,8 @@ mod tests {
                 service_fn(move |request: Request<Body>| server.clone().answer(request)),
                 "default",
             );
-            let (metrics, provider) =
-                Metrics::new(&crate::APP, Resource::builder_empty().build(), None);
-            let (events, write) = Events::new(client, "test".into(), &metrics, || false);
+            let (metrics, provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+            let (events, write) = Recorder::new(client, about(), &metrics, || false);
             (events, tokio::spawn(write), (metrics, provider))
         }
 
@@ -789,7 +798,7 @@ mod tests {
                 json!({})
             } else {
                 json!({
-                    "kind": "Status", "status": "Failure", "code": code, "message": "failed calling webhook",
+                    "kind": "Status", "status": "Unwritten", "code": code, "message": "failed calling webhook",
                     "details": { "retryAfterSeconds": 30 },
                 })
             };
@@ -808,7 +817,7 @@ mod tests {
 
     fn dropped(metrics: &Metrics, reason: &str) -> u64 {
         let (_, text) = metrics.scrape(None);
-        let series = format!("foo_controller_events_dropped_total{{reason=\"{reason}\"}} ");
+        let series = format!("some_operator_events_dropped_total{{reason=\"{reason}\"}} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&series));
         value.unwrap().parse().unwrap()
     }
@@ -828,9 +837,9 @@ mod tests {
             for number in 0..30 {
                 for bad in ["bad", "bad-too", "bad-as-well"] {
                     let key = Key::new(bad, &format!("f{number}"));
-                    events.send(&key, "u", Event::Synced);
+                    events.send(&key, "u", SYNCED);
                 }
-                events.send(&Key::new("good", &format!("f{number}")), "u", Event::Synced);
+                events.send(&Key::new("good", &format!("f{number}")), "u", SYNCED);
             }
             sleep(Duration::from_secs(10)).await;
             let good = server.of("good");
@@ -862,7 +871,7 @@ mod tests {
         let (events, writer, (metrics, _provider)) = server.start();
         for bad in ["bad", "bad-too", "bad-as-well"] {
             for number in 0..ASIDE_OF_ONE + 10 {
-                events.send(&Key::new(bad, &format!("f{number}")), "u", Event::Synced);
+                events.send(&Key::new(bad, &format!("f{number}")), "u", SYNCED);
                 if number % 1000 == 0 {
                     sleep(QUICK).await;
                 }
@@ -875,7 +884,7 @@ mod tests {
         sleep(PATIENCE * 5).await;
         assert!(dropped(&metrics, "late") >= 4);
         assert_eq!(lines.load(SeqCst), 1);
-        events.send(&Key::new("good", "f"), "u", Event::Synced);
+        events.send(&Key::new("good", "f"), "u", SYNCED);
         sleep(QUICK).await;
         assert_eq!(server.of("good").len(), 1);
         writer.abort();

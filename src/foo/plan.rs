@@ -10,13 +10,13 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
+use operator_runtime::{Key, Snapshot};
+
 use super::{
-    cache::Snapshot,
+    api,
+    cached::{Deployment, Foo, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, made_for},
     error::Error,
-    view::{Deployment, Foo, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, made_for},
 };
-use crate::api;
-use operator_runtime::Key;
 
 /// The name of the pod's one container (row R1).
 pub const CONTAINER: &str = "nginx";
@@ -70,15 +70,21 @@ impl<'a> Desired<'a> {
     ///
     /// # Errors
     /// [`Error::ResourceExists`] where this Foo does not control it (row R4, invariant I5).
-    pub fn difference(&self, actual: &Snapshot<Deployment>) -> Result<Option<Value>, Error> {
-        let owner = actual.view.owner.as_ref();
+    pub fn difference(&self, actual: &Deployment) -> Result<Option<Value>, Error> {
+        let owner = actual.owner.as_ref();
         if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
             return Err(Error::ResourceExists(self.key.name().to_owned()));
         }
-        if actual.view.deleting {
+        if actual.deleting {
             return Ok(None);
         }
         Ok(self.patch(actual))
+    }
+
+    /// The same, for a Deployment that is known to be this Foo's.
+    #[must_use]
+    pub fn plan(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
+        self.difference(&actual.view).ok().flatten()
     }
 
     /// Whether the Deployment names a newer generation of the Foo than this one (invariant I7). Then the cache is behind, and
@@ -149,12 +155,11 @@ impl<'a> Desired<'a> {
         ]
     }
 
-    /// With the UID and the resourceVersion that it is based on. What somebody added beside our fields stays.
-    fn patch(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
-        let Snapshot { version, view } = actual;
+    /// What somebody added beside our fields stays.
+    fn patch(&self, actual: &Deployment) -> Option<Value> {
         // Taken apart without `..`: a field that is kept must be compared, or not, on purpose.
         let Deployment {
-            uid,
+            uid: _,
             owner: _,
             deleting: _,
             generation: _,
@@ -166,7 +171,7 @@ impl<'a> Desired<'a> {
             image,
             replicas,
             progress: _,
-        } = &**view;
+        } = actual;
         let mut spec = json!({});
         let mut metadata = json!({});
         if let Some(wanted) = self.replicas.filter(|wanted| wanted != replicas) {
@@ -182,11 +187,9 @@ impl<'a> Desired<'a> {
         if **labels != self.labels {
             metadata["labels"] = json!(self.labels.to_map());
         }
-        if spec == json!({}) && metadata == json!({}) && !self.is_behind(view) {
+        if spec == json!({}) && metadata == json!({}) && !self.is_behind(actual) {
             return None;
         }
-        metadata["uid"] = json!(uid);
-        metadata["resourceVersion"] = version.to_string().into();
         for (name, value) in self.annotations() {
             metadata["annotations"][name] = value.into();
         }
@@ -201,16 +204,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::controller::{
-        fixtures::{deployment, foo, snapshot},
-        view::Object,
-    };
+    use crate::foo::fixtures::{deployment, foo};
+    use operator_runtime::{Failure as _, Object, Retry};
 
     /// What the fixture Foo finds wrong with this Deployment.
     fn difference(actual: &Object<Deployment>) -> Result<Option<Value>, Error> {
         let foo = foo();
         let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
-        desired.difference(&snapshot(actual))
+        desired.difference(&actual.view)
     }
 
     fn patch(actual: &Object<Deployment>) -> Value {
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(manifest.spec.unwrap().replicas, None);
         let mut scaled = deployment();
         scaled.view.replicas = 9;
-        assert_eq!(desired.difference(&snapshot(&scaled)).unwrap(), None);
+        assert_eq!(desired.difference(&scaled.view).unwrap(), None);
     }
 
     /// Invariant I6.
@@ -276,8 +277,6 @@ mod tests {
     fn what_differs_is_put_right() {
         let metadata = |more: Value| {
             let mut metadata = json!({
-                "uid": "web-uid",
-                "resourceVersion": "9",
                 "annotations": { GENERATION_ANNOTATION: "2", MADE_FOR_ANNOTATION: made_for("foo-uid", "web") },
             });
             metadata
@@ -387,7 +386,7 @@ mod tests {
         let mut empty = foo();
         empty.view.spec.as_mut().unwrap().deployment_name.clear();
         let error = Desired::of(&empty.key, &empty.view, "i").unwrap_err();
-        assert!(error.is_final());
+        assert_eq!(error.retry(), Retry::OnChange);
         assert_eq!(error.to_string(), "spec.deploymentName: must not be empty");
 
         let mut stored_before_the_schema = foo();
@@ -403,10 +402,7 @@ mod tests {
 
         let mut undecodable = foo();
         undecodable.view.spec = Err("spec: invalid type".into());
-        assert!(
-            Desired::of(&undecodable.key, &undecodable.view, "i")
-                .unwrap_err()
-                .is_final()
-        );
+        let error = Desired::of(&undecodable.key, &undecodable.view, "i").unwrap_err();
+        assert_eq!(error.retry(), Retry::OnChange);
     }
 }

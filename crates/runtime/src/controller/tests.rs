@@ -19,9 +19,15 @@ use tokio::{
     time::{Instant, advance, sleep},
 };
 
-use super::{fixtures::object, scopes::Reason, *};
-use crate::APP;
-use operator_runtime::{client::READ_TIMEOUT, telemetry::health::Question};
+use super::*;
+use crate::{
+    Store,
+    app::tests::APP,
+    client::READ_TIMEOUT,
+    fixtures::{Parent, Parents, TestError as Error, object},
+    scopes::Reason,
+    telemetry::health::Question,
+};
 
 fn key(name: &str) -> Key {
     Key::new("n", name)
@@ -35,8 +41,8 @@ fn worker(queue: &Queue<Key>) -> Worker {
     Worker {
         queue: queue.clone(),
         triggers: Triggers::default(),
-        instruments: Instruments::new(&Metrics::disconnected(&APP), 1),
-        repeats: Arc::default(),
+        instruments: Instruments::new(&Metrics::disconnected(&APP), "parent", 1),
+        log: Arc::default(),
     }
 }
 
@@ -53,7 +59,7 @@ async fn q2_workers_reconcile_at_once() {
         let running = Arc::clone(&running);
         work.spawn(worker(&queue).work(move |_| {
             running.add_permits(1);
-            std::future::pending()
+            std::future::pending::<Result<_, Error>>()
         }));
     }
     sleep(Duration::from_secs(1)).await;
@@ -73,7 +79,7 @@ async fn q6_a_panic_is_one_objects_failure() {
         *seen.lock().entry(key.name().to_owned()).or_insert(0) += 1;
         async move {
             assert!(key.name() != "bad", "on purpose");
-            Ok(Done::Settled)
+            Ok::<_, Error>(Action::Done)
         }
     }));
     // 5 ms, 10 ms, 20 ms: three more tries.
@@ -99,7 +105,12 @@ async fn what_is_untold_comes_again() {
     tokio::spawn(worker.work(move |key| {
         seen.lock().push(key.name().to_owned());
         let wait = others.is_busy(Lane::Change);
-        async move { Ok(if wait { Done::Untold } else { Done::Settled }) }
+        let action = if wait {
+            Action::StatusPending
+        } else {
+            Action::Done
+        };
+        async move { Ok::<_, Error>(action) }
     }));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(*runs.lock(), ["a", "b", "a"]);
@@ -110,14 +121,15 @@ async fn what_is_untold_comes_again() {
 #[tokio::test(start_paused = true)]
 async fn r7_a_final_failure_waits_for_the_user() {
     for (error, retries) in [
-        (Error::InvalidSpec("x".into()), 0),
-        (Error::ResourceExists("x".into()), 1),
+        (Error::Invalid("x".into()), 0),
+        (Error::Rejected("x".into()), 1),
         (Error::Conflict, 1),
-        (Error::transient("x"), 1),
+        (Error::Transient("x".into()), 1),
     ] {
         let queue = queue();
         queue.add(key("a"), Lane::Change);
-        settle(queue.get().await.unwrap(), Err(error), &Repeats::default());
+        let (taken, error) = (queue.get().await.unwrap(), Failed::Error(error));
+        settle(taken, Err(error), &LogOnce::default());
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
             (retries, retries)
@@ -128,40 +140,40 @@ async fn r7_a_final_failure_waits_for_the_user() {
 /// A conflict passes by itself, and is no news; one that goes on and on is.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_does_not_pass_is_told() {
-    let (queue, repeats) = (queue(), Repeats::default());
+    let (queue, log) = (queue(), LogOnce::default());
     queue.add(key("a"), Lane::Change);
     for _ in 0..CONFLICTS + 2 {
         let taken = queue.get().await.unwrap();
-        settle(taken, Err(Error::Conflict), &repeats);
+        settle(taken, Err(Failed::Error(Error::Conflict)), &log);
     }
-    let of_ten = (0..10).filter(|_| repeats.is_news(&Error::Conflict));
+    let of_ten = (0..10).filter(|_| log.is_news(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
 }
 
 /// Nobody waits longer than from one leader to the next for a look at everything.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_begins_with_what_has_waited_longest() {
-    let foos = Cache::new(&[None]);
-    foos.list_begins(0);
+    let parents = Store::new(&[None]);
+    parents.list_begins(0);
     for (name, version, observed) in [
         ("seen", 1, 2),
         ("young", 4, 1),
         ("changed", 3, 1),
         ("settled", 2, 2),
     ] {
-        foos.apply(
+        parents.apply(
             0,
             object(&format!(
                 "
                 metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '{version}', generation: 2}}
-                spec: {{deploymentName: d}}
-                status: {{availableReplicas: 0, observedGeneration: {observed}}}"
+                spec: {{child: d}}
+                status: {{observedGeneration: {observed}}}"
             )),
         );
     }
     let queue = queue();
     let settled = |key: &Key| key.name() == "settled";
-    looks::first(&queue, &foos, |_| true, settled, &Triggers::default()).await;
+    resync::first::<Parent>(&queue, &parents, |_| true, settled, &Triggers::default()).await;
     let mut looks = Vec::new();
     while queue.stats().depth != [0; 3] {
         let taken = queue.get().await.unwrap();
@@ -179,24 +191,24 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
 /// Row Q4: everything is looked at once in a period, spread over it, and what is settled is left alone.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {
-    let foos = Arc::new(Cache::new(&[None]));
-    foos.list_begins(0);
+    let parents = Arc::new(Store::new(&[None]));
+    parents.list_begins(0);
     for number in 0..100 {
-        foos.apply(
+        parents.apply(
             0,
-            object::<Foo>(&format!(
+            object::<Parent>(&format!(
                 "metadata: {{name: f{number}, namespace: n, uid: u, resourceVersion: '1'}}"
             )),
         );
     }
-    foos.list_ends(0, 1);
+    parents.list_ends(0, 1);
     let queue = queue();
     let period = Duration::from_secs(32);
     tokio::spawn({
         let queue = queue.clone();
         async move {
             let settled = |key: &Key| key.name() == "f7";
-            looks::resync(&queue, &foos, settled, || foos.changes(), period).await;
+            resync::resync(&queue, &parents, settled, || parents.changes(), period).await;
         }
     });
     let mut handed_out = HashMap::new();
@@ -220,27 +232,27 @@ async fn q4_a_resync_is_spread_over_its_period() {
 /// At rest nobody is looked at; a change of one version is enough for a look at all.
 #[tokio::test(start_paused = true)]
 async fn q4_nothing_is_looked_at_where_nothing_changes() {
-    let foos = Arc::new(Cache::new(&[None]));
+    let parents = Arc::new(Store::new(&[None]));
     let apply = |version: u64| {
-        foos.apply(
+        parents.apply(
             0,
-            object::<Foo>(&format!(
+            object::<Parent>(&format!(
                 "metadata: {{name: f, namespace: n, uid: u, resourceVersion: '{version}'}}"
             )),
         );
     };
-    foos.list_begins(0);
+    parents.list_begins(0);
     apply(1);
-    foos.list_ends(0, 1);
+    parents.list_ends(0, 1);
     let (looks, period) = (Arc::new(Mutex::new(0)), Duration::from_secs(32));
     tokio::spawn({
-        let (queue, foos, looks) = (queue(), Arc::clone(&foos), Arc::clone(&looks));
+        let (queue, parents, looks) = (queue(), Arc::clone(&parents), Arc::clone(&looks));
         async move {
             let settled = |_: &Key| {
                 *looks.lock() += 1;
                 true
             };
-            looks::resync(&queue, &foos, settled, || foos.changes(), period).await;
+            resync::resync(&queue, &parents, settled, || parents.changes(), period).await;
         }
     });
     sleep(period * 5).await;
@@ -248,20 +260,20 @@ async fn q4_nothing_is_looked_at_where_nothing_changes() {
     apply(2);
     sleep(period * 5).await;
     assert_eq!(*looks.lock(), 2);
-    foos.delete(
+    parents.delete(
         0,
         &object("metadata: {name: f, namespace: n, uid: u, resourceVersion: '3'}"),
     );
-    assert_eq!(foos.changes(), 3);
+    assert_eq!(parents.changes(), 3);
 }
 
 /// An API server from before streamed lists, that answers lists with what it is given, once it is let, and
 /// notes everything else.
 #[derive(Clone)]
 struct FakeServer {
-    foos: Value,
-    deployments: Value,
-    let_deployments: Arc<Semaphore>,
+    parents: Value,
+    children: Value,
+    let_children: Arc<Semaphore>,
     writes: Arc<Mutex<Vec<(Method, String)>>>,
     writes_hang: bool,
 }
@@ -292,10 +304,10 @@ impl FakeServer {
             return respond(201, &review);
         }
         let items = match (&request.method, path.rsplit('/').next()) {
-            (&Method::GET, Some("foos")) => &self.foos,
-            (&Method::GET, Some("deployments")) => {
-                self.let_deployments.acquire().await.unwrap().forget();
-                &self.deployments
+            (&Method::GET, Some("parents")) => &self.parents,
+            (&Method::GET, Some("children")) => {
+                self.let_children.acquire().await.unwrap().forget();
+                &self.children
             }
             (method, _) => {
                 self.writes.lock().push((method.clone(), path.to_owned()));
@@ -323,29 +335,30 @@ fn respond(status: u16, body: &Value) -> Response<Answer> {
 
 fn server() -> FakeServer {
     FakeServer {
-        foos: json!([{
-            "metadata": { "name": "foo", "namespace": "n", "uid": "u", "resourceVersion": "1" },
-            "spec": { "deploymentName": "web" },
+        parents: json!([{
+            "metadata": { "name": "parent", "namespace": "n", "uid": "u", "resourceVersion": "1" },
+            "spec": { "child": "web" },
         }]),
-        deployments: json!([]),
-        let_deployments: Arc::new(Semaphore::new(0)),
+        children: json!([]),
+        let_children: Arc::new(Semaphore::new(0)),
         writes: Arc::default(),
         writes_hang: false,
     }
 }
 
-fn controller(server: &FakeServer, health: &mut Health) -> Controller {
+fn controller(server: &FakeServer, health: &mut Health) -> Controller<Parents> {
     Controller::new(
+        &APP,
         &server.client(),
         &Config::shipped(&APP),
-        "nginx",
         "test".into(),
         &Metrics::disconnected(&APP),
         health,
+        Parents::build,
     )
 }
 
-/// Row Q5: a Deployment that is merely not known yet must not look as if it were missing.
+/// Row Q5: a Child that is merely not known yet must not look as if it were missing.
 #[tokio::test(start_paused = true)]
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
@@ -357,15 +370,15 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
     sleep(Duration::from_mins(1)).await;
     assert_eq!(
         health.failing(Question::Ready),
-        ["informer-sync: not in sync yet: deployments"]
+        ["informer-sync: not in sync yet: children"]
     );
     assert_eq!(*server.writes.lock(), []);
-    server.let_deployments.add_permits(1);
+    server.let_children.add_permits(1);
     sleep(Duration::from_millis(1)).await;
     assert_eq!(health.failing(Question::Ready), [""; 0]);
     let create = (
         Method::POST,
-        "/apis/apps/v1/namespaces/n/deployments".to_owned(),
+        "/apis/example.com/v1/namespaces/n/children".to_owned(),
     );
     assert_eq!(server.writes.lock().first(), Some(&create));
     assert!(!running.is_finished());
@@ -375,7 +388,7 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
 #[tokio::test(start_paused = true)]
 async fn no_work_without_a_term() {
     let server = server();
-    server.let_deployments.add_permits(1);
+    server.let_children.add_permits(1);
     let mut health = Health::new();
     let mut controller = controller(&server, &mut health);
     let (publish, term) = channel::channel(None);
@@ -425,7 +438,7 @@ async fn liveness_names_what_is_stuck() {
         writes_hang: true,
         ..server()
     };
-    server.let_deployments.add_permits(1);
+    server.let_children.add_permits(1);
     let mut health = Health::new();
     let mut controller = controller(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
@@ -435,7 +448,7 @@ async fn liveness_names_what_is_stuck() {
     assert_eq!(dead_after(Duration::from_mins(1), &health).await, [workers]);
     assert_eq!(
         dead_after(READ_TIMEOUT, &health).await,
-        ["watch-foos: reading", "watch-deployments: reading", workers]
+        ["watch-parents: reading", "watch-children: reading", workers]
     );
 }
 
@@ -444,7 +457,7 @@ async fn liveness_names_what_is_stuck() {
 async fn liveness_does_not_depend_on_the_api_server() {
     for answer in [500, 0] {
         let service = tower::service_fn(move |request: Request<Body>| async move {
-            if answer == 0 || request.uri().path().contains("deployments") {
+            if answer == 0 || request.uri().path().contains("children") {
                 // The client's own end of it.
                 tokio::time::sleep(READ_TIMEOUT).await;
                 return Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
@@ -454,12 +467,13 @@ async fn liveness_does_not_depend_on_the_api_server() {
         let client = Client::new(service, "default");
         let mut health = Health::new();
         let mut controller = Controller::new(
+            &APP,
             &client,
             &Config::shipped(&APP),
-            "nginx",
             "test".into(),
             &Metrics::disconnected(&APP),
             &mut health,
+            Parents::build,
         );
         let (_publish, term) = channel::channel(Some(Term::unlimited()));
         let running =
@@ -477,7 +491,7 @@ async fn liveness_names_a_dead_watch() {
     let mut controller = controller(&server, &mut health);
     controller.tasks.shutdown().await;
     let dead = dead_after(Duration::from_mins(1), &health).await;
-    assert_eq!(dead, ["watch-foos: dead", "watch-deployments: dead"]);
+    assert_eq!(dead, ["watch-parents: dead", "watch-children: dead"]);
 }
 
 /// A leader that can serve nothing any more says so once its work is drained, and what it can do again once its term is
@@ -488,7 +502,7 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
         writes_hang: true,
         ..server()
     };
-    server.let_deployments.add_permits(1);
+    server.let_children.add_permits(1);
     let mut controller = controller(&server, &mut Health::new());
     let (ability, scopes) = (controller.ability(), Arc::clone(&controller.scopes));
     let says = |expected| assert_eq!(*ability.borrow(), expected);
@@ -500,8 +514,8 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.writes.lock().len(), 1, "which hangs");
 
-    let foos = scopes.informer(0, Informer::Foos);
-    foos.fails(Reason::NotFound, "the CRD is gone".into());
+    let parents = scopes.informer(0, 0);
+    parents.fails(Reason::NotFound, "the CRD is gone".into());
     let Config {
         leader_election,
         shutdown_timeout,
@@ -511,7 +525,7 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
     says(Ability::All);
     sleep(shutdown_timeout).await;
     says(Ability::Nothing);
-    foos.works();
+    parents.works();
     sleep(Duration::from_secs(1)).await;
     says(Ability::Nothing);
     assert_eq!(

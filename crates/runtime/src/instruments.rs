@@ -5,40 +5,20 @@ use std::{sync::Arc, time::Duration};
 use opentelemetry::{KeyValue, metrics::BoundCounter};
 use parking_lot::Mutex;
 
-use operator_runtime::{
-    Key,
+use crate::{
+    Action, Cached, Key,
+    error::Failure,
     queue::{Queue, Stats},
+    reconciler::Failed,
     telemetry::{
         Metrics,
-        metrics::{
-            Timer, number,
-            table::{self, Kind, Metric},
-        },
+        metrics::{Timer, number, table},
     },
 };
 
-use super::{
-    Error,
-    cache::Cache,
-    reconcile::Done,
-    view::{Deployment, Foo, View},
-};
-
-/// Foos by whether they are ready.
-pub const FOOS: Metric = Metric {
-    template: "{app}_foos",
-    kind: Kind::Gauge,
-    unit: "",
-    labels: &["ready"],
-    help: "Foos by the status of their condition Ready: true, false or unknown.",
-};
-
-/// The controller's name in labels.
-const NAME: &str = "foo";
-
 /// What the workers count; clones share it.
 #[derive(Clone)]
-pub(super) struct Instruments {
+pub(crate) struct Instruments {
     succeeded: BoundCounter<u64>,
     failed: BoundCounter<u64>,
     requeued: BoundCounter<u64>,
@@ -70,9 +50,9 @@ impl Queues {
 }
 
 impl Instruments {
-    pub(super) fn new(metrics: &Metrics, workers: u32) -> Self {
-        let controller = KeyValue::new("controller", NAME);
-        let name = KeyValue::new("name", NAME);
+    pub(crate) fn new(metrics: &Metrics, name: &'static str, workers: u32) -> Self {
+        let controller = KeyValue::new("controller", name);
+        let name = KeyValue::new("name", name);
         let by_result = |result| {
             let labels = [controller.clone(), KeyValue::new("result", result)];
             metrics.counter(&table::RECONCILES, &labels)
@@ -121,7 +101,7 @@ impl Instruments {
     }
 
     /// A term begins, with a queue of its own.
-    pub(super) fn term_begins(&self, queue: &Queue<Key>) {
+    pub(crate) fn term_begins(&self, queue: &Queue<Key>) {
         let mut queues = self.queue.lock();
         let Stats { adds, retries, .. } = queues.stats();
         *queues = Queues {
@@ -132,18 +112,23 @@ impl Instruments {
     }
 
     /// A reconcile came to its end, within whose span this is to be said.
-    pub(super) fn ended(&self, result: &Result<Done, Error>, waited: Duration, took: Duration) {
+    pub(crate) fn ended<E: Failure>(
+        &self,
+        result: &Result<Action, Failed<E>>,
+        waited: Duration,
+        took: Duration,
+    ) {
         self.waited.record(waited);
         self.took.record(took);
         self.worked.record(took);
         match result {
-            Ok(Done::Settled) => self.succeeded.add(1),
-            Ok(Done::Untold) => self.requeued.add(1),
-            Err(error) if error.is_quiet() => self.requeued.add(1),
+            Ok(Action::Done) => self.succeeded.add(1),
+            Ok(_) => self.requeued.add(1),
+            Err(error) if error.retry().is_quiet() => self.requeued.add(1),
             Err(error) => {
                 self.failed.add(1);
                 self.errors.add(1);
-                if matches!(error, Error::Panicked) {
+                if matches!(error, Failed::Panicked) {
                     self.panics.add(1);
                 }
             }
@@ -152,50 +137,31 @@ impl Instruments {
 }
 
 /// How often the watch of a kind is opened again because something is wrong.
-pub(super) fn restarts<V: View>(metrics: &Metrics) -> BoundCounter<u64> {
-    metrics.counter(&table::WATCH_RESTARTS, &[kind::<V>()])
+pub(crate) fn restarts<V: Cached>(metrics: &Metrics) -> BoundCounter<u64> {
+    metrics.counter(
+        &table::WATCH_RESTARTS,
+        &[KeyValue::new("kind", V::KIND.kind)],
+    )
 }
 
-/// What is in the caches. Counted when somebody asks, rather than at each change.
-pub(super) fn observe_caches(
-    metrics: &Metrics,
-    foos: &Arc<Cache<Foo>>,
-    deployments: &Arc<Cache<Deployment>>,
-) {
-    let (all, deployments) = (Arc::clone(foos), Arc::clone(deployments));
+/// What is in the stores: how many objects of each kind. Counted when somebody asks, rather than at each change.
+pub(crate) fn observe_stores(metrics: &Metrics, stores: Vec<(&'static str, Count)>) {
     metrics.observe(&table::CACHE_OBJECTS, move |see| {
-        see(number(all.len() as u64), &[kind::<Foo>()]);
-        see(number(deployments.len() as u64), &[kind::<Deployment>()]);
-    });
-    let foos = Arc::clone(foos);
-    metrics.observe(&FOOS, move |see| {
-        let (mut ready, mut not, mut unknown) = (0, 0, 0);
-        foos.for_each(|foo| {
-            let conditions = &foo.status.conditions;
-            let condition = conditions.iter().find(|c| c.type_ == "Ready");
-            match condition.map(|condition| condition.status.as_str()) {
-                Some("True") => ready += 1,
-                Some("False") => not += 1,
-                _ => unknown += 1,
-            }
-        });
-        for (status, count) in [("true", ready), ("false", not), ("unknown", unknown)] {
-            see(number(count), &[KeyValue::new("ready", status)]);
+        for (kind, count) in &stores {
+            see(number(count() as u64), &[KeyValue::new("kind", *kind)]);
         }
     });
 }
 
-fn kind<V: View>() -> KeyValue {
-    let (.., kind, _) = V::RESOURCE;
-    KeyValue::new("kind", kind)
-}
+/// Counts the objects of a store.
+pub(crate) type Count = Box<dyn Fn() -> usize + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
     use opentelemetry_sdk::Resource;
 
     use super::*;
-    use operator_runtime::{Config, queue::Lane};
+    use crate::{Config, app::tests::APP, fixtures::TestError as Error, queue::Lane};
 
     /// The value of a series.
     fn value(metrics: &Metrics, series: &str) -> Option<String> {
@@ -207,11 +173,10 @@ mod tests {
     /// Part 4 of what is seen from outside: a term begins with a queue of its own, and counters do not go back.
     #[tokio::test]
     async fn counters_go_on_in_a_new_term() {
-        let (metrics, _provider) =
-            Metrics::new(&crate::APP, Resource::builder_empty().build(), None);
-        let instruments = Instruments::new(&metrics, 1);
+        let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let instruments = Instruments::new(&metrics, "parent", 1);
         let counted = |name: &str| {
-            let series = format!("workqueue_{name}{{controller=\"foo\",name=\"foo\"}}");
+            let series = format!("workqueue_{name}{{controller=\"parent\",name=\"parent\"}}");
             value(&metrics, &series).unwrap_or_default()
         };
         assert_eq!(
@@ -219,7 +184,7 @@ mod tests {
             ("0".into(), "0".into())
         );
         for adds in ["2", "4"] {
-            let queue = Queue::new(&Config::shipped(&crate::APP).backoff);
+            let queue = Queue::new(&Config::shipped(&APP).backoff);
             instruments.term_begins(&queue);
             queue.add(Key::new("n", "a"), Lane::Change);
             queue.add(Key::new("n", "b"), Lane::Change);
@@ -242,27 +207,35 @@ mod tests {
     /// Part 4: what is part of everyday life is no error; a panic (row Q6) is one.
     #[test]
     fn each_outcome_has_its_result() {
-        let (metrics, _provider) =
-            Metrics::new(&crate::APP, Resource::builder_empty().build(), None);
-        let instruments = Instruments::new(&metrics, 1);
+        let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let instruments = Instruments::new(&metrics, "parent", 1);
         for result in [
-            Ok(Done::Settled),
-            Ok(Done::Untold),
-            Err(Error::Conflict),
-            Err(Error::NotLeading),
-            Err(Error::transient("it")),
-            Err(Error::InvalidSpec("it".into())),
-            Err(Error::Panicked),
+            Ok(Action::Done),
+            Ok(Action::StatusPending),
+            Err(Failed::Error(Error::Conflict)),
+            Err(Failed::Error(Error::NotLeading)),
+            Err(Failed::Error(Error::Transient("it".into()))),
+            Err(Failed::Error(Error::Invalid("it".into()))),
+            Err(Failed::Panicked),
         ] {
             instruments.ended(&result, Duration::ZERO, Duration::from_millis(1));
         }
         for (series, count) in [
-            (r#"reconcile_total{controller="foo",result="success"}"#, "1"),
-            (r#"reconcile_total{controller="foo",result="requeue"}"#, "3"),
-            (r#"reconcile_total{controller="foo",result="error"}"#, "3"),
-            (r#"reconcile_errors_total{controller="foo"}"#, "3"),
-            (r#"reconcile_panics_total{controller="foo"}"#, "1"),
-            (r#"reconcile_time_seconds_count{controller="foo"}"#, "7"),
+            (
+                r#"reconcile_total{controller="parent",result="success"}"#,
+                "1",
+            ),
+            (
+                r#"reconcile_total{controller="parent",result="requeue"}"#,
+                "3",
+            ),
+            (
+                r#"reconcile_total{controller="parent",result="error"}"#,
+                "3",
+            ),
+            (r#"reconcile_errors_total{controller="parent"}"#, "3"),
+            (r#"reconcile_panics_total{controller="parent"}"#, "1"),
+            (r#"reconcile_time_seconds_count{controller="parent"}"#, "7"),
         ] {
             let series = format!("controller_runtime_{series}");
             assert_eq!(value(&metrics, &series).as_deref(), Some(count), "{series}");

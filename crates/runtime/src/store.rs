@@ -1,30 +1,28 @@
-//! The caches of Foos and Deployments: what a watch keeps current and workers read.
+//! The store of one kind: what a watch keeps current and workers read.
 //!
 //! Three things are done here that kube's own store does not do: an object that vanished while the watch
-//! was down is noticed when the list is read again and wakes its Foo (row R10); the answer to a write of
+//! was down is noticed when the list is read again and enqueues what refers to it; the answer to a write of
 //! ours enters the cache at once, so that reconcile never acts on a state older than its own last write;
-//! and an object that refers to another is found from there (`referring`).
+//! and an object that refers to another is found from there ([`Store::referring`]).
 
 use std::{collections::HashMap, num::NonZeroU64, sync::Arc};
 
 use parking_lot::RwLock;
 
-use operator_runtime::Key;
-
-use super::view::{Object, View};
+use crate::{Cached, Key, Object};
 
 /// The objects of one kind, in all watched namespaces.
-pub struct Cache<V> {
+pub struct Store<V> {
     state: RwLock<State<V>>,
 }
 
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
-    /// Which objects speak of the object of this key ([`View::refers_to`]).
+    /// Which objects speak of the object of this key ([`Cached::references`]).
     referring: HashMap<Key, Vec<Key>>,
     /// One for each watch: a single one for all namespaces, or one for each configured namespace.
     scopes: Vec<Scope>,
-    /// See [`Cache::changes`].
+    /// See [`Store::changes`].
     changes: u64,
 }
 
@@ -32,11 +30,11 @@ struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
-    /// See [`Cache::mark`].
+    /// See [`Store::mark`].
     marked: bool,
-    /// See [`Cache::outdate`].
+    /// See [`Store::outdate`].
     outdated: bool,
-    /// See [`Cache::settle`].
+    /// See [`Store::settle`].
     settled_with: Option<NonZeroU64>,
     view: Arc<V>,
 }
@@ -70,11 +68,11 @@ pub struct Change<V> {
     pub new: Option<Arc<V>>,
 }
 
-/// The moment before a write is sent; see [`Cache::observe`].
+/// The moment before a write is sent; see [`Store::observe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u32);
 
-impl<V: View> Cache<V> {
+impl<V: Cached> Store<V> {
     /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
     #[must_use]
     pub fn new(scopes: &[Option<String>]) -> Self {
@@ -114,7 +112,7 @@ impl<V: View> Cache<V> {
     }
 
     /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick.
-    pub(super) fn for_each(&self, mut see: impl FnMut(&V)) {
+    pub fn for_each(&self, mut see: impl FnMut(&V)) {
         for entry in self.state.read().objects.values() {
             see(&entry.view);
         }
@@ -140,24 +138,20 @@ impl<V: View> Cache<V> {
         same.map_or(snapshot.version, |now| now.version)
     }
 
-    /// Notes that there is nothing to do about this object at `version` while what it refers to is at version
-    /// `other`.
-    pub fn settle(&self, key: &Key, version: u64, other: u64) {
+    /// Notes that this object at `version` is up to date while all that it depends on is as `basis` says.
+    pub(crate) fn settle(&self, key: &Key, version: u64, basis: u64) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
         {
-            entry.settled_with = NonZeroU64::new(other);
+            entry.settled_with = NonZeroU64::new(basis);
         }
     }
 
-    /// What was noted by [`settle`](Self::settle), and has not changed since: the key of what it refers to, and
-    /// its version then.
-    #[must_use]
-    pub fn settled_with(&self, key: &Key) -> Option<(Key, u64)> {
+    /// What was noted by [`settle`](Self::settle), and whether the object has not changed since.
+    pub(crate) fn settled_with(&self, key: &Key) -> Option<(Arc<V>, u64)> {
         let state = self.state.read();
         let entry = state.objects.get(key)?;
-        let version = entry.settled_with?.get();
-        Some((key.sibling(entry.view.refers_to()?), version))
+        Some((Arc::clone(&entry.view), entry.settled_with?.get()))
     }
 
     /// Notes that the API server has this object no more, or another one of its name, while the watch has told of
@@ -195,10 +189,10 @@ impl<V: View> Cache<V> {
             .unwrap_or_default()
     }
 
-    /// Marks the moment before a write is sent, for [`Cache::observe`].
+    /// Marks the moment before a write is sent, for [`Store::observe`].
     ///
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
-    /// nothing that reconcile reads is different: it wakes who has to try again, whatever the backoff.
+    /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
     pub fn mark(&self, key: &Key) -> Mark {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
@@ -228,7 +222,7 @@ impl<V: View> Cache<V> {
     }
 
     /// A watch begins to list anew.
-    pub(super) fn list_begins(&self, scope: usize) {
+    pub(crate) fn list_begins(&self, scope: usize) {
         if let Some(scope) = self.state.write().scopes.get_mut(scope) {
             scope.epoch += 1 + scope.epoch % 2;
         }
@@ -236,7 +230,7 @@ impl<V: View> Cache<V> {
 
     /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads, or what a write that is
     /// under way is based on.
-    pub(super) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
+    pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
@@ -256,7 +250,7 @@ impl<V: View> Cache<V> {
     }
 
     /// A watch has told that an object is gone.
-    pub(super) fn delete(&self, scope: usize, object: &Object<V>) -> Option<Change<V>> {
+    pub(crate) fn delete(&self, scope: usize, object: &Object<V>) -> Option<Change<V>> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         if state.has_newer(object, epoch) {
@@ -266,7 +260,7 @@ impl<V: View> Cache<V> {
     }
 
     /// A list has been read to its end: what was not in it is gone (row R10). `version` is the list's.
-    pub(super) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
+    pub(crate) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
         let mut state = self.state.write();
         let Some(ended) = state.scopes.get_mut(scope) else {
             return Vec::new();
@@ -287,7 +281,7 @@ impl<V: View> Cache<V> {
     }
 }
 
-impl<V: View> State<V> {
+impl<V: Cached> State<V> {
     fn scope_of(&self, key: &Key) -> Option<&Scope> {
         self.scopes.iter().find(|scope| {
             scope
@@ -322,7 +316,7 @@ impl<V: View> State<V> {
         let Some(entry) = self.objects.get_mut(&key) else {
             let view = Arc::new(view);
             self.changes += 1;
-            self.link(&key, view.refers_to());
+            self.link(&key, &view);
             self.objects.insert(
                 key,
                 Entry {
@@ -349,9 +343,9 @@ impl<V: View> State<V> {
         }
         let new = Arc::new(view);
         let old = std::mem::replace(&mut entry.view, Arc::clone(&new));
-        if old.refers_to() != new.refers_to() {
-            self.unlink(&key, old.refers_to());
-            self.link(&key, new.refers_to());
+        if !old.references().eq(new.references()) {
+            self.unlink(&key, &old);
+            self.link(&key, &new);
         }
         (Some(old), new)
     }
@@ -359,7 +353,7 @@ impl<V: View> State<V> {
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.changes += 1;
-        self.unlink(&key, entry.view.refers_to());
+        self.unlink(&key, &entry.view);
         Some(Change {
             key,
             old: Some(entry.view),
@@ -367,23 +361,27 @@ impl<V: View> State<V> {
         })
     }
 
-    fn link(&mut self, key: &Key, to: Option<&str>) {
-        let Some(to) = to else { return };
-        let referring = self
-            .referring
-            .entry(key.sibling(to))
-            .or_insert_with(|| Vec::with_capacity(1));
-        referring.push(key.clone());
+    fn link(&mut self, key: &Key, view: &V) {
+        for to in view.references() {
+            let referring = self
+                .referring
+                .entry(key.sibling(to))
+                .or_insert_with(|| Vec::with_capacity(1));
+            // Of several references to one name, one is enough.
+            if !referring.contains(key) {
+                referring.push(key.clone());
+            }
+        }
     }
 
-    fn unlink(&mut self, key: &Key, to: Option<&str>) {
-        let Some(to) = to.map(|to| key.sibling(to)) else {
-            return;
-        };
-        if let Some(referring) = self.referring.get_mut(&to) {
-            referring.retain(|other| other != key);
-            if referring.is_empty() {
-                self.referring.remove(&to);
+    fn unlink(&mut self, key: &Key, view: &V) {
+        for to in view.references() {
+            let to = key.sibling(to);
+            if let Some(referring) = self.referring.get_mut(&to) {
+                referring.retain(|other| other != key);
+                if referring.is_empty() {
+                    self.referring.remove(&to);
+                }
             }
         }
     }
@@ -403,22 +401,26 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::controller::{
-        fixtures::{foo, object},
-        view::Foo,
-    };
+    use crate::fixtures::{Parent, object};
 
-    /// The Foo `namespace/name` at a version, wanting a Deployment.
-    fn at(namespace: &str, name: &str, version: u64, deployment: &str) -> Object<Foo> {
+    /// A Parent of generation 2.
+    fn parent() -> Object<Parent> {
+        let mut parent = at("default", "parent", 7, "web");
+        parent.view.generation = 2;
+        parent
+    }
+
+    /// The Parent `namespace/name` at a version, wanting a Child.
+    fn at(namespace: &str, name: &str, version: u64, child: &str) -> Object<Parent> {
         object(&format!(
             "
             metadata: {{name: {name}, namespace: {namespace}, uid: u, resourceVersion: '{version}'}}
-            spec: {{deploymentName: {deployment}}}"
+            spec: {{child: {child}}}"
         ))
     }
 
-    fn listed(objects: impl IntoIterator<Item = Object<Foo>>) -> Cache<Foo> {
-        let cache = Cache::new(&[None]);
+    fn listed(objects: impl IntoIterator<Item = Object<Parent>>) -> Store<Parent> {
+        let cache = Store::new(&[None]);
         cache.list_begins(0);
         for object in objects {
             cache.apply(0, object);
@@ -427,7 +429,7 @@ mod tests {
         cache
     }
 
-    fn names(changes: &[Change<Foo>]) -> Vec<String> {
+    fn names(changes: &[Change<Parent>]) -> Vec<String> {
         changes
             .iter()
             .map(|change| change.key.to_string())
@@ -437,22 +439,22 @@ mod tests {
     /// Row R10: a re-delivery changes nothing.
     #[test]
     fn what_is_told_again_is_no_change() {
-        let cache = listed([foo()]);
-        let mut again = foo();
+        let cache = listed([parent()]);
+        let mut again = parent();
         again.version += 1;
         assert_eq!(cache.apply(0, again), None);
         assert_eq!(
-            cache.get(&foo().key).unwrap().version,
-            foo().version + 1,
+            cache.get(&parent().key).unwrap().version,
+            parent().version + 1,
             "but the version moves on"
         );
-        let mut other = foo();
+        let mut other = parent();
         other.version += 2;
         other.view.generation += 1;
         let change = cache.apply(0, other.clone()).unwrap();
         assert_eq!(
             (change.old.as_deref(), change.new.as_deref()),
-            (Some(&foo().view), Some(&other.view))
+            (Some(&parent().view), Some(&other.view))
         );
     }
 
@@ -475,7 +477,7 @@ mod tests {
     /// A list of one namespace says nothing of another.
     #[test]
     fn namespaces_are_listed_apart() {
-        let cache = Cache::<Foo>::new(&[Some("a".into()), Some("b".into())]);
+        let cache = Store::<Parent>::new(&[Some("a".into()), Some("b".into())]);
         for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
             cache.list_begins(scope);
             cache.apply(scope, at(namespace, "x", 1, "d"));

@@ -1,29 +1,18 @@
-//! What is to be done: caches → queue → workers → reconcile, under a term of leadership.
+//! What is to be done: stores → queue → workers → reconcile, under a term of leadership.
 //!
-//! Every replica keeps its caches warm. Only under a term is there a queue, with workers on it; a new term
-//! begins with a new queue, into which everything goes once. State flows one way: a watch changes a cache,
-//! the change wakes a key, a worker takes the key and looks into the caches.
+//! Every replica keeps its stores warm. Only under a term is there a queue, with workers on it; a new term
+//! begins with a new queue, into which everything goes once. State flows one way: a watch changes a store,
+//! the change wakes a key, a worker takes the key and looks into the stores.
 
-pub mod cache;
-mod corrections;
-pub mod desired;
-mod error;
-mod events;
-#[cfg(test)]
-mod fixtures;
-mod instruments;
-mod looks;
-mod reconcile;
-mod repeats;
-mod scopes;
-pub mod status;
 #[cfg(test)]
 mod tests;
-pub mod view;
-mod watch;
 
 use std::{
-    collections::BTreeSet, convert::Infallible, panic::AssertUnwindSafe, sync::Arc, time::Duration,
+    collections::BTreeSet,
+    convert::Infallible,
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use futures::FutureExt as _;
@@ -35,33 +24,25 @@ use tokio::{
 };
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
-use self::{
-    cache::{Cache, Change},
-    corrections::Corrections,
-    events::Events,
-    instruments::Instruments,
-    looks::Triggers,
-    reconcile::{Done, IneffectiveWrites, Reconciler},
-    repeats::Repeats,
-    scopes::{Informer, Scopes},
-    view::{Deployment, Foo},
-    watch::watch,
-};
-pub use self::{error::Error, instruments::FOOS, reconcile::MANAGER};
-use operator_runtime::{
-    Config, Key,
+use crate::{
+    Action, App, Builder, Cached as _, Config, Context, Key, Primary as _, Reconciler, Writer,
+    builder::{Handler, Informers},
     election::{Ability, Term},
+    error::{ApiError, Failure, Retry},
+    instruments::{self, Instruments},
+    log_once::LogOnce,
     queue::{Lane, Queue, Taken},
+    reconciler::Failed,
+    recorder::{About, Recorder},
+    resync::{self, Triggers},
+    scopes::Scopes,
     telemetry::{
         Metrics,
         health::{Health, ago},
         trace,
     },
+    writer::Shared,
 };
-
-/// While pods come up, a Foo is looked at this long after its Deployment's counts changed rather than at
-/// every pod; the end of a rollout is told at once.
-const ROLLOUT_PACE: Duration = Duration::from_secs(1);
 
 /// A reconcile that takes longer is stuck: it is a handful of requests, none of which takes more than 10 s.
 const RECONCILE: Duration = Duration::from_mins(2);
@@ -74,16 +55,84 @@ const LAST_EVENTS: Duration = Duration::from_secs(1);
 const CONFLICTS: u32 = 10;
 
 /// The controller, before it runs.
-pub struct Controller {
-    reconciler: Arc<Reconciler>,
+pub struct Controller<R: Reconciler> {
+    work: Arc<Work<R>>,
     scopes: Arc<Scopes>,
     /// What the election is told of what this replica can do.
     ability: channel::Sender<Ability>,
-    /// The queue of the current term: where changes wake their Foos.
+    /// The queue of the current term: where changes enqueue what they concern.
     queue: channel::Sender<Option<Queue<Key>>>,
     tasks: Tasks,
     instruments: Instruments,
     config: Config,
+}
+
+/// What workers work with.
+pub(crate) struct Work<R: Reconciler> {
+    pub reconciler: R,
+    pub primary: Arc<Writer<R::Primary>>,
+    pub informers: Informers<R::Primary>,
+    pub recorder: Recorder,
+    pub scopes: Arc<Scopes>,
+    pub log: Arc<LogOnce>,
+}
+
+impl<R: Reconciler> Work<R> {
+    pub async fn reconcile(
+        &self,
+        key: &Key,
+        others_wait: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Action, R::Error> {
+        let objects = self.primary.store();
+        let Some(seen) = objects.get(key) else {
+            trace::decided("nothing: the object is gone");
+            return Ok(Action::Done); // Row R8.
+        };
+        if objects.is_outdated(key) {
+            trace::decided("nothing: the object is gone, and the watch behind");
+            return Err(ApiError::Conflict.into());
+        }
+        let span = Span::current();
+        span.record("object.uid", seen.view.uid());
+        span.record("object.generation", seen.view.generation());
+        if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
+            trace::because_of(by);
+        }
+        let cx = Context {
+            key,
+            seen: &seen,
+            recorder: &self.recorder,
+            log: &self.log,
+            others_wait,
+        };
+        self.reconciler.reconcile(&cx, &seen).await
+    }
+
+    /// Whether a reconcile would find nothing to do. That is noted, and holds until the object or one that it refers to has
+    /// another version.
+    pub fn is_up_to_date(&self, key: &Key) -> bool {
+        let objects = self.primary.store();
+        let basis = |view: &R::Primary| {
+            self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
+        };
+        if let Some((view, noted)) = objects.settled_with(key)
+            && noted == basis(&view)
+        {
+            return true;
+        }
+        let Some(seen) = objects.get(key) else {
+            return true;
+        };
+        if objects.is_outdated(key) {
+            return true;
+        }
+        let basis = basis(&seen.view);
+        let is_up_to_date = self.reconciler.is_up_to_date(key, &seen);
+        if is_up_to_date {
+            objects.settle(key, seen.version, basis);
+        }
+        is_up_to_date
+    }
 }
 
 /// Tasks that live as long as the controller, each with its name: one that ends, ends the controller.
@@ -103,22 +152,32 @@ enum Ended {
     Died(Died),
 }
 
-impl Controller {
+impl<R: Reconciler> Controller<R> {
     /// Starts the watches. Must be called within a Tokio runtime.
     ///
-    /// `client` must refuse writes past the end of the term (see [`operator_runtime::election::fence`]); `instance`
-    /// is this replica's name in events. What its `health` is judged by is added there.
+    /// `client` must refuse writes past the end of the term (see [`fence`](crate::election::fence)); `instance`
+    /// is this replica's name in events. What its `health` is judged by is added there. `build` declares what is watched.
     #[must_use]
     pub fn new(
+        app: &'static App,
         client: &Client,
         config: &Config,
-        image: &str,
         instance: String,
         metrics: &Metrics,
         health: &mut Health,
+        build: impl FnOnce(&mut Builder<R::Primary>) -> R,
     ) -> Self {
         let namespaces = scopes(&config.namespaces);
-        let scopes = Scopes::new(&namespaces, config.leader_election.lease_duration);
+        let shared = Arc::new(Shared {
+            app,
+            client: client.clone(),
+            scopes: OnceLock::new(),
+        });
+        let mut builder = Builder::new(Arc::clone(&shared), namespaces.clone(), metrics);
+        let reconciler = build(&mut builder);
+        let (primary, informers, needs) = builder.finish();
+        let scopes = Scopes::new(needs, &namespaces, config.leader_election.lease_duration);
+        let scopes = Arc::clone(shared.scopes.get_or_init(|| scopes));
         let queue = channel::Sender::<Option<Queue<Key>>>::new(None);
         let current = queue.subscribe();
         let busy = move || {
@@ -127,19 +186,16 @@ impl Controller {
                 .as_ref()
                 .is_some_and(|queue| queue.is_busy(Lane::Background))
         };
-        let (events, write_events) = Events::new(client.clone(), instance, metrics, busy);
-        let reconciler = Arc::new(Reconciler {
-            client: client.clone(),
-            foos: Arc::new(Cache::new(&namespaces)),
-            deployments: Arc::new(Cache::new(&namespaces)),
-            image: image.to_owned(),
-            events,
-            scopes: Arc::clone(&scopes),
-            repeats: Arc::default(),
-            ineffective: IneffectiveWrites::default(),
-            corrections: Corrections::default(),
-        });
-        instruments::observe_caches(metrics, &reconciler.foos, &reconciler.deployments);
+        let about = About {
+            app,
+            instance,
+            kind: R::Primary::KIND,
+        };
+        let (recorder, write_events) = Recorder::new(client.clone(), about, metrics, busy);
+        let counters = informers
+            .iter()
+            .map(|informer| (informer.kind().kind, informer.counter()));
+        instruments::observe_stores(metrics, counters.collect());
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events"));
         scopes.observe(metrics);
@@ -148,36 +204,19 @@ impl Controller {
         for (scope, namespace) in namespaces.into_iter().enumerate() {
             let check = Arc::clone(&scopes).check_rights(scope, client.clone());
             tasks.spawn(check.map(|()| "the check of rights"));
-            let waker = Waker {
-                queue: queue.subscribe(),
-                foos: Arc::clone(&reconciler.foos),
-                scopes: Arc::clone(&scopes),
-            };
             let place = namespace.as_ref().map(|name| format!("/{name}"));
             let place = place.unwrap_or_default();
-            let foos = watch(
-                client.clone(),
-                scopes.informer(scope, Informer::Foos),
-                Arc::clone(&reconciler.foos),
-                instruments::restarts::<Foo>(metrics),
-                health.pulse(format!("watch-foos{place}")),
-                {
-                    let waker = waker.clone();
-                    move |change| waker.foo_changed(&change)
-                },
-            );
-            let deployments = watch(
-                client.clone(),
-                scopes.informer(scope, Informer::Deployments),
-                Arc::clone(&reconciler.deployments),
-                instruments::restarts::<Deployment>(metrics),
-                health.pulse(format!("watch-deployments{place}")),
-                move |change| {
-                    waker.deployment_changed(&change);
-                },
-            );
-            tasks.spawn(foos.map(|()| "the watch of Foos"));
-            tasks.spawn(deployments.map(|()| "the watch of Deployments"));
+            for (number, informer) in informers.iter().enumerate() {
+                let handler = Handler {
+                    queue: queue.subscribe(),
+                    primaries: Arc::clone(primary.store()),
+                    scopes: Arc::clone(&scopes),
+                };
+                let status = scopes.informer(scope, number);
+                let pulse = health.pulse(format!("watch-{}{place}", informer.kind().plural));
+                let watch = informer.watch(&shared, status, metrics, pulse, handler);
+                tasks.spawn(watch.map(|()| "a watch"));
+            }
         }
         let current = queue.subscribe();
         health.live("workers", move || stuck(current.borrow().as_ref()?));
@@ -187,13 +226,21 @@ impl Controller {
             move || ready.complaint(),
             move || noted.note(),
         );
+        let name = app.controller;
         Self {
-            reconciler,
+            work: Arc::new(Work {
+                reconciler,
+                primary,
+                informers,
+                recorder,
+                scopes: Arc::clone(&scopes),
+                log: Arc::default(),
+            }),
             scopes,
             ability: channel::Sender::new(Ability::Nothing),
             queue,
             tasks,
-            instruments: Instruments::new(metrics, config.workers),
+            instruments: Instruments::new(metrics, name, config.workers),
             config: config.clone(),
         }
     }
@@ -243,7 +290,7 @@ impl Controller {
     /// Lets the events of the last work be written, for a moment.
     pub async fn finish(mut self) {
         // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
-        drop(self.reconciler);
+        drop(self.work);
         let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
     }
 
@@ -267,8 +314,7 @@ impl Controller {
         self.queue.send_replace(Some(queue.clone()));
         self.scopes.check_all();
         info!(
-            foos = self.reconciler.foos.len(),
-            deployments = self.reconciler.deployments.len(),
+            objects = self.work.primary.store().len(),
             workers = self.config.workers,
             resync = ?self.config.resync,
             "working"
@@ -278,34 +324,25 @@ impl Controller {
             queue: queue.clone(),
             triggers: Arc::clone(&triggers),
             instruments: self.instruments.clone(),
-            repeats: Arc::clone(&self.reconciler.repeats),
+            log: Arc::clone(&self.work.log),
         };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
-            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.reconciler));
+            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.work));
             work.spawn(worker.clone().work(move |key| {
                 let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
                 let others_wait = move || queue.is_busy(Lane::Change);
-                async move { reconciler.reconcile(&key, others_wait).await }
+                async move { reconciler.reconcile(&key, &others_wait).await }
             }));
         }
         work.spawn({
-            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.reconciler));
-            let scopes = Arc::clone(&self.scopes);
+            let (queue, work) = (queue.clone(), Arc::clone(&self.work));
             let period = self.config.resync;
             async move {
-                let Reconciler {
-                    foos, deployments, ..
-                } = &*reconciler;
-                let is_settled = |key: &Key| reconciler.is_settled(key);
-                let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_settled(key);
-                let changes = || {
-                    (
-                        foos.changes(),
-                        deployments.changes(),
-                        scopes.all_rights_regained(),
-                    )
-                };
+                let (scopes, objects) = (&work.scopes, &**work.primary.store());
+                let is_up_to_date = |key: &Key| work.is_up_to_date(key);
+                let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_up_to_date(key);
+                let changes = || (work.informers.changes(), scopes.all_rights_regained());
                 let first = async {
                     for begun in 0.. {
                         let scope = in_sync.wait_for(|scopes| scopes.len() > begun).await;
@@ -317,16 +354,16 @@ impl Controller {
                             info!(namespace, "working in another namespace");
                         }
                         let is_in_scope = |key: &Key| scopes.covers(scope, key);
-                        looks::first(&queue, foos, is_in_scope, is_settled, &triggers).await;
+                        resync::first(&queue, objects, is_in_scope, is_up_to_date, &triggers).await;
                     }
                 };
                 tokio::join!(
                     first,
-                    looks::resync(&queue, foos, is_left_alone, changes, period)
+                    resync::resync(&queue, objects, is_left_alone, changes, period)
                 );
             }
         });
-        work.spawn(Arc::clone(&self.reconciler.repeats).sum_up());
+        work.spawn(Arc::clone(&self.work.log).sum_up());
         let mut able = self.scopes.ability();
         let elects = self.config.leader_election.enabled;
         let ended = tokio::select! {
@@ -368,74 +405,21 @@ fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     }
 }
 
-/// Which Foos a change wakes.
-#[derive(Clone)]
-struct Waker {
-    queue: channel::Receiver<Option<Queue<Key>>>,
-    foos: Arc<Cache<Foo>>,
-    scopes: Arc<Scopes>,
-}
-
-impl Waker {
-    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
-    fn foo_changed(&self, change: &Change<Foo>) {
-        if let Some(queue) = &*self.queue.borrow()
-            && self.scopes.is_in_sync(&change.key)
-        {
-            queue.add(change.key.clone(), Lane::Change);
-        }
-    }
-
-    /// Row R10: the Foo that controls the Deployment, or did; and those that want its name, for which a
-    /// foreign Deployment may have made way (row R4).
-    fn deployment_changed(&self, change: &Change<Deployment>) {
-        let queue = self.queue.borrow();
-        let Some(queue) = queue
-            .as_ref()
-            .filter(|_| self.scopes.is_in_sync(&change.key))
-        else {
-            return;
-        };
-        let owners = [&change.old, &change.new]
-            .into_iter()
-            .flatten()
-            .filter_map(|view| view.owner.as_ref());
-        let owners = owners.map(|owner| change.key.sibling(&owner.name));
-        for foo in owners.chain(self.foos.referring(&change.key)) {
-            if is_under_way(change) {
-                queue.add_after(foo, Lane::Change, ROLLOUT_PACE);
-            } else {
-                queue.add(foo, Lane::Change);
-            }
-        }
-    }
-}
-
-/// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.
-fn is_under_way(change: &Change<Deployment>) -> bool {
-    let (Some(old), Some(new)) = (&change.old, &change.new) else {
-        return false;
-    };
-    let counts_alone = Deployment {
-        progress: new.progress,
-        ..(**old).clone()
-    } == **new;
-    let further = counts_alone && old.progress != new.progress;
-    further && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
-}
-
 /// What a worker works with.
 #[derive(Clone)]
 struct Worker {
     queue: Queue<Key>,
     triggers: Triggers,
     instruments: Instruments,
-    repeats: Arc<Repeats>,
+    log: Arc<LogOnce>,
 }
 
 impl Worker {
     /// Takes a key, reconciles it, says how it went; and the next one.
-    async fn work<F: Future<Output = Result<Done, Error>>>(self, reconcile: impl Fn(Key) -> F) {
+    async fn work<E: Failure, F: Future<Output = Result<Action, E>>>(
+        self,
+        reconcile: impl Fn(Key) -> F,
+    ) {
         while let Some(taken) = self.queue.get().await {
             let trigger = self.triggers.lock().remove(taken.key());
             let span = span(&taken, trigger);
@@ -443,15 +427,25 @@ impl Worker {
             let attempt = reconcile(taken.key().clone()).instrument(span.clone());
             // Row Q6: a panic is this object's failure.
             let result = AssertUnwindSafe(attempt).catch_unwind().await;
-            let result = result.unwrap_or(Err(Error::Panicked));
+            let result = match result {
+                Ok(result) => result.map_err(Failed::Error),
+                Err(_) => Err(Failed::Panicked),
+            };
             span.in_scope(|| {
                 self.instruments
                     .ended(&result, taken.waited(), begun.elapsed());
-                if let Ok(Done::Untold) = result {
-                    self.triggers.lock().insert(taken.key().clone(), "status");
-                    self.queue.add(taken.key().clone(), Lane::Background);
+                match result {
+                    Ok(Action::Done) | Err(_) => {}
+                    Ok(Action::StatusPending) => {
+                        self.triggers.lock().insert(taken.key().clone(), "status");
+                        self.queue.add(taken.key().clone(), Lane::Background);
+                    }
+                    Ok(Action::After(time)) => {
+                        let key = taken.key().clone();
+                        self.queue.add_after(key, Lane::Background, time);
+                    }
                 }
-                settle(taken, result, &self.repeats);
+                settle(taken, result, &self.log);
             });
         }
     }
@@ -470,10 +464,10 @@ fn span(taken: &Taken<Key>, trigger: Option<&'static str>) -> Span {
         otel.status_description = Empty,
         error.type = Empty,
         // Not `k8s.namespace.name`, which is where this process runs.
-        foo.namespace = taken.key().namespace(),
-        foo.name = taken.key().name(),
-        foo.uid = Empty,
-        foo.generation = Empty,
+        object.namespace = taken.key().namespace(),
+        object.name = taken.key().name(),
+        object.uid = Empty,
+        object.generation = Empty,
         reconcile.trigger = trigger,
         reconcile.queue_seconds = taken.waited().as_secs_f64(),
         reconcile.attempt = i64::from(taken.failures()) + 1,
@@ -481,26 +475,28 @@ fn span(taken: &Taken<Key>, trigger: Option<&'static str>) -> Span {
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn settle(taken: Taken<Key>, result: Result<Done, Error>, repeats: &Repeats) {
-    let foo = taken.key().clone();
+fn settle<E: Failure>(taken: Taken<Key>, result: Result<Action, Failed<E>>, log: &LogOnce) {
+    let object = taken.key().clone();
     if let Err(error) = &result {
-        trace::failed(&Span::current(), error.kind(), error);
+        trace::failed(&Span::current(), error.name(), error);
     }
     match result {
         Ok(_) => taken.succeed(),
-        // Said when it was told.
-        Err(error) if error.is_final() => taken.succeed(),
-        Err(error) => {
-            let attempt = taken.failures() + 1;
-            let delay = taken.retry_after(error.retry_after());
-            // What passes by itself has passed by then.
-            let stuck = matches!(error, Error::Conflict) && attempt > CONFLICTS;
-            if (stuck || !error.is_quiet()) && repeats.is_news(&error) {
-                warn!(%foo, reason = error.reason(), attempt, ?delay, "{error}; trying again");
-            } else {
-                debug!(%foo, attempt, ?delay, "{error}; trying again");
+        Err(error) => match error.retry() {
+            // Logged when it was reported.
+            Retry::OnChange => taken.succeed(),
+            retry => {
+                let attempt = taken.failures() + 1;
+                let delay = taken.retry_after(retry.after());
+                // What passes by itself has passed by then.
+                let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
+                if (stuck || !retry.is_quiet()) && log.is_news(&error) {
+                    warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; trying again");
+                } else {
+                    debug!(%object, attempt, ?delay, "{error}; trying again");
+                }
             }
-        }
+        },
     }
 }
 

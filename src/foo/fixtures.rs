@@ -1,13 +1,12 @@
 //! Objects for unit tests, as minimal YAML.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::{
-    cache::Snapshot,
-    view::{Deployment, Foo, Object, View},
-};
+use operator_runtime::{Cached, Object};
+
+use super::cached::{Deployment, Foo};
 
 /// The object that this YAML is.
-pub fn object<V: View>(yaml: &str) -> Object<V> {
+pub fn object<V: Cached>(yaml: &str) -> Object<V> {
     let options = serde_saphyr::options! { strict_booleans: true };
     let value: serde_json::Value = serde_saphyr::from_str_with_options(yaml, options).unwrap();
     serde_json::from_str(&value.to_string()).unwrap()
@@ -46,12 +45,4 @@ pub fn deployment() -> Object<Deployment> {
             spec: {containers: [{name: nginx, image: 'nginx:latest'}]}
         status: {observedGeneration: 4, replicas: 3, updatedReplicas: 3, availableReplicas: 3}",
     )
-}
-
-/// What the cache would give for it.
-pub fn snapshot<V: View>(object: &Object<V>) -> Snapshot<V> {
-    Snapshot {
-        version: object.version,
-        view: object.view.clone().into(),
-    }
 }

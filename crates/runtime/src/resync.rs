@@ -1,6 +1,6 @@
-//! Looks at every Foo without cause: a new leader's first, and those of each resync.
+//! Looks at every object without cause: a new leader's first, and those of each resync.
 //!
-//! A look asks the caches alone whether there is anything to do; only a Foo for which there is goes into the
+//! A look asks the stores alone whether an object is up to date; only one that is not goes into the
 //! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even the look.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -11,36 +11,34 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use operator_runtime::{
-    Key,
+use crate::{
+    Key, Primary, Store,
     queue::{Lane, Queue},
 };
 
-use super::{cache::Cache, view::Foo};
-
-/// A resync period is cut into this many steps, so that Foos are not all looked at in one instant (row Q4).
+/// A resync period is cut into this many steps, so that objects are not all looked at in one instant (row Q4).
 const RESYNC_STEPS: u32 = 32;
 
-/// So many Foos are looked at before others have their turn on this thread: well under a millisecond.
+/// So many objects are looked at before others have their turn on this thread: well under a millisecond.
 const AT_A_TIME: usize = 100;
 
 /// Why a key is on the background lane, where it is not for a resync: the trigger in its trace.
-pub type Triggers = Arc<Mutex<HashMap<Key, &'static str>>>;
+pub(crate) type Triggers = Arc<Mutex<HashMap<Key, &'static str>>>;
 
 /// A new leader's look at everything in a scope: first what came while nobody led, the oldest first.
-pub async fn first(
+pub(crate) async fn first<P: Primary>(
     queue: &Queue<Key>,
-    foos: &Cache<Foo>,
+    objects: &Store<P>,
     is_in_scope: impl Fn(&Key) -> bool,
-    is_settled: impl Fn(&Key) -> bool,
+    is_up_to_date: impl Fn(&Key) -> bool,
     triggers: &Triggers,
 ) {
     let mut unseen = Vec::new();
     let mut seen = Vec::new();
-    for key in foos.keys().into_iter().filter(is_in_scope) {
-        match foos.get(&key) {
-            Some(foo) if foo.view.status.observed_generation != Some(foo.view.generation) => {
-                unseen.push((foo.version, key));
+    for key in objects.keys().into_iter().filter(is_in_scope) {
+        match objects.get(&key) {
+            Some(object) if !object.view.is_observed() => {
+                unseen.push((object.version, key));
             }
             _ => seen.push(key),
         }
@@ -50,7 +48,7 @@ pub async fn first(
         queue.add(key, Lane::Change);
     }
     for some in seen.chunks(AT_A_TIME) {
-        for key in some.iter().filter(|key| !is_settled(key)) {
+        for key in some.iter().filter(|key| !is_up_to_date(key)) {
             triggers.lock().insert(key.clone(), "takeover");
             queue.add(key.clone(), Lane::Background);
         }
@@ -58,14 +56,14 @@ pub async fn first(
     }
 }
 
-/// Row Q4: a look at every Foo once in each period, a few at a time; for ever.
+/// Row Q4: a look at every object once in each period, a few at a time; for ever.
 ///
-/// `changes` counts those of the caches. After a look that found nothing to do, as long as it stays as it was, so does
+/// `changes` counts those of the stores. After a look that found nothing to do, as long as it stays as it was, so does
 /// what a look would find.
-pub async fn resync<C: PartialEq>(
+pub(crate) async fn resync<P: Primary, C: PartialEq>(
     queue: &Queue<Key>,
-    foos: &Cache<Foo>,
-    is_settled: impl Fn(&Key) -> bool,
+    objects: &Store<P>,
+    is_up_to_date: impl Fn(&Key) -> bool,
     changes: impl Fn() -> C,
     period: Duration,
 ) {
@@ -78,13 +76,13 @@ pub async fn resync<C: PartialEq>(
             sleep_until(begun + period).await;
             continue;
         }
-        let keys = foos.keys();
+        let keys = objects.keys();
         let mut portions = keys.chunks(keys.len().div_ceil(RESYNC_STEPS as usize).max(1));
         let mut queued = false;
         for number in 1..=RESYNC_STEPS {
             sleep_until(begun + step * number).await;
             for some in portions.next().unwrap_or_default().chunks(AT_A_TIME) {
-                for key in some.iter().filter(|key| !is_settled(key)) {
+                for key in some.iter().filter(|key| !is_up_to_date(key)) {
                     queue.add(key.clone(), Lane::Background);
                     queued = true;
                 }

@@ -1,4 +1,4 @@
-//! Keeps a [`Cache`] current: list, watch, and list again when the watch cannot go on.
+//! Keeps a [`Store`] current: list, watch, and list again when the watch cannot go on.
 //!
 //! A watch never gives up. What goes wrong is said once for each cause, in words that tell what to do about
 //! it, and tried again after a delay that grows from 100 ms to 5 s, or that the API server asks for.
@@ -19,15 +19,12 @@ use opentelemetry::metrics::BoundCounter;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use super::{
-    cache::{Cache, Change},
+use crate::{
+    App, Cached, Kind, Object, Store,
+    client::{READ_TIMEOUT, retry_after},
     error::root_cause,
     scopes::{Place, Reason, Status},
-    view::{Object, View},
-};
-use crate::api;
-use operator_runtime::{
-    client::{READ_TIMEOUT, retry_after},
+    store::Change,
     telemetry::health::Pulse,
 };
 
@@ -56,14 +53,15 @@ const PAGE: u32 = 500;
 /// Far longer than it takes to see to one event, or to the objects of one page.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one scope into `cache`, for ever, and has `pulse` tell that it does, and `status` how it goes.
+/// Watches the objects of one scope into `store`, for ever, and has `pulse` tell that it does, and `status` how it goes.
 ///
 /// `restarts` counts how often the watch is opened again because something is wrong. `changed` is told of every change,
 /// on this task: it must not block.
-pub async fn watch<V: View>(
+pub(crate) async fn watch<V: Cached>(
+    app: &'static App,
     client: Client,
     status: Status,
-    cache: Arc<Cache<V>>,
+    store: Arc<Store<V>>,
     restarts: BoundCounter<u64>,
     pulse: Pulse,
     changed: impl Fn(Change<V>) + Send,
@@ -73,12 +71,11 @@ pub async fn watch<V: View>(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let (.., plural) = V::RESOURCE;
     let scope = status.scope();
-    let mut outage = Outage::new(plural, namespace, status);
+    let mut outage = Outage::new(app, V::KIND, namespace, status);
     let mut watch = Watch {
         api,
-        cache,
+        store,
         scope,
         pulse,
         changed,
@@ -130,7 +127,7 @@ fn means_no_stream(error: &Error) -> bool {
 
 struct Watch<V, F> {
     api: Api<Object<V>>,
-    cache: Arc<Cache<V>>,
+    store: Arc<Store<V>>,
     scope: usize,
     pulse: Pulse,
     changed: F,
@@ -141,11 +138,11 @@ struct Watch<V, F> {
     pages: bool,
 }
 
-impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
+impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     /// One watch, from its opening to its end, with a list before it where one is needed.
     async fn follow(&mut self, outage: &mut Outage) -> kube::Result<()> {
         if self.version.is_none() {
-            self.cache.list_begins(self.scope);
+            self.store.list_begins(self.scope);
             if self.pages {
                 self.list(outage).await?;
             }
@@ -184,14 +181,14 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.has_come_to(&object);
-                    self.cache
+                    self.store
                         .apply(self.scope, object)
                         .into_iter()
                         .for_each(&self.changed);
                 }
                 WatchEvent::Deleted(object) => {
                     self.has_come_to(&object);
-                    self.cache
+                    self.store
                         .delete(self.scope, &object)
                         .into_iter()
                         .for_each(&self.changed);
@@ -222,7 +219,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
             self.pulse.beat("handling a page", HANDLING);
             let is_full = page.items.len() >= PAGE as usize;
             for object in page.items {
-                self.cache
+                self.store
                     .apply(self.scope, object)
                     .into_iter()
                     .for_each(&self.changed);
@@ -249,7 +246,7 @@ impl<V: View, F: Fn(Change<V>)> Watch<V, F> {
         let number = version.parse().unwrap_or(0);
         self.version = Some(version);
         self.pages = false;
-        self.cache
+        self.store
             .list_ends(self.scope, number)
             .into_iter()
             .for_each(&self.changed);
@@ -276,7 +273,8 @@ async fn in_time<T>(
 
 /// What is going wrong, said once and tried again ever more slowly.
 struct Outage {
-    plural: &'static str,
+    app: &'static App,
+    kind: Kind,
     namespace: Option<String>,
     status: Status,
     /// Whether the status has been told of a failure, and of nothing else since.
@@ -290,9 +288,10 @@ struct Outage {
 }
 
 impl Outage {
-    fn new(plural: &'static str, namespace: Option<String>, status: Status) -> Self {
+    fn new(app: &'static App, kind: Kind, namespace: Option<String>, status: Status) -> Self {
         Self {
-            plural,
+            app,
+            kind,
             namespace,
             status,
             failing: false,
@@ -304,7 +303,7 @@ impl Outage {
     }
 
     fn say(&mut self, error: &Error) {
-        let cause = explain(error, self.plural, self.namespace.as_deref());
+        let cause = explain(error, self.app, &self.kind, self.namespace.as_deref());
         let code = match error {
             Error::Api(status) => Some(status.code),
             _ => None,
@@ -314,7 +313,7 @@ impl Outage {
         self.begin_anew_after_quiet();
         if !self.causes.contains(&cause) {
             warn!(
-                resource = self.plural,
+                resource = self.kind.plural,
                 namespace = self.namespace,
                 "{cause}"
             );
@@ -326,7 +325,7 @@ impl Outage {
 
     fn ends_at_once(&mut self) {
         let place = Place(self.namespace.as_deref());
-        let text = format!("the watch of {} in {place} ends at once", self.plural);
+        let text = format!("the watch of {} in {place} ends at once", self.kind.plural);
         self.status.fails(Reason::Failing, text);
         self.failing = true;
     }
@@ -348,7 +347,7 @@ impl Outage {
         }
         if std::mem::take(&mut self.down) {
             info!(
-                resource = self.plural,
+                resource = self.kind.plural,
                 namespace = self.namespace,
                 "the watch goes on"
             );
@@ -374,18 +373,17 @@ fn pauses() -> ExponentialBackoff {
         .build()
 }
 
-fn explain(error: &Error, plural: &str, namespace: Option<&str>) -> String {
-    let place = Place(namespace);
+fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> String {
+    let (place, plural) = (Place(namespace), kind.plural);
     let status = match error {
         Error::Api(status) => Some(status.code),
         _ => None,
     };
     match status {
-        Some(404) if plural == api::PLURAL => format!(
-            "the CustomResourceDefinition {}.{} is not installed: run `kubectl apply -k deploy` or \
-             `foo-controller crd | kubectl apply -f -`; waiting for it",
-            api::PLURAL,
-            api::GROUP
+        Some(404) if kind.group == app.group => format!(
+            "the CustomResourceDefinition {plural}.{} is not installed: run `kubectl apply -k deploy` or \
+             `{} crd | kubectl apply -f -`; waiting for it",
+            kind.group, app.name
         ),
         Some(403) => format!(
             "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/base and its binding; \

@@ -1,0 +1,246 @@
+//! What a controller watches and writes, as its kind declares it.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use tokio::sync::watch as channel;
+
+use crate::{
+    Cached, Key, Kind, Primary, Store, Writer, instruments,
+    queue::{Lane, Queue},
+    scopes::{Needs, Right, Scopes, Status},
+    store::Change,
+    telemetry::{Metrics, health::Pulse},
+    watch::watch,
+    writer::Shared,
+};
+
+/// Declares what a controller watches and writes. Everything is watched in the configured namespaces, by every replica: a
+/// new leader begins with warm stores.
+pub struct Builder<P> {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) namespaces: Vec<Option<String>>,
+    pub(crate) metrics: Metrics,
+    primary: Arc<Writer<P>>,
+    rights: Vec<Right>,
+    dependents: Vec<Box<dyn Informer<P>>>,
+}
+
+impl<P: Primary> Builder<P> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        namespaces: Vec<Option<String>>,
+        metrics: &Metrics,
+    ) -> Self {
+        let store = Arc::new(Store::new(&namespaces));
+        let right = Right {
+            verb: "update",
+            kind: P::KIND,
+            subresource: "status",
+        };
+        Self {
+            primary: Arc::new(Writer::new(&shared, store)),
+            shared,
+            namespaces,
+            metrics: metrics.clone(),
+            rights: vec![right],
+            dependents: Vec::new(),
+        }
+    }
+
+    /// The kind that is reconciled: its objects, and what reports their status.
+    #[must_use]
+    pub fn primary(&self) -> Arc<Writer<P>> {
+        Arc::clone(&self.primary)
+    }
+
+    /// Where a kind's own metrics are made.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
+    /// [refers to](Cached::references)), and who refers to it.
+    pub fn owns<V: Cached>(&mut self) -> Writer<V> {
+        let rights = ["create", "patch"].map(|verb| Right {
+            verb,
+            kind: V::KIND,
+            subresource: "",
+        });
+        // Those of what is owned are asked for first.
+        self.rights
+            .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
+        let store = self.add();
+        Writer::new(&self.shared, store)
+    }
+
+    /// Watches a kind that this controller only reads. A change of one enqueues who refers to it.
+    pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
+        self.add()
+    }
+
+    fn add<V: Cached>(&mut self) -> Arc<Store<V>> {
+        let store = Arc::new(Store::new(&self.namespaces));
+        self.dependents.push(Box::new(Watched {
+            store: Arc::clone(&store),
+            enqueue: Handler::dependent_changed::<V>,
+        }));
+        store
+    }
+
+    pub(crate) fn finish(self) -> (Arc<Writer<P>>, Informers<P>, Needs) {
+        let mut watched = vec![P::KIND];
+        watched.extend(self.dependents.iter().map(|informer| informer.kind()));
+        let needs = Needs {
+            primary: P::KIND,
+            watched,
+            rights: self.rights,
+        };
+        let mut all: Vec<Box<dyn Informer<P>>> = vec![Box::new(Watched {
+            store: Arc::clone(self.primary.store()),
+            enqueue: Handler::primary_changed,
+        })];
+        all.extend(self.dependents);
+        (self.primary, Informers(all), needs)
+    }
+}
+
+/// All watched kinds, the one that is reconciled first.
+pub(crate) struct Informers<P>(Vec<Box<dyn Informer<P>>>);
+
+impl<P: Primary> Informers<P> {
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Informer<P>> {
+        self.0.iter().map(|informer| &**informer)
+    }
+
+    /// How often anything has changed in any store: see [`Store::changes`].
+    pub fn changes(&self) -> Vec<u64> {
+        self.iter().map(Informer::changes).collect()
+    }
+
+    /// A fingerprint of the versions of all that an object refers to; not 0.
+    pub fn basis(&self, key: &Key, view: &P) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for name in view.references() {
+            let other = key.sibling(name);
+            for informer in self.iter().skip(1) {
+                informer.version(&other).hash(&mut hasher);
+            }
+        }
+        hasher.finish() | 1
+    }
+}
+
+/// A watched kind.
+pub(crate) trait Informer<P>: Send + Sync {
+    fn kind(&self) -> Kind;
+    fn changes(&self) -> u64;
+    fn version(&self, key: &Key) -> Option<u64>;
+    /// Counts the objects, whenever it is called.
+    fn counter(&self) -> instruments::Count;
+    /// Watches one scope, for ever.
+    fn watch(
+        &self,
+        shared: &Shared,
+        status: Status,
+        metrics: &Metrics,
+        pulse: Pulse,
+        handler: Handler<P>,
+    ) -> BoxFuture<'static, ()>;
+}
+
+struct Watched<V, P> {
+    store: Arc<Store<V>>,
+    enqueue: fn(&Handler<P>, &Change<V>),
+}
+
+impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
+    fn kind(&self) -> Kind {
+        V::KIND
+    }
+
+    fn changes(&self) -> u64 {
+        self.store.changes()
+    }
+
+    fn version(&self, key: &Key) -> Option<u64> {
+        self.store.version(key)
+    }
+
+    fn counter(&self) -> instruments::Count {
+        let store = Arc::clone(&self.store);
+        Box::new(move || store.len())
+    }
+
+    fn watch(
+        &self,
+        shared: &Shared,
+        status: Status,
+        metrics: &Metrics,
+        pulse: Pulse,
+        handler: Handler<P>,
+    ) -> BoxFuture<'static, ()> {
+        let enqueue = self.enqueue;
+        Box::pin(watch(
+            shared.app,
+            shared.client.clone(),
+            status,
+            Arc::clone(&self.store),
+            instruments::restarts::<V>(metrics),
+            pulse,
+            move |change| enqueue(&handler, &change),
+        ))
+    }
+}
+
+/// While a rollout goes on, what it belongs to is enqueued this long after the counts changed rather than at every pod; the
+/// end of a rollout is enqueued at once.
+const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+
+/// Enqueues what a change concerns.
+pub(crate) struct Handler<P> {
+    pub queue: channel::Receiver<Option<Queue<Key>>>,
+    pub primaries: Arc<Store<P>>,
+    pub scopes: Arc<Scopes>,
+}
+
+impl<P: Primary> Handler<P> {
+    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
+    fn primary_changed(&self, change: &Change<P>) {
+        if let Some(queue) = &*self.queue.borrow()
+            && self.scopes.is_in_sync(&change.key)
+        {
+            queue.add(change.key.clone(), Lane::Change);
+        }
+    }
+
+    /// Row R10: who controls it, or did; and those that want its name, for which a foreign object may have made way (row R4).
+    fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
+        let queue = self.queue.borrow();
+        let Some(queue) = queue
+            .as_ref()
+            .filter(|_| self.scopes.is_in_sync(&change.key))
+        else {
+            return;
+        };
+        let views = [&change.old, &change.new].into_iter().flatten();
+        let owners = views.flat_map(|view| view.references());
+        let owners = owners.map(|owner| change.key.sibling(owner));
+        let is_progress = match (&change.old, &change.new) {
+            (Some(old), Some(new)) => V::is_progress(old, new),
+            _ => false,
+        };
+        for key in owners.chain(self.primaries.referring(&change.key)) {
+            if is_progress {
+                queue.add_after(key, Lane::Change, ROLLOUT_PACE);
+            } else {
+                queue.add(key, Lane::Change);
+            }
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What is kept of an object: the fields that a controller reads, and nothing else.
+//!
+//! Everything else (managedFields, foreign annotations, …) is skipped while the JSON is being read, without ever being
+//! allocated. Nothing that a user stored can make an object undecodable ([`Field`]), so that one odd object in a list does
+//! not hold up the others.
+
+use std::{
+    borrow::Cow,
+    fmt::Debug,
+    hash::{Hash, Hasher},
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::NamespaceResourceScope;
+use opentelemetry::trace::SpanContext;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use serde_json::value::RawValue;
+
+use crate::{Key, error::brief};
+
+/// How the objects of a kind are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version.
+    pub version: &'static str,
+    /// The kind itself, in CamelCase.
+    pub kind: &'static str,
+    /// The resource: the kind's plural, in lower case.
+    pub plural: &'static str,
+}
+
+impl Kind {
+    /// One of Kubernetes' own.
+    #[must_use]
+    pub const fn of<K: k8s_openapi::Resource>() -> Self {
+        Self {
+            group: K::GROUP,
+            version: K::VERSION,
+            kind: K::KIND,
+            plural: K::URL_PATH_SEGMENT,
+        }
+    }
+
+    /// `group/version`, as in `apiVersion`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+}
+
+/// The cached form of a kind of namespaced objects: what a [`Store`](crate::Store) keeps of each, and how it is decoded.
+pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
+    /// The JSON's own shape: the fields that are kept, each a [`Field`], and [`Metadata`].
+    type Wire: for<'de> Deserialize<'de>;
+    /// What it is called.
+    const KIND: Kind;
+    /// Takes over what is kept.
+    fn decode(wire: Self::Wire) -> (Meta, Self);
+    /// `metadata.uid`: tells this object from an earlier one of the same name.
+    fn uid(&self) -> &str;
+    /// The names of other objects in the same namespace that this one refers to: what it wants to be there, what it reads,
+    /// who controls it. A change of one of these enqueues what refers to it.
+    fn references(&self) -> impl Iterator<Item = &str>;
+    /// Whatever somebody else changes in it on purpose, and nothing that changes by itself, as counts in a status do. While
+    /// this stays as it is, a patch that has changed nothing is not sent again.
+    fn content(&self, state: &mut impl Hasher);
+    /// Whether only a rollout has come further between `old` and `new`, and is not at its end. Such changes enqueue at a slower
+    /// pace.
+    #[must_use]
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        _ = (old, new);
+        false
+    }
+}
+
+/// A kind that is reconciled: it has a generation, and a status that the controller reports.
+pub trait Primary: Cached {
+    /// The status subresource.
+    type Status: Serialize + PartialEq;
+    /// `metadata.generation`: grows with each change of the spec.
+    fn generation(&self) -> i64;
+    /// Whether it is being deleted.
+    fn is_deleting(&self) -> bool;
+    /// The status as last stored.
+    fn status(&self) -> &Self::Status;
+    /// Whether that status is of the generation of now.
+    fn is_observed(&self) -> bool;
+    /// What a status says, whenever it came to say so: without times.
+    fn says(status: &Self::Status, state: &mut impl Hasher);
+    /// The trace that changed it, where its annotation `<application>/traceparent` names one.
+    fn trace(&self) -> Option<&SpanContext> {
+        None
+    }
+}
+
+/// [`Cached::content`], to be hashed.
+pub(crate) struct Content<'a, V>(pub &'a V);
+
+impl<V: Cached> Hash for Content<'_, V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.uid().hash(state);
+        self.0.content(state);
+    }
+}
+
+/// [`Primary::says`], to be hashed.
+pub(crate) struct Says<'a, P: Primary>(pub &'a P::Status);
+
+impl<P: Primary> Hash for Says<'_, P> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        P::says(self.0, state);
+    }
+}
+
+/// An object as it arrives: its cached form, and what the store files it under.
+#[derive(Clone, Debug)]
+pub struct Object<V> {
+    // kube's client reads the resourceVersion from here; the other fields stay empty.
+    meta: ObjectMeta,
+    /// `namespace/name`.
+    pub key: Key,
+    /// `metadata.resourceVersion` as a number: comparable within a resource type (KEP-5504), which every
+    /// supported API server's is. 0 where it is not a number.
+    pub version: u64,
+    /// What is kept of it.
+    pub view: V,
+}
+
+impl<'de, V: Cached> Deserialize<'de> for Object<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (meta, view) = V::decode(V::Wire::deserialize(deserializer)?);
+        Ok(Self {
+            key: Key::new(&meta.namespace, &meta.name),
+            version: meta.resource_version.parse().unwrap_or(0),
+            meta: ObjectMeta {
+                resource_version: Some(meta.resource_version),
+                ..ObjectMeta::default()
+            },
+            view,
+        })
+    }
+}
+
+impl<V: Cached> kube::Resource for Object<V> {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn group((): &()) -> Cow<'_, str> {
+        V::KIND.group.into()
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        V::KIND.version.into()
+    }
+    fn kind((): &()) -> Cow<'_, str> {
+        V::KIND.kind.into()
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        V::KIND.plural.into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+/// A field of whatever shape and depth: what it should be, or what is wrong with it.
+///
+/// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there. (For
+/// that it must be text still. In a watch it is, since the API server names an event's type before its object.)
+pub struct Field<T>(Result<T, String>);
+
+impl<T: DeserializeOwned> Field<T> {
+    fn read(text: &str) -> Self {
+        Self(serde_json::from_str(text).map_err(|error| {
+            let words = error.to_string();
+            // Where in the field's text is nothing that a user can look up.
+            let place = words.rfind(" at line ").unwrap_or(words.len());
+            // It quotes the value, of whatever length.
+            brief(&words[..place])
+        }))
+    }
+}
+
+impl<T> Field<T> {
+    /// What it should be.
+    ///
+    /// # Errors
+    /// What is wrong with it, for its user.
+    pub fn into_result(self) -> Result<T, String> {
+        self.0
+    }
+}
+
+impl<T: Default> Field<T> {
+    /// What it should be, or the default where it is something else.
+    pub fn or_default(self) -> T {
+        self.0.unwrap_or_default()
+    }
+}
+
+/// A field that is not there is null.
+impl<T: DeserializeOwned> Default for Field<T> {
+    fn default() -> Self {
+        Self::read("null")
+    }
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&RawValue>::deserialize(deserializer).map(|text| Self::read(text.get()))
+    }
+}
+
+/// What a store files an object under.
+#[derive(Debug)]
+pub struct Meta {
+    name: String,
+    namespace: String,
+    resource_version: String,
+}
+
+/// The parts of `metadata` that are read, with those of the labels (`L`) and annotations (`A`) that are kept. What is no
+/// [`Field`] is the API server's own.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[serde(bound = "L: DeserializeOwned, A: DeserializeOwned")]
+pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`.
+    #[serde(default)]
+    pub namespace: String,
+    resource_version: String,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// `metadata.generation`.
+    #[serde(default)]
+    pub generation: Field<i64>,
+    /// Whether there is a `metadata.deletionTimestamp`.
+    #[serde(default, rename = "deletionTimestamp", deserialize_with = "is_there")]
+    pub deleting: bool,
+    /// `metadata.labels`.
+    #[serde(default)]
+    pub labels: Field<L>,
+    /// `metadata.annotations`.
+    #[serde(default)]
+    pub annotations: Field<A>,
+    /// `metadata.ownerReferences`.
+    #[serde(default)]
+    pub owner_references: Field<Vec<Field<OwnerReference>>>,
+    /// `metadata.finalizers`.
+    #[serde(default)]
+    pub finalizers: Field<Vec<Field<String>>>,
+}
+
+impl<L, A> Metadata<L, A> {
+    /// What is left of it when the rest was taken over.
+    #[must_use]
+    pub fn into_meta(self) -> Meta {
+        Meta {
+            name: self.name,
+            namespace: self.namespace,
+            resource_version: self.resource_version,
+        }
+    }
+
+    /// Takes the controller's ownerReference out, where it names an object of this kind in whatever version.
+    pub fn take_owner(&mut self, kind: &Kind) -> Option<Owner> {
+        let owners = std::mem::take(&mut self.owner_references).or_default();
+        let mut owners = owners.into_iter().filter_map(|owner| owner.0.ok());
+        owners.find_map(|owner| owner.controller_of(kind))
+    }
+}
+
+/// An entry of `metadata.ownerReferences`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerReference {
+    api_version: String,
+    kind: String,
+    name: Box<str>,
+    uid: Box<str>,
+    #[serde(default)]
+    controller: bool,
+}
+
+/// Who controls an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its UID.
+    pub uid: Box<str>,
+}
+
+impl OwnerReference {
+    fn controller_of(self, kind: &Kind) -> Option<Owner> {
+        let group = self.api_version.split_once('/');
+        let group = group.map_or("", |(group, _)| group);
+        (self.controller && self.kind == kind.kind && group == kind.group).then_some(Owner {
+            name: self.name,
+            uid: self.uid,
+        })
+    }
+}
+
+fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}

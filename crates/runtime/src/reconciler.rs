@@ -1,0 +1,160 @@
+//! What a kind brings: what is watched, and how one object gets to be as it should be.
+
+use std::{fmt, hash::Hash, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use tracing::{debug, warn};
+
+use crate::{
+    Key, Primary, Snapshot,
+    error::{ApiError, Failure, Retry},
+    log_once::LogOnce,
+    recorder::{Event, Recorder},
+};
+
+/// Brings the objects of one kind, and what they ask for, to what they should be.
+///
+/// Both methods ask the same pure plan what is to be done, from what the stores have.
+pub trait Reconciler: Send + Sync + 'static {
+    /// The kind that is reconciled.
+    type Primary: Primary;
+    /// What goes wrong.
+    type Error: Failure + From<ApiError>;
+
+    /// Brings one object to what it should be, and reports its status. It is called for one object by one worker at a time;
+    /// where nothing is to be changed, it sends no request. It is called while the object is being deleted, too, if that
+    /// takes a while.
+    fn reconcile(
+        &self,
+        cx: &Context<'_, Self::Primary>,
+        seen: &Snapshot<Self::Primary>,
+    ) -> impl Future<Output = Result<Action, Self::Error>> + Send;
+
+    /// Whether [`reconcile`](Self::reconcile) would find nothing to do: asked at each resync, and of all objects by a new
+    /// leader. It sends no request and must be quick. An answer that is yes holds until the object, or one that it
+    /// [refers to](crate::Cached::references), has another version.
+    fn is_up_to_date(&self, key: &Key, seen: &Snapshot<Self::Primary>) -> bool;
+}
+
+/// What a reconcile that did not fail has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// All is as it should be, and the status says so.
+    Done,
+    /// What the object asks for was put right; its status is to be reported by another reconcile, when nothing more urgent
+    /// waits.
+    StatusPending,
+    /// It is to be reconciled again after this, whatever happens until then.
+    After(Duration),
+}
+
+/// One reconcile of one object: what it is about, and who is told of it. There is no client in it: objects are written
+/// through a [`Writer`](crate::Writer) alone.
+///
+/// ```compile_fail,E0616
+/// fn write<P: operator_runtime::Primary>(cx: &operator_runtime::Context<'_, P>) {
+///     let _ = cx.client;
+/// }
+/// ```
+///
+/// ```compile_fail,E0616
+/// fn write<P: operator_runtime::Primary>(writer: &operator_runtime::Writer<P>) {
+///     let _ = &writer.shared;
+/// }
+/// ```
+pub struct Context<'a, P> {
+    pub(crate) key: &'a Key,
+    pub(crate) seen: &'a Snapshot<P>,
+    pub(crate) recorder: &'a Recorder,
+    pub(crate) log: &'a LogOnce,
+    pub(crate) others_wait: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl<P: Primary> Context<'_, P> {
+    /// The object's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.key
+    }
+
+    /// The time, for conditions.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        now()
+    }
+
+    /// Whether others wait that may need more than a status.
+    #[must_use]
+    pub fn others_wait(&self) -> bool {
+        (self.others_wait)()
+    }
+
+    /// Has an event about the object written, when there is time.
+    pub fn event(&self, event: Event) {
+        self.recorder.send(self.key, self.seen.view.uid(), event);
+    }
+
+    /// One line about what is not tried again, unless many like it were logged of late.
+    pub fn log_once(&self, error: &impl Failure, then: &str) {
+        let object = self.key;
+        if self.log.is_news(error) {
+            warn!(%object, reason = error.reason(), "{error}; {then}");
+        } else {
+            debug!(%object, reason = error.reason(), "{error}; {then}");
+        }
+    }
+
+    /// What corrections are for: another object, or another generation, is another matter.
+    pub(crate) fn wanted_by(&self) -> impl Hash {
+        (self.seen.view.uid(), self.seen.view.generation())
+    }
+}
+
+/// The wall clock's time.
+#[must_use]
+pub fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Failed<E> {
+    Error(E),
+    Panicked,
+}
+
+impl<E: fmt::Display> fmt::Display for Failed<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Panicked => {
+                f.write_str("the reconcile panicked: see the log line before this one")
+            }
+        }
+    }
+}
+
+impl<E: Failure> std::error::Error for Failed<E> {}
+
+impl<E: Failure> Failure for Failed<E> {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Error(error) => error.name(),
+            Self::Panicked => "Panicked",
+        }
+    }
+
+    fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Error(error) => error.reason(),
+            Self::Panicked => None,
+        }
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Self::Error(error) => error.retry(),
+            Self::Panicked => Retry::Backoff(Duration::ZERO),
+        }
+    }
+}

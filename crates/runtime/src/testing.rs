@@ -1,0 +1,120 @@
+//! For unit tests of a [`Reconciler`]: reconciles one object at a time, against a client of the test's, with what the test
+//! puts into the stores.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use kube::Client;
+
+use crate::{
+    Action, App, Builder, Cached, Context, Key, Object, Reconciler, Snapshot, Store,
+    controller::Work,
+    recorder::{About, Recorder},
+    scopes::Scopes,
+    telemetry::Metrics,
+    writer::Shared,
+};
+
+/// A reconciler with stores that nobody watches, and without an election. Its events go nowhere.
+pub struct Harness<R: Reconciler> {
+    work: Work<R>,
+    client: Client,
+}
+
+impl<R: Reconciler> Harness<R> {
+    /// What `build` makes, over `client`.
+    #[must_use]
+    pub fn new(
+        app: &'static App,
+        client: &Client,
+        build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+    ) -> Self {
+        let metrics = Metrics::disconnected(app);
+        let shared = Arc::new(Shared {
+            app,
+            client: client.clone(),
+            scopes: OnceLock::new(),
+        });
+        let mut builder = Builder::new(Arc::clone(&shared), vec![None], &metrics);
+        let reconciler = build(&mut builder);
+        let (primary, informers, needs) = builder.finish();
+        let scopes = Scopes::new(needs, &[None], Duration::from_secs(15));
+        let scopes = Arc::clone(shared.scopes.get_or_init(|| scopes));
+        let about = About {
+            app,
+            instance: "test".into(),
+            kind: R::Primary::KIND,
+        };
+        let (recorder, _) = Recorder::new(client.clone(), about, &metrics, || false);
+        Self {
+            work: Work {
+                reconciler,
+                primary,
+                informers,
+                recorder,
+                scopes,
+                log: Arc::default(),
+            },
+            client: client.clone(),
+        }
+    }
+
+    /// The reconciler.
+    #[must_use]
+    pub fn reconciler(&self) -> &R {
+        &self.work.reconciler
+    }
+
+    /// Puts an object into a store, as a watch would.
+    pub fn apply<V: Cached>(&self, store: &Store<V>, object: Object<V>) {
+        store.apply(0, object);
+    }
+
+    /// Takes an object out of a store, as a watch would.
+    pub fn delete<V: Cached>(&self, store: &Store<V>, object: &Object<V>) {
+        store.delete(0, object);
+    }
+
+    /// One reconcile, while nobody else waits.
+    ///
+    /// # Errors
+    /// Those of the reconciler.
+    pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
+        self.work.reconcile(key, &|| false).await
+    }
+
+    /// What a reconcile of this object is given, to try writers by themselves.
+    #[must_use]
+    pub fn context<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: &'a Snapshot<R::Primary>,
+    ) -> Context<'a, R::Primary> {
+        Context {
+            key,
+            seen,
+            recorder: &self.work.recorder,
+            log: &self.work.log,
+            others_wait: &|| false,
+        }
+    }
+
+    /// Whether a resync would leave the object alone.
+    #[must_use]
+    pub fn is_up_to_date(&self, key: &Key) -> bool {
+        self.work.is_up_to_date(key)
+    }
+
+    /// Checks the rights whenever a refused write calls for it; for ever.
+    pub fn check_rights(&self) -> impl Future<Output = ()> + use<R> {
+        Arc::clone(&self.work.scopes).check_rights(0, self.client.clone())
+    }
+
+    /// How often rights that were missing have been found to be there again.
+    #[must_use]
+    pub fn rights_regained(&self) -> u64 {
+        self.work.scopes.all_rights_regained()
+    }
+}

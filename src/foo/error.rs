@@ -1,0 +1,117 @@
+//! What can go wrong with one Foo, and who has to know.
+
+use std::time::Duration;
+
+use operator_runtime::{ApiError, Failure, Retry};
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The user has to change the Foo (row R7). Not retried: the change wakes it.
+    #[error("{0}")]
+    InvalidSpec(String),
+
+    /// Somebody else's Deployment has the name (row R4).
+    #[error("Resource \"{0}\" already exists and is not managed by Foo")]
+    ResourceExists(String),
+
+    /// The API server refuses the Deployment: a quota, an admission policy, missing rights.
+    #[error("the API server refuses the Deployment: {0}")]
+    Rejected(String),
+
+    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be. With the time
+    /// that the API server asks for.
+    #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
+    DeletionFailed(String, Duration),
+
+    /// The API server took a change of the Deployment and stored something else: an admission policy or a webhook has the
+    /// last word. Asked again when the Foo or the Deployment changes.
+    #[error(
+        "the Deployment is stored otherwise than asked, by an admission policy or a webhook: wanted {0}"
+    )]
+    Overruled(String),
+
+    /// Somebody changes the Deployment, or deletes it, whenever it is as it should be. The next correction waits so long.
+    #[error("somebody else changes the Deployment {0:?} again and again: wanted {1}")]
+    Contested(String, String, Duration),
+
+    /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema.
+    #[error("the API server refuses the Foo's status: {0}")]
+    StatusRejected(String),
+
+    /// The namespace is going away, and the Foo with it: nothing can be created there.
+    #[error("the namespace is being deleted")]
+    NamespaceTerminating,
+
+    /// The object changed between reading and writing: another look will do.
+    #[error("changed meanwhile")]
+    Conflict,
+
+    /// This replica does not lead (any more): whoever leads goes on.
+    #[error("not leading: nothing was written")]
+    NotLeading,
+
+    /// The API server did not do it, for a reason that passes; and the time that it asks for, zero where it asks for none.
+    #[error("{0}")]
+    Transient(String, Duration),
+}
+
+impl Failure for Error {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::InvalidSpec(_) => "InvalidSpec",
+            Self::ResourceExists(_) => "ErrResourceExists",
+            Self::Rejected(_) => "DeploymentRejected",
+            Self::DeletionFailed(..) => "DeletionFailed",
+            Self::Overruled(_) => "DeploymentOverruled",
+            Self::Contested(..) => "DeploymentContested",
+            Self::StatusRejected(_) => "StatusRejected",
+            Self::NamespaceTerminating => "NamespaceTerminating",
+            Self::Conflict => "Conflict",
+            Self::NotLeading => "NotLeading",
+            Self::Transient(..) => "Transient",
+        }
+    }
+
+    fn reason(&self) -> Option<&'static str> {
+        let told = matches!(
+            self,
+            Self::InvalidSpec(_)
+                | Self::ResourceExists(_)
+                | Self::Rejected(_)
+                | Self::DeletionFailed(..)
+                | Self::Overruled(_)
+                | Self::Contested(..)
+        );
+        told.then(|| self.name())
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Self::InvalidSpec(_) => Retry::OnChange,
+            Self::Conflict => Retry::Conflict,
+            Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
+            Self::Transient(_, time)
+            | Self::DeletionFailed(_, time)
+            | Self::Contested(.., time) => Retry::Backoff(*time),
+            Self::ResourceExists(_)
+            | Self::Rejected(_)
+            | Self::Overruled(_)
+            | Self::StatusRejected(_) => Retry::Backoff(Duration::ZERO),
+        }
+    }
+}
+
+/// What the API server's answer to a write of the Deployment means.
+impl From<ApiError> for Error {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::Rejected(words) => Self::Rejected(words),
+            ApiError::NamespaceTerminating => Self::NamespaceTerminating,
+            ApiError::Conflict => Self::Conflict,
+            ApiError::NotLeading => Self::NotLeading,
+            ApiError::Contested(name, what, time) => Self::Contested(name, what, time),
+            ApiError::Transient(words, time) => Self::Transient(words, time),
+        }
+    }
+}
