@@ -4,8 +4,10 @@
 use std::{net::Ipv6Addr, time::Duration};
 
 use operator_runtime::{
-    config::{self, Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry},
-    telemetry::{self, auth::Refusal},
+    config::{
+        self, Backoff, Config, Http, LeaderElection, Log, LogFormat, Rule, Telemetry, Variable,
+    },
+    telemetry::auth::Refusal,
 };
 
 use crate::APP;
@@ -104,8 +106,14 @@ fn readme_lists_every_key() {
 fn readme_lists_every_variable() {
     let readme =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let row = |(name, rule): (&str, String)| format!("| `{name}` | {rule} | ");
-    let expected: Vec<String> = telemetry::variables().map(row).collect();
+    let row = |row: &Variable| {
+        let rule = match row.rule {
+            Rule::Address => "an address".to_owned(),
+            ref rule => rule.to_string(),
+        };
+        format!("| `{}` | {rule} | ", row.name)
+    };
+    let expected: Vec<String> = config::variables().map(row).collect();
     let rows = readme.lines().filter(|line| line.starts_with("| `OTEL_"));
     let found: Vec<&str> = rows
         .map(|line| &line[..line.match_indices(" | ").nth(1).unwrap().0 + 3])

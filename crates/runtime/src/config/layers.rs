@@ -12,8 +12,8 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::keys::{Key, duration};
-use super::{Config, Problems, after_the_term, keys};
+use super::rule::duration;
+use super::{Config, Key, Problems, after_the_term, keys};
 use crate::App;
 
 /// Every key's value and where it is from. Displayed, it is a TOML file that `--config` takes, with the origin of each

@@ -2,12 +2,14 @@
 //!
 //! Four layers, the later over the earlier: the defaults, the file of `--config`, the environment, the flags. Each value
 //! keeps its origin, so that a complaint names the key, the value, what is wrong and where it came from, and
-//! the command `config` can say it, too. Serde alone would stop at the first mistake; here [`keys`] has a rule for
-//! every key, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
+//! the command `config` can say it, too. Serde alone would stop at the first mistake; here each of the [`keys`] has
+//! a rule, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
 
 mod directives;
-mod keys;
 mod layers;
+mod pairs;
+mod rule;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +27,11 @@ use crate::App;
 use crate::election::fence::{MUTATION_TIMEOUT, grace};
 
 pub(crate) use directives::Directives;
-pub(crate) use keys::is_address;
-pub use keys::{Key, Rule, WORK};
 pub use layers::Settings;
+pub(crate) use pairs::{attributes, headers};
+pub use rule::Rule;
+pub(crate) use rule::{CREDENTIALS, is_address, items};
+pub use table::{Key, OTLP, Variable, WORK};
 
 /// The runtime's part of the configuration in force.
 ///
@@ -205,7 +209,12 @@ pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
 
 /// All keys: the application's, and the runtime's, sections last.
 pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
-    app.keys.iter().chain(keys::KEYS)
+    app.keys.iter().chain(table::KEYS)
+}
+
+/// All variables of OpenTelemetry's that have an effect.
+pub fn variables() -> impl Iterator<Item = &'static Variable> {
+    table::VARIABLES.iter()
 }
 
 /// The default of a key, as it would be written without quotes.

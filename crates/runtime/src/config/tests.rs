@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Config, Key, LeaderElection, Settings, keys::KEYS};
+use super::{Config, Key, LeaderElection, Settings, table::KEYS};
 use crate::app::tests::APP;
 
 fn variable(key: &Key) -> String {

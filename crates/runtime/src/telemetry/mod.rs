@@ -36,7 +36,7 @@ use tracing::{Level, Metadata, info, warn};
 use tracing_subscriber::{Layer as _, filter::filter_fn};
 
 use self::{env::Env, otlp::Exporters};
-pub use self::{env::variables, log::LogLevel, metrics::Metrics};
+pub use self::{log::LogLevel, metrics::Metrics};
 use crate::{App, Config};
 
 /// How long the last export may take at most.
@@ -91,7 +91,7 @@ impl Telemetry {
 
         // First, since the other providers count what they drop by it.
         let reader = exporters.metrics.map(|exporter| {
-            let interval = env.milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000);
+            let interval = env.milliseconds("OTEL_METRIC_EXPORT_INTERVAL");
             PeriodicReader::builder(exporter)
                 .with_interval(interval)
                 .build()
@@ -102,9 +102,9 @@ impl Telemetry {
 
         let traces = exporters.traces.map(|exporter| {
             let batches = SpanBatches::default()
-                .with_scheduled_delay(env.milliseconds("OTEL_BSP_SCHEDULE_DELAY", 5000))
-                .with_max_queue_size(env.number("OTEL_BSP_MAX_QUEUE_SIZE", 2048))
-                .with_max_export_batch_size(env.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512));
+                .with_scheduled_delay(env.milliseconds("OTEL_BSP_SCHEDULE_DELAY"))
+                .with_max_queue_size(env.number("OTEL_BSP_MAX_QUEUE_SIZE"))
+                .with_max_export_batch_size(env.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"));
             let processor =
                 BatchSpanProcessor::builder(exporter).with_batch_config(batches.build());
             SdkTracerProvider::builder()
@@ -118,9 +118,9 @@ impl Telemetry {
         }
         let logs = exporters.logs.map(|exporter| {
             let batches = LogBatches::default()
-                .with_scheduled_delay(env.milliseconds("OTEL_BLRP_SCHEDULE_DELAY", 1000))
-                .with_max_queue_size(env.number("OTEL_BLRP_MAX_QUEUE_SIZE", 2048))
-                .with_max_export_batch_size(env.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", 512));
+                .with_scheduled_delay(env.milliseconds("OTEL_BLRP_SCHEDULE_DELAY"))
+                .with_max_queue_size(env.number("OTEL_BLRP_MAX_QUEUE_SIZE"))
+                .with_max_export_batch_size(env.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE"));
             let processor = BatchLogProcessor::builder(exporter).with_batch_config(batches.build());
             SdkLoggerProvider::builder()
                 .with_resource(resource)

@@ -1,17 +1,12 @@
-//! Every key of the configuration, once: its flag, its place in `--help`, and the rule that a value must meet. The
-//! flags, the names of the environment variables, the check and its message all come from this table; the defaults
-//! come from the application's shipped file.
-
-use std::fmt;
-use std::net::SocketAddr;
-use std::time::Duration;
+//! Every setting, once: the keys of the configuration, and the variables of OpenTelemetry's that have an effect. Flags,
+//! names of environment variables, checks and their messages, `--help` and the reference for people
+//! (`docs/configuration.md`) all come from here. A key's default comes from the application's shipped file, a variable's
+//! from its row.
 
 use clap::{Arg, ArgAction};
-use figment::value::Value;
-use http::Uri;
-use humantime_serde::Serde;
 
-use super::directives::Directives;
+use super::pairs::{attributes, headers};
+use super::rule::{Rule, is_filter, is_path, is_socket};
 use crate::App;
 use crate::dns::{is_label, is_subdomain};
 
@@ -32,23 +27,19 @@ pub struct Key {
     pub rule: Rule,
 }
 
-/// What a value must be. As text it completes "must be ...".
+/// One environment variable of OpenTelemetry's. What cannot be used of it is warned about and ignored, as the
+/// specification has it, unless it [is strict](Self::is_strict).
 #[derive(Debug)]
-pub enum Rule {
-    /// True or false.
-    Bool,
-    /// A whole number between the two, inclusive.
-    Whole(u32, u32),
-    /// A number between the two, inclusive.
-    Number(f64, f64),
-    /// A duration between the two, inclusive.
-    Duration(&'static str, &'static str),
-    /// The same, in whole seconds: the API has no smaller unit for a Lease (hazard H8).
-    Seconds(&'static str, &'static str),
-    /// A string that passes the check, and what the check demands.
-    Text(fn(&str) -> bool, &'static str),
-    /// Strings that each pass the check, and what the check demands.
-    List(fn(&str) -> bool, &'static str),
+pub struct Variable {
+    /// Its name. One that starts with [`OTLP`] exists for each signal, too, and goes over the general one there:
+    /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`.
+    pub name: &'static str,
+    /// What a value must be.
+    pub rule: Rule,
+    /// What holds where it is not set; may be nothing.
+    pub default: &'static str,
+    /// What the variable is for.
+    pub help: &'static str,
 }
 
 /// The heading of what is about the work itself.
@@ -57,10 +48,6 @@ const RETRIES: &str = "Retries";
 const CLUSTER: &str = "Cluster";
 const ELECTION: &str = "Leader election";
 const HEALTH: &str = "Logs, health and telemetry";
-
-/// What [`is_address`] demands.
-const ADDRESS: &str =
-    "http:// or https:// with a host, perhaps a port and a path, and no credentials or query";
 
 /// All keys of the runtime, in the order of the file.
 #[rustfmt::skip]
@@ -75,10 +62,10 @@ pub(super) const KEYS: &[Key] = &[
     Key { name: "shutdown_timeout", flag: "shutdown-timeout", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "1h"),
         help: "How long running work may take to finish once asked to stop" },
     Key { name: "kubeconfig", flag: "kubeconfig", heading: CLUSTER, placeholder: "FILE",
-        rule: Rule::Text(|path| !path.contains('\0'), "a path"),
+        rule: Rule::Text(is_path, "a path"),
         help: "Kubeconfig file; if empty, the pod's service account, else $KUBECONFIG, else ~/.kube/config" },
     Key { name: "master", flag: "master", heading: CLUSTER, placeholder: "URL",
-        rule: Rule::Text(is_address, ADDRESS),
+        rule: Rule::Address,
         help: "API server's address, in place of the kubeconfig's; if empty, the kubeconfig's" },
     Key { name: "backoff.initial", flag: "backoff-initial", heading: RETRIES, placeholder: "DURATION", rule: Rule::Duration("1ms", "1h"),
         help: "Delay before the first retry of an object that failed, doubled each time" },
@@ -111,7 +98,7 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::Text(is_socket, "an IP address and port such as 0.0.0.0:8443, or [::]:8443 for IPv4 and IPv6"),
         help: "Where they are served with http.metrics_auth" },
     Key { name: "http.metrics_cert_dir", flag: "http-metrics-cert-dir", heading: HEALTH, placeholder: "FOLDER",
-        rule: Rule::Text(|path| !path.contains('\0'), "a path"),
+        rule: Rule::Text(is_path, "a path"),
         help: "Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate" },
     Key { name: "log.level", flag: "log-level", heading: HEALTH, placeholder: "LEVEL",
         rule: Rule::Text(is_filter, "a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"),
@@ -120,9 +107,85 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::Text(|text| matches!(text, "auto" | "text" | "json"), "auto, text or json"),
         help: "How it is written; auto is text on a terminal and json elsewhere" },
     Key { name: "telemetry.endpoint", flag: "otlp-endpoint", heading: HEALTH, placeholder: "URL",
-        rule: Rule::Text(is_address, ADDRESS),
+        rule: Rule::Address,
         help: "Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere" },
 ];
+
+/// What those variables of OpenTelemetry's start with that exist for each signal, too.
+pub const OTLP: &str = "OTEL_EXPORTER_OTLP_";
+
+/// A day in milliseconds.
+const DAY: u32 = 86_400_000;
+/// The most that may wait to be exported.
+const QUEUE: u32 = 100_000;
+const EXPORTER: Rule = Rule::Words(&["otlp", "none"]);
+const TEXT: Rule = Rule::Text(|_| true, "text");
+
+/// All variables of OpenTelemetry's that have an effect.
+#[rustfmt::skip]
+pub(super) const VARIABLES: &[Variable] = &[
+    Variable { name: "OTEL_SDK_DISABLED", rule: Rule::Bool, default: "false",
+        help: "True exports nothing, whatever else is set" },
+    Variable { name: "OTEL_TRACES_EXPORTER", rule: EXPORTER, default: "otlp",
+        help: "None exports no traces" },
+    Variable { name: "OTEL_LOGS_EXPORTER", rule: EXPORTER, default: "otlp",
+        help: "None exports no logs" },
+    Variable { name: "OTEL_METRICS_EXPORTER", rule: Rule::Words(&["otlp", "prometheus", "none"]), default: "otlp",
+        help: "Without otlp no metrics are exported; /metrics is there all the same" },
+    Variable { name: "OTEL_EXPORTER_OTLP_ENDPOINT", rule: Rule::Address, default: "",
+        help: "The collector; telemetry.endpoint goes over it" },
+    Variable { name: "OTEL_EXPORTER_OTLP_INSECURE", rule: Rule::Bool, default: "false",
+        help: "True: no TLS to an endpoint without http:// or https://, which otherwise means https://" },
+    Variable { name: "OTEL_EXPORTER_OTLP_PROTOCOL", rule: Rule::Word(&["grpc"]), default: "grpc",
+        help: "There is no other" },
+    Variable { name: "OTEL_EXPORTER_OTLP_HEADERS", rule: Rule::Secret(|list| headers(list).is_some(), "name=value, percent-encoded, with commas between them, as HTTP headers can be"), default: "",
+        help: "Sent with every request, such as credentials" },
+    Variable { name: "OTEL_EXPORTER_OTLP_TIMEOUT", rule: Rule::Whole(1, DAY), default: "10000",
+        help: "Milliseconds for one export" },
+    Variable { name: "OTEL_EXPORTER_OTLP_COMPRESSION", rule: Rule::Word(&["gzip", "none"]), default: "none",
+        help: "How exports are compressed" },
+    Variable { name: "OTEL_EXPORTER_OTLP_CERTIFICATE", rule: TEXT, default: "",
+        help: "File of the authorities to trust (PEM); if not set, the system's" },
+    Variable { name: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", rule: TEXT, default: "",
+        help: "File of our certificate (PEM), where the collector wants one" },
+    Variable { name: "OTEL_EXPORTER_OTLP_CLIENT_KEY", rule: TEXT, default: "",
+        help: "File of its key (PEM)" },
+    Variable { name: "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", rule: Rule::Word(&["cumulative", "delta", "lowmemory"]), default: "cumulative",
+        help: "Whether a counter is exported as its total, or as what it has grown by" },
+    Variable { name: "OTEL_SERVICE_NAME", rule: TEXT, default: "",
+        help: "The service in all that is exported; if not set, the program's name" },
+    Variable { name: "OTEL_RESOURCE_ATTRIBUTES", rule: Rule::Text(|list| attributes(list).is_some(), "name=value, percent-encoded, with commas between them"), default: "",
+        help: "Attributes of the resource, over what the pod's variables say" },
+    Variable { name: "OTEL_PROPAGATORS", rule: Rule::Words(&["tracecontext", "baggage", "none"]), default: "tracecontext",
+        help: "With tracecontext the API server is told the trace (traceparent)" },
+    Variable { name: "OTEL_TRACES_SAMPLER", rule: Rule::Word(&["always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"]), default: "parentbased_always_on",
+        help: "Which traces are exported" },
+    Variable { name: "OTEL_TRACES_SAMPLER_ARG", rule: Rule::Number(0.0, 1.0), default: "1",
+        help: "The share of traces for traceidratio" },
+    Variable { name: "OTEL_BSP_SCHEDULE_DELAY", rule: Rule::Whole(1, DAY), default: "5000",
+        help: "Milliseconds between two exports of spans" },
+    Variable { name: "OTEL_BSP_MAX_QUEUE_SIZE", rule: Rule::Whole(1, QUEUE), default: "2048",
+        help: "Spans that wait, past which they are dropped" },
+    Variable { name: "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", rule: Rule::Whole(1, QUEUE), default: "512",
+        help: "Spans in one export" },
+    Variable { name: "OTEL_BLRP_SCHEDULE_DELAY", rule: Rule::Whole(1, DAY), default: "1000",
+        help: "Milliseconds between two exports of log records" },
+    Variable { name: "OTEL_BLRP_MAX_QUEUE_SIZE", rule: Rule::Whole(1, QUEUE), default: "2048",
+        help: "Log records that wait, past which they are dropped" },
+    Variable { name: "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", rule: Rule::Whole(1, QUEUE), default: "512",
+        help: "Log records in one export" },
+    Variable { name: "OTEL_METRIC_EXPORT_INTERVAL", rule: Rule::Whole(1, DAY), default: "60000",
+        help: "Milliseconds between two exports of metrics" },
+];
+
+impl Variable {
+    /// Whether a value that cannot be used ends the program, since there is nothing to fall back to: an address, which
+    /// would leave everything unexported, and headers, which would leave out credentials.
+    #[must_use]
+    pub fn is_strict(&self) -> bool {
+        matches!(self.rule, Rule::Address | Rule::Secret(..))
+    }
+}
 
 impl Key {
     /// The environment variable that sets it in the application `app`.
@@ -141,9 +204,7 @@ impl Key {
     /// Its value as a complaint may show it: of an address, nothing that could be a credential.
     #[must_use]
     pub fn shown(&self, literal: &str) -> String {
-        let secret = matches!(self.name, "master" | "telemetry.endpoint")
-            && literal.contains(['@', '?', '#']);
-        if secret {
+        if self.rule.hides(literal) {
             "(hidden)".to_owned()
         } else {
             literal.to_owned()
@@ -174,105 +235,4 @@ impl Key {
             _ => arg,
         }
     }
-}
-
-impl Rule {
-    /// Text from a flag or the environment, as the type that the file would have. Text that does not fit stays text,
-    /// for [`Rule::allows`] to refuse.
-    #[must_use]
-    pub fn value(&self, text: &str) -> Value {
-        match self {
-            Self::Bool => text.parse::<bool>().map_or(Value::from(text), Value::from),
-            Self::Whole(..) | Self::Number(..) => {
-                match (text.parse::<i64>(), text.parse::<f64>()) {
-                    (Ok(whole), _) => Value::from(whole),
-                    (_, Ok(number)) => Value::from(number),
-                    _ => Value::from(text),
-                }
-            }
-            Self::List(..) => {
-                let text = text.trim();
-                let inner = text
-                    .strip_prefix('[')
-                    .and_then(|text| text.strip_suffix(']'));
-                match inner {
-                    Some(inner) if inner.trim().is_empty() => Value::from(Vec::<Value>::new()),
-                    _ => inner
-                        .unwrap_or(text)
-                        .split(',')
-                        .map(|item| item.trim().trim_matches('"'))
-                        .collect::<Vec<_>>()
-                        .into(),
-                }
-            }
-            Self::Duration(..) | Self::Seconds(..) | Self::Text(..) => Value::from(text),
-        }
-    }
-
-    /// Whether the value is what it must be.
-    #[must_use]
-    pub fn allows(&self, value: &Value) -> bool {
-        match self {
-            Self::Bool => value.to_bool().is_some(),
-            Self::Whole(min, max) => value
-                .deserialize::<u32>()
-                .is_ok_and(|n| (*min..=*max).contains(&n)),
-            Self::Number(min, max) => value
-                .deserialize::<f64>()
-                .is_ok_and(|n| (*min..=*max).contains(&n)),
-            Self::Duration(min, max) => duration(value).is_some_and(|d| {
-                duration(&Value::from(*min)) <= Some(d) && Some(d) <= duration(&Value::from(*max))
-            }),
-            Self::Seconds(min, max) => {
-                duration(value).is_some_and(|d| d.subsec_nanos() == 0)
-                    && Self::Duration(min, max).allows(value)
-            }
-            Self::Text(check, _) => value.as_str().is_some_and(check),
-            Self::List(check, _) => value
-                .deserialize::<Vec<String>>()
-                .is_ok_and(|items| items.iter().all(|item| check(item))),
-        }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bool => write!(f, "true or false"),
-            Self::Whole(min, max) => write!(f, "a whole number from {min} to {max}"),
-            Self::Number(min, max) => write!(f, "a number from {min} to {max}"),
-            Self::Duration(min, max) => write!(f, "a duration from {min} to {max}"),
-            Self::Seconds(min, max) => write!(f, "whole seconds from {min} to {max}"),
-            Self::Text(_, demand) | Self::List(_, demand) => f.write_str(demand),
-        }
-    }
-}
-
-/// The value as a duration, written as `30s`.
-pub(super) fn duration(value: &Value) -> Option<Duration> {
-    value
-        .deserialize::<Serde<Duration>>()
-        .ok()
-        .map(Serde::into_inner)
-}
-
-fn is_socket(text: &str) -> bool {
-    text.parse::<SocketAddr>().is_ok()
-}
-
-/// Credentials have no place in an address: it is printed and logged.
-pub fn is_address(text: &str) -> bool {
-    let fits = |uri: Uri| {
-        let Some(authority) = uri.authority() else {
-            return false;
-        };
-        let (whole, host) = (authority.as_str(), authority.host());
-        let port_fits = whole == host || authority.port_u16().is_some();
-        matches!(uri.scheme_str(), Some("http" | "https")) && !host.is_empty() && port_fits
-    };
-    text.is_empty() || (!text.contains(['@', '?', '#']) && text.parse().is_ok_and(fits))
-}
-
-fn is_filter(text: &str) -> bool {
-    text.parse::<Directives>().is_ok()
 }

@@ -1,0 +1,177 @@
+//! What a value must be: checked, and said, by one rule for a key and for a variable of OpenTelemetry alike.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use figment::value::Value;
+use http::Uri;
+use humantime_serde::Serde;
+
+use super::directives::Directives;
+
+/// What a value must be. As text it completes "must be ...".
+#[derive(Debug)]
+pub enum Rule {
+    /// True or false.
+    Bool,
+    /// A whole number between the two, inclusive.
+    Whole(u32, u32),
+    /// A number between the two, inclusive.
+    Number(f64, f64),
+    /// A duration between the two, inclusive.
+    Duration(&'static str, &'static str),
+    /// The same, in whole seconds: the API has no smaller unit for a Lease (hazard H8).
+    Seconds(&'static str, &'static str),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Some of these words, with commas between them.
+    Words(&'static [&'static str]),
+    /// The address of an API server or a collector; empty where there is none.
+    Address,
+    /// A string that passes the check, and what the check demands.
+    Text(fn(&str) -> bool, &'static str),
+    /// The same, and never shown.
+    Secret(fn(&str) -> bool, &'static str),
+    /// Strings that each pass the check, and what the check demands.
+    List(fn(&str) -> bool, &'static str),
+}
+
+impl Rule {
+    /// Text from a flag or the environment, as the type that the file would have. Text that does not fit stays text,
+    /// for [`Rule::allows`] to refuse.
+    #[must_use]
+    pub fn value(&self, text: &str) -> Value {
+        match self {
+            Self::Bool => text.parse::<bool>().map_or(Value::from(text), Value::from),
+            Self::Whole(..) | Self::Number(..) => {
+                match (text.parse::<i64>(), text.parse::<f64>()) {
+                    (Ok(whole), _) => Value::from(whole),
+                    (_, Ok(number)) => Value::from(number),
+                    _ => Value::from(text),
+                }
+            }
+            Self::List(..) => {
+                let text = text.trim();
+                let inner = text
+                    .strip_prefix('[')
+                    .and_then(|text| text.strip_suffix(']'));
+                match inner {
+                    Some(inner) if inner.trim().is_empty() => Value::from(Vec::<Value>::new()),
+                    _ => inner
+                        .unwrap_or(text)
+                        .split(',')
+                        .map(|item| item.trim().trim_matches('"'))
+                        .collect::<Vec<_>>()
+                        .into(),
+                }
+            }
+            _ => Value::from(text),
+        }
+    }
+
+    /// Whether the value is what it must be.
+    #[must_use]
+    pub fn allows(&self, value: &Value) -> bool {
+        let text = |check: &dyn Fn(&str) -> bool| value.as_str().is_some_and(check);
+        match self {
+            Self::Bool => value.to_bool().is_some(),
+            Self::Whole(min, max) => value
+                .deserialize::<u32>()
+                .is_ok_and(|n| (*min..=*max).contains(&n)),
+            Self::Number(min, max) => value
+                .deserialize::<f64>()
+                .is_ok_and(|n| (*min..=*max).contains(&n)),
+            Self::Duration(min, max) => duration(value).is_some_and(|d| {
+                duration(&Value::from(*min)) <= Some(d) && Some(d) <= duration(&Value::from(*max))
+            }),
+            Self::Seconds(min, max) => {
+                duration(value).is_some_and(|d| d.subsec_nanos() == 0)
+                    && Self::Duration(min, max).allows(value)
+            }
+            Self::Word(words) => text(&|text| words.contains(&text)),
+            Self::Words(words) => text(&|text| items(text).all(|item| words.contains(&item))),
+            Self::Address => text(&|text| text.is_empty() || is_address(text)),
+            Self::Text(check, _) | Self::Secret(check, _) => text(check),
+            Self::List(check, _) => value
+                .deserialize::<Vec<String>>()
+                .is_ok_and(|items| items.iter().all(|item| check(item))),
+        }
+    }
+
+    /// Whether a complaint or the log must not show a value: a secret, or an address with what could be a credential.
+    #[must_use]
+    pub fn hides(&self, text: &str) -> bool {
+        match self {
+            Self::Secret(..) => true,
+            Self::Address => text.contains(CREDENTIALS),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool => write!(f, "true or false"),
+            Self::Whole(min, max) => write!(f, "a whole number from {min} to {max}"),
+            Self::Number(min, max) => write!(f, "a number from {min} to {max}"),
+            Self::Duration(min, max) => write!(f, "a duration from {min} to {max}"),
+            Self::Seconds(min, max) => write!(f, "whole seconds from {min} to {max}"),
+            Self::Word([word]) => f.write_str(word),
+            Self::Word(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Words(words) => {
+                write!(f, "some of {}, with commas between them", words.join(", "))
+            }
+            Self::Address => f.write_str(
+                "http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
+            ),
+            Self::Text(_, demand) | Self::Secret(_, demand) | Self::List(_, demand) => {
+                f.write_str(demand)
+            }
+        }
+    }
+}
+
+/// What an address has only where it may have credentials.
+pub(crate) const CREDENTIALS: [char; 3] = ['@', '?', '#'];
+
+/// The value as a duration, written as `30s`.
+pub(super) fn duration(value: &Value) -> Option<Duration> {
+    value
+        .deserialize::<Serde<Duration>>()
+        .ok()
+        .map(Serde::into_inner)
+}
+
+/// The parts of a list; a comma at its end ends nothing more.
+pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+}
+
+/// Credentials have no place in an address: it is printed and logged.
+pub(crate) fn is_address(text: &str) -> bool {
+    let fits = |uri: Uri| {
+        let Some(authority) = uri.authority() else {
+            return false;
+        };
+        let (whole, host) = (authority.as_str(), authority.host());
+        let port_fits = whole == host || authority.port_u16().is_some();
+        matches!(uri.scheme_str(), Some("http" | "https")) && !host.is_empty() && port_fits
+    };
+    !text.contains(CREDENTIALS) && text.parse().is_ok_and(fits)
+}
+
+pub(super) fn is_socket(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok()
+}
+
+pub(super) fn is_path(text: &str) -> bool {
+    !text.contains('\0')
+}
+
+pub(super) fn is_filter(text: &str) -> bool {
+    text.parse::<Directives>().is_ok()
+}

@@ -1,0 +1,354 @@
+//! What the variables come to, by the specification.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+
+fn env(vars: &[(&str, &str)]) -> Env {
+    Env::new(vars.iter().map(|(name, value)| (name.into(), value.into())))
+}
+
+/// What there is nothing to fall back to is refused in one line that says so, and shows nothing secret.
+#[test]
+fn each_refusal_is_one_clear_line() {
+    for (name, value, line) in [
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization: Bearer s3cret",
+            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "a=b\nc",
+            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+        ),
+        (
+            // As of a Secret whose text ends with a newline.
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Bearer%20s3cret%0A",
+            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
+            "a=b,authorization=100%",
+            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
+            "grpc-status=0",
+            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "http://u:p@h",
+            " = (hidden) (environment variable): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+            "ftp://h",
+            r#" = "ftp://h" (environment variable): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#,
+        ),
+    ] {
+        let env = env(&[(name, value)]);
+        let refusal = match env.endpoint(Signal::Logs, None) {
+            Ok(_) => env.warnings(&Signal::ALL).unwrap_err(),
+            Err(refusal) => refusal,
+        };
+        assert_eq!(refusal.to_string(), format!("{name}{line}"));
+    }
+    let overridden = env(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://h"),
+        ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "h"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a"),
+        ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "a=b"),
+    ]);
+    overridden.endpoint(Signal::Logs, None).unwrap();
+    overridden.warnings(&[Signal::Logs]).unwrap();
+}
+
+/// What the specification has ignored is ignored, in one line that says so.
+#[test]
+fn each_warning_is_one_clear_line() {
+    for (name, value, line) in [
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "http/protobuf",
+            r#" = "http/protobuf" (environment variable) is ignored: it must be grpc"#,
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL",
+            "http/json",
+            r#" = "http/json" (environment variable) is ignored: it must be grpc"#,
+        ),
+        (
+            "OTEL_TRACES_SAMPLER_ARG",
+            "2",
+            r#" = "2" (environment variable) is ignored: it must be a number from 0 to 1"#,
+        ),
+        (
+            "OTEL_BSP_MAX_QUEUE_SIZE",
+            "many",
+            r#" = "many" (environment variable) is ignored: it must be a whole number from 1 to 100000"#,
+        ),
+        (
+            "OTEL_METRIC_EXPORT_INTERVAL",
+            "0",
+            r#" = "0" (environment variable) is ignored: it must be a whole number from 1 to 86400000"#,
+        ),
+        (
+            "OTEL_SDK_DISABLED",
+            "yes",
+            r#" = "yes" (environment variable): counts as false; it must be true or false"#,
+        ),
+        (
+            "OTEL_TRACES_EXPORTER",
+            "console,zipkin",
+            r#" = "console,zipkin" (environment variable): "console", "zipkin" is ignored; it must be some of otlp, none, with commas between them"#,
+        ),
+        (
+            "OTEL_PROPAGATORS",
+            "tracecontext,baggage,b3",
+            r#" = "tracecontext,baggage,b3" (environment variable): "b3" is ignored; it must be some of tracecontext, baggage, none, with commas between them"#,
+        ),
+        (
+            "OTEL_TRACES_SAMPLER",
+            "a\nb",
+            r#" = "a\nb" (environment variable) is ignored: it must be one of always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, parentbased_traceidratio"#,
+        ),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "a=b,c",
+            r#" = "a=b,c" (environment variable) is ignored: it must be name=value, percent-encoded, with commas between them"#,
+        ),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "a=b,c=100%",
+            r#" = "a=b,c=100%" (environment variable) is ignored: it must be name=value, percent-encoded, with commas between them"#,
+        ),
+    ] {
+        let env = env(&[(name, value)]);
+        assert_eq!(env.attributes(), [], "{name}={value}");
+        let warnings = env.warnings(&Signal::ALL).unwrap();
+        assert_eq!(warnings, [format!("{name}{line}")]);
+    }
+}
+
+/// What the specification allows, of every variable: in another case and with blanks around it it counts as it stands
+/// in the table; empty or blank it is not set; what nobody knows, alone or in a list, is warned about and ignored. None
+/// of it ends the program.
+#[test]
+fn every_variable_goes_by_the_specification() {
+    let every = config::variables().flat_map(|Variable { name, rule, .. }| {
+        let own = name.strip_prefix(OTLP).into_iter();
+        let own = own.flat_map(|what| Signal::ALL.map(|signal| signal.own(what)));
+        [(*name).to_owned()]
+            .into_iter()
+            .chain(own)
+            .map(move |name| (name, rule))
+    });
+    for (name, known) in every {
+        assert!(variable(&name).is_some(), "{name}");
+        let taken = |text: &str| {
+            let env = env(&[(&name, text)]);
+            assert!(env.refused.is_empty(), "{name}={text:?}");
+            let warnings = env.warnings(&Signal::ALL).unwrap();
+            (env.set(&name).map(str::to_owned), warnings)
+        };
+        for unset in ["", " ", "\n", "\t \r\n"] {
+            assert_eq!(taken(unset), (None, vec![]), "{name}={unset:?}");
+        }
+        let (good, bad): (&[&str], Option<&str>) = match known {
+            Rule::Bool => (&["true", "false"], None),
+            Rule::Word(words) | Rule::Words(words) => (words, Some("somethingelse")),
+            Rule::Whole(..) => (&["1", "99"], Some("-1")),
+            Rule::Number(..) => (&["0", "0.5", "1"], Some("NaN")),
+            Rule::Text(_, "text") => (&["text"], None),
+            Rule::Text(..) => (&["a=b", "a=b,c=d"], Some("a")),
+            // What is wrong with these is refused.
+            Rule::Secret(..) => (&["a=b"], None),
+            Rule::Address => (&["http://h:1"], None),
+            other => unreachable!("no variable has {other:?}"),
+        };
+        for good in good {
+            let as_it_is = (Some((*good).to_owned()), vec![]);
+            assert_eq!(taken(good), as_it_is, "{name}");
+            assert_eq!(taken(&format!(" {good}\n")), as_it_is, "{name}");
+            if matches!(known, Rule::Bool | Rule::Word(_) | Rule::Words(_)) {
+                assert_eq!(taken(&good.to_uppercase()), as_it_is, "{name}");
+            }
+            if matches!(known, Rule::Words(_)) {
+                let (value, warnings) = taken(&format!("{good}, b3 ,{good}"));
+                assert_eq!(
+                    (value.as_deref(), warnings.len()),
+                    (Some(*good), 1),
+                    "{name}"
+                );
+            }
+        }
+        if let Some(bad) = bad {
+            let (value, warnings) = taken(bad);
+            assert_eq!((value, warnings.len()), (None, 1), "{name}={bad}");
+            assert!(warnings[0].contains(&name) && warnings[0].contains(bad));
+        }
+        if matches!(known, Rule::Bool) {
+            let (value, warnings) = taken("1");
+            assert_eq!(
+                (value.as_deref(), warnings.len()),
+                (Some("false"), 1),
+                "{name}"
+            );
+        }
+    }
+}
+
+/// What holds where nothing is set is what the specification has, and what the rule of its row allows.
+#[test]
+fn every_default_is_of_the_specification() {
+    for row in config::variables().filter(|row| !row.default.is_empty()) {
+        assert!(row.rule.allows(&row.rule.value(row.default)), "{row:?}");
+    }
+    let unset = Env::default();
+    let number = |name: String| unset.number::<usize>(&name);
+    for (batches, delay) in [("BSP", 5000), ("BLRP", 1000)] {
+        assert_eq!(number(format!("OTEL_{batches}_SCHEDULE_DELAY")), delay);
+        assert_eq!(number(format!("OTEL_{batches}_MAX_QUEUE_SIZE")), 2048);
+        let batch = number(format!("OTEL_{batches}_MAX_EXPORT_BATCH_SIZE"));
+        assert_eq!(batch, 512);
+    }
+    let interval = unset.milliseconds("OTEL_METRIC_EXPORT_INTERVAL");
+    assert_eq!(interval, Duration::from_mins(1));
+    assert!(unset.propagates() && unset.headers(Signal::Logs).is_empty());
+    assert!(!unset.compresses(Signal::Traces));
+    assert_eq!(unset.timeout(Signal::Metrics), Duration::from_secs(10));
+    assert_eq!(unset.temporality(), Temporality::Cumulative);
+    let sampler = format!("{:?}", unset.sampler());
+    assert_eq!(sampler, "ParentBased(AlwaysOn)");
+    assert_eq!(unset.attributes(), []);
+}
+
+/// What is not UTF-8 cannot be used either.
+#[test]
+fn what_is_not_text_is_ignored() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let env = Env::new([
+        ("OTEL_SERVICE_NAME".into(), OsString::from_vec(vec![0xff])),
+        ("OTEL_OF_ANOTHER".into(), OsString::from_vec(vec![0xff])),
+    ]);
+    assert_eq!(env.set("OTEL_SERVICE_NAME"), None);
+    let warnings = env.warnings(&Signal::ALL).unwrap();
+    assert_eq!(
+        warnings,
+        ["OTEL_SERVICE_NAME = (not UTF-8) (environment variable) is ignored: it must be text"]
+    );
+}
+
+/// A general variable that all signals go over is nobody's; a signal's own counts where that is exported.
+#[test]
+fn only_what_is_used_is_warned_about() {
+    let vars = [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "GRPC"),
+        ("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "zstd"),
+    ];
+    let warnings = |signals: &[Signal]| env(&vars).warnings(signals).unwrap().len();
+    assert_eq!(warnings(&[Signal::Traces, Signal::Metrics]), 0);
+    assert_eq!(warnings(&Signal::ALL), 2);
+}
+
+/// What users write is taken.
+#[test]
+fn what_is_right_is_taken() {
+    let right = env(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Bearer%20abc, x-tenant=a,",
+        ),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "deployment.environment=test,team=,owner=a%2Cb%3Dc%20%c3%a9,a%3Db=%25,half= a b ",
+        ),
+        ("OTEL_PROPAGATORS", "tracecontext,baggage"),
+        ("OTEL_TRACES_SAMPLER", "ParentBased_TraceIDRatio"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "GZIP"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "500"),
+        ("OTEL_SDK_DISABLED", ""),
+        ("OTEL_SERVICE_NAME", "mine\n"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", " 7 "),
+        ("OTEL_SOMETHING_ELSE", "is nobody's business"),
+    ]);
+    assert_eq!(right.warnings(&Signal::ALL).unwrap(), [""; 0]);
+    assert!(right.propagates() && right.compresses(Signal::Traces));
+    assert_eq!(right.timeout(Signal::Metrics), Duration::from_millis(500));
+    assert_eq!(right.timeout(Signal::Logs), Duration::from_secs(10));
+    assert_eq!(right.number::<usize>("OTEL_BSP_MAX_QUEUE_SIZE"), 7);
+    let sampler = "ParentBased(TraceIdRatioBased(0.25))";
+    assert_eq!(format!("{:?}", right.sampler()), sampler);
+    let attribute = |name: &'static str, value: &'static str| KeyValue::new(name, value);
+    assert_eq!(
+        right.attributes(),
+        [
+            attribute("deployment.environment", "test"),
+            attribute("team", ""),
+            attribute("owner", "a,b=c é"),
+            attribute("a=b", "%"),
+            attribute("half", "a b"),
+            attribute("service.name", "mine")
+        ]
+    );
+    assert!(!env(&[("OTEL_PROPAGATORS", "none")]).propagates());
+}
+
+/// Metrics that Prometheus fetches go nowhere by themselves.
+#[test]
+fn exporters_that_are_not_otlp_export_nothing() {
+    let configured = http::Uri::from_static("http://configured:1");
+    for (signal, list, exported) in [
+        (Signal::Metrics, "prometheus", false),
+        (Signal::Metrics, "Prometheus,OTLP", true),
+        (Signal::Metrics, "none", false),
+        (Signal::Traces, "none", false),
+        (Signal::Traces, "otlp,console", true),
+        // As if it were not set.
+        (Signal::Traces, "zipkin", true),
+    ] {
+        let env = env(&[(&exporter(signal), list)]);
+        let endpoint = env.endpoint(signal, Some(&configured)).unwrap();
+        assert_eq!(endpoint.is_some(), exported, "{signal} by {list}");
+    }
+}
+
+/// The signal's own endpoint goes over the configured one, that over the general variable; and what is
+/// switched off goes nowhere.
+#[test]
+fn each_signal_finds_its_endpoint() {
+    let configured = http::Uri::from_static("http://configured:1");
+    let endpoint =
+        |vars: &[(&str, &str)], configured| env(vars).endpoint(Signal::Traces, configured).unwrap();
+    let general = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://general:1");
+    let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "own:1");
+    assert_eq!(endpoint(&[], None), None);
+    assert_eq!(endpoint(&[general], None).unwrap(), "http://general:1");
+    assert_eq!(
+        endpoint(&[general], Some(&configured)).unwrap(),
+        "http://configured:1/"
+    );
+    assert_eq!(
+        endpoint(&[general, own], Some(&configured)).unwrap(),
+        "https://own:1"
+    );
+    let insecure = ("OTEL_EXPORTER_OTLP_INSECURE", "true");
+    assert_eq!(endpoint(&[own, insecure], None).unwrap(), "http://own:1");
+    for off in [
+        ("OTEL_SDK_DISABLED", "true"),
+        ("OTEL_SDK_DISABLED", "True"),
+        ("OTEL_TRACES_EXPORTER", "none"),
+    ] {
+        assert_eq!(
+            endpoint(&[off, general], Some(&configured)),
+            None,
+            "{off:?}"
+        );
+    }
+}
