@@ -33,11 +33,10 @@ audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs 
 fmt: ## format the code
 	cargo fmt
 
-generate: ## write the CRD, the dashboard and the list of metrics
+generate: ## write the CRD, the dashboard, and the references of metrics and settings
 	cargo build --locked --bins --examples
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
-	cargo run --locked --quiet --example dashboard > deploy/components/prometheus/dashboard.json
-	cargo run --locked --quiet --example dashboard list > deploy/components/prometheus/METRICS.md
+	cargo run --locked --quiet --example generate
 
 run: ## the controller, against the current kubectl context
 	cargo run --locked -- run --leader-election=false

@@ -219,8 +219,7 @@
         in
         {
           inherit (packages) default;
-          # The test that reads the README is left to `make test`.
-          tests = cargo "tests" [ ] [ ] compiled "test --frozen --workspace --lib -- --skip readme";
+          tests = cargo "tests" [ ] [ ] compiled "test --frozen --workspace --lib";
           clippy = cargo "clippy" [
             pkgs.clippy
           ] code compiled "clippy --frozen --workspace --all-targets -- -D warnings";

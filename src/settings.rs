@@ -1,13 +1,9 @@
-//! The shipped configuration, and what README says of it, against the rules that it is checked by.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The shipped configuration, against the rules that it is checked by.
 
 use std::{net::Ipv6Addr, time::Duration};
 
-use operator_runtime::{
-    config::{
-        self, Backoff, Config, Http, LeaderElection, Log, LogFormat, Rule, Telemetry, Variable,
-    },
-    telemetry::auth::Refusal,
+use operator_runtime::config::{
+    self, Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry,
 };
 
 use crate::APP;
@@ -71,74 +67,4 @@ fn shipped_file_explains_every_key() {
         .map(|key| (key.name.to_owned(), key.meaning()))
         .collect();
     assert_eq!(found, expected);
-}
-
-/// README's table has a row for every key, with its flag, its variable, its default and its meaning.
-#[test]
-fn readme_lists_every_key() {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let rows: Vec<String> = config::keys(&APP)
-        .map(|key| {
-            let (name, flag, default) = (key.name, key.flag, config::default_of(&APP, key));
-            let default = if default.is_empty() {
-                String::new()
-            } else {
-                format!("`{default}`")
-            };
-            format!(
-                "| `{name}` | `--{flag}` | `{}` | {default} | {} |",
-                key.variable(&APP),
-                key.meaning()
-            )
-        })
-        .collect();
-    let missing: Vec<&String> = rows.iter().filter(|row| !readme.contains(*row)).collect();
-    assert!(
-        missing.is_empty(),
-        "README.md lacks these rows:\n{}",
-        rows.join("\n")
-    );
-}
-
-/// The README lists every variable of OpenTelemetry's with what it may be, and no other.
-#[test]
-fn readme_lists_every_variable() {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let row = |row: &Variable| {
-        let rule = match row.rule {
-            Rule::Address => "an address".to_owned(),
-            ref rule => rule.to_string(),
-        };
-        format!("| `{}` | {rule} | ", row.name)
-    };
-    let expected: Vec<String> = config::variables().map(row).collect();
-    let rows = readme.lines().filter(|line| line.starts_with("| `OTEL_"));
-    let found: Vec<&str> = rows
-        .map(|line| &line[..line.match_indices(" | ").nth(1).unwrap().0 + 3])
-        .collect();
-    assert_eq!(found, expected);
-}
-
-/// README names each code that is answered instead of metrics, and no other.
-#[test]
-fn readme_names_every_code() {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let (_, about) = readme.split_once("(SubjectAccessReview): ").unwrap();
-    let (about, _) = about.split_once(". A yes").unwrap();
-    let words = about.split(|c: char| !c.is_ascii_digit());
-    let mut named: Vec<_> = words.filter(|word| word.len() == 3).collect();
-    named.sort_unstable();
-    let codes = [
-        Refusal::InvalidToken,
-        Refusal::NotAllowed(String::new(), APP.name),
-        Refusal::MayNotAsk,
-        Refusal::NoAnswer,
-    ];
-    assert_eq!(
-        named,
-        codes.map(|refusal| refusal.status().as_str().to_owned())
-    );
 }

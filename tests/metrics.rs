@@ -10,7 +10,7 @@
 mod cluster;
 mod collector;
 mod controller;
-mod dashboard;
+mod generated;
 mod prometheus;
 
 use std::{
@@ -25,7 +25,11 @@ use cluster::{Cluster, Options, eventually};
 use collector::{Collector, Data, Received};
 use controller::Controller;
 use foo_controller::APP;
-use operator_runtime::telemetry::metrics::table::{self, Kind};
+use generated::dashboard;
+use operator_runtime::telemetry::{
+    auth::Refusal,
+    metrics::table::{self, Kind},
+};
 use prometheus::{Prometheus, promtool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -708,17 +712,37 @@ fn collect(value: &Value, expressions: &mut Vec<String>) {
     }
 }
 
-/// Part 8: the dashboard and the list for people are those of this program.
+/// Part 8: what is made of the tables of metrics and of settings is made of those of this program.
 #[test]
 fn what_is_generated_is_current() {
-    for (file, generated) in [
-        ("dashboard.json", dashboard::dashboard()),
-        ("METRICS.md", dashboard::list()),
-    ] {
-        let committed = fs::read_to_string(Path::new(COMPONENT).join(file)).unwrap();
+    for (path, generated) in generated::files() {
+        let committed = fs::read_to_string(&path).unwrap();
         assert!(
             committed == generated,
-            "{file} is out of date: run `make generate`"
+            "{} is out of date: run `make generate`",
+            path.display()
         );
     }
+}
+
+/// The documentation names each code that is answered instead of metrics, and no other.
+#[test]
+fn every_code_of_a_refused_scrape_is_documented() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/telemetry.md");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, about) = text.split_once("(SubjectAccessReview): ").unwrap();
+    let (about, _) = about.split_once(". A yes").unwrap();
+    let words = about.split(|c: char| !c.is_ascii_digit());
+    let mut named: Vec<_> = words.filter(|word| word.len() == 3).collect();
+    named.sort_unstable();
+    let codes = [
+        Refusal::InvalidToken,
+        Refusal::NotAllowed(String::new(), APP.name),
+        Refusal::MayNotAsk,
+        Refusal::NoAnswer,
+    ];
+    assert_eq!(
+        named,
+        codes.map(|refusal| refusal.status().as_str().to_owned())
+    );
 }

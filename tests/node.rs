@@ -670,7 +670,7 @@ async fn telemetry_goes_over_tls_by_the_images_own_trust() {
     assert_invariants();
 }
 
-/// README, "Telemetry": no restart for a changed level. The program itself sends the signal: there is nothing else in its image.
+/// docs/telemetry.md: no restart for a changed level. The program itself sends the signal: there is nothing else in its image.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_running_pod_takes_over_a_changed_log_level() {

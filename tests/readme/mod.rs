@@ -1,4 +1,4 @@
-//! Every command of README, as it stands there: run here, or named with the step of CI that runs it.
+//! Every command of README and `docs/`, as it stands there: run here, or named with the step of CI that runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -97,7 +97,17 @@ const NOWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// A command of README, and the output that is shown.
+/// README, and what it refers to in `docs/`.
+fn documents() -> String {
+    let docs = fs::read_dir(root().join("docs")).unwrap();
+    let docs = docs.map(|file| file.unwrap().path());
+    let mut paths: Vec<_> = docs.chain([root().join("README.md")]).collect();
+    paths.sort_unstable();
+    let texts = paths.iter().map(|path| fs::read_to_string(path).unwrap());
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// A command of the documentation, and the output that is shown.
 struct Command {
     line: String,
     comment: String,
@@ -114,9 +124,9 @@ impl Command {
     }
 }
 
-/// README's console blocks.
+/// The console blocks.
 fn blocks() -> Vec<Vec<Command>> {
-    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let text = documents();
     let mut blocks = Vec::new();
     let mut rest = text.as_str();
     while let Some((_, block)) = rest.split_once("\n```console\n") {
@@ -150,9 +160,9 @@ pub enum Switch {
     Without(String),
 }
 
-/// The commands in README's text: code on a line that begins as one.
+/// The commands in the text: code on a line that begins as one.
 fn inline() -> Vec<String> {
-    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let text = documents();
     let outside = text.split("\n```").step_by(2);
     let code = outside.flat_map(|text| text.split('`').skip(1).step_by(2));
     let lines = code.map(|code| code.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -255,7 +265,7 @@ async fn commands_work() {
                 let program = command.line.split(' ').next().unwrap();
                 let runnable =
                     ["kubectl", "cargo"].contains(&program) || command.line == "make run &";
-                assert!(runnable, "README: nothing runs {:?}", command.line);
+                assert!(runnable, "documentation: nothing runs {:?}", command.line);
                 script.push_str(&command.line);
                 script.push('\n');
                 shown.extend(command.output.first());
@@ -272,8 +282,11 @@ async fn commands_work() {
             assert!(there, "{header:?} is not in {output}");
         }
     }
-    assert!(inline.is_empty(), "README: nothing runs {inline:?}");
-    assert!(unseen.is_empty(), "README has them no longer: {unseen:?}");
+    assert!(inline.is_empty(), "documentation: nothing runs {inline:?}");
+    assert!(
+        unseen.is_empty(),
+        "the documentation has them no longer: {unseen:?}"
+    );
 
     let clean = "kubectl delete clusterrolebinding prometheus-foo-controller && kubectl delete -f deploy/crd.yaml --timeout=60s";
     sh(&cluster, clean).await;

@@ -29,6 +29,8 @@ pub enum Rule {
     Words(&'static [&'static str]),
     /// The address of an API server or a collector; empty where there is none.
     Address,
+    /// A file, which is looked at when it is needed.
+    File,
     /// A string that passes the check, and what the check demands.
     Text(fn(&str) -> bool, &'static str),
     /// The same, and never shown.
@@ -92,6 +94,7 @@ impl Rule {
             Self::Word(words) => text(&|text| words.contains(&text)),
             Self::Words(words) => text(&|text| items(text).all(|item| words.contains(&item))),
             Self::Address => text(&|text| text.is_empty() || is_address(text)),
+            Self::File => text(&|_| true),
             Self::Text(check, _) | Self::Secret(check, _) => text(check),
             Self::List(check, _) => value
                 .deserialize::<Vec<String>>()
@@ -126,6 +129,7 @@ impl fmt::Display for Rule {
             Self::Address => f.write_str(
                 "http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
             ),
+            Self::File => f.write_str("a file in PEM format"),
             Self::Text(_, demand) | Self::Secret(_, demand) | Self::List(_, demand) => {
                 f.write_str(demand)
             }

@@ -125,17 +125,17 @@ const TEXT: Rule = Rule::Text(|_| true, "text");
 #[rustfmt::skip]
 pub(super) const VARIABLES: &[Variable] = &[
     Variable { name: "OTEL_SDK_DISABLED", rule: Rule::Bool, default: "false",
-        help: "True exports nothing, whatever else is set" },
+        help: "With true nothing is exported, whatever else is set" },
     Variable { name: "OTEL_TRACES_EXPORTER", rule: EXPORTER, default: "otlp",
-        help: "None exports no traces" },
+        help: "With none no traces are exported" },
     Variable { name: "OTEL_LOGS_EXPORTER", rule: EXPORTER, default: "otlp",
-        help: "None exports no logs" },
+        help: "With none no logs are exported" },
     Variable { name: "OTEL_METRICS_EXPORTER", rule: Rule::Words(&["otlp", "prometheus", "none"]), default: "otlp",
         help: "Without otlp no metrics are exported; /metrics is there all the same" },
     Variable { name: "OTEL_EXPORTER_OTLP_ENDPOINT", rule: Rule::Address, default: "",
-        help: "The collector; telemetry.endpoint goes over it" },
+        help: "The collector, by TLS where http:// and https:// are left out; telemetry.endpoint goes over it" },
     Variable { name: "OTEL_EXPORTER_OTLP_INSECURE", rule: Rule::Bool, default: "false",
-        help: "True: no TLS to an endpoint without http:// or https://, which otherwise means https://" },
+        help: "With true no TLS where http:// and https:// are left out of an endpoint" },
     Variable { name: "OTEL_EXPORTER_OTLP_PROTOCOL", rule: Rule::Word(&["grpc"]), default: "grpc",
         help: "There is no other" },
     Variable { name: "OTEL_EXPORTER_OTLP_HEADERS", rule: Rule::Secret(|list| headers(list).is_some(), "name=value, percent-encoded, with commas between them, as HTTP headers can be"), default: "",
@@ -144,12 +144,12 @@ pub(super) const VARIABLES: &[Variable] = &[
         help: "Milliseconds for one export" },
     Variable { name: "OTEL_EXPORTER_OTLP_COMPRESSION", rule: Rule::Word(&["gzip", "none"]), default: "none",
         help: "How exports are compressed" },
-    Variable { name: "OTEL_EXPORTER_OTLP_CERTIFICATE", rule: TEXT, default: "",
-        help: "File of the authorities to trust (PEM); if not set, the system's" },
-    Variable { name: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", rule: TEXT, default: "",
-        help: "File of our certificate (PEM), where the collector wants one" },
-    Variable { name: "OTEL_EXPORTER_OTLP_CLIENT_KEY", rule: TEXT, default: "",
-        help: "File of its key (PEM)" },
+    Variable { name: "OTEL_EXPORTER_OTLP_CERTIFICATE", rule: Rule::File, default: "",
+        help: "The authorities to trust; if not set, the system's" },
+    Variable { name: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", rule: Rule::File, default: "",
+        help: "Our certificate, where the collector wants one" },
+    Variable { name: "OTEL_EXPORTER_OTLP_CLIENT_KEY", rule: Rule::File, default: "",
+        help: "Its key" },
     Variable { name: "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", rule: Rule::Word(&["cumulative", "delta", "lowmemory"]), default: "cumulative",
         help: "Whether a counter is exported as its total, or as what it has grown by" },
     Variable { name: "OTEL_SERVICE_NAME", rule: TEXT, default: "",
@@ -179,11 +179,11 @@ pub(super) const VARIABLES: &[Variable] = &[
 ];
 
 impl Variable {
-    /// Whether a value that cannot be used ends the program, since there is nothing to fall back to: an address, which
-    /// would leave everything unexported, and headers, which would leave out credentials.
+    /// Whether a value that cannot be used ends the program, since there is nothing to fall back to: without an address
+    /// nothing would be exported, and without headers and files it would be without credentials, or to somebody else.
     #[must_use]
     pub fn is_strict(&self) -> bool {
-        matches!(self.rule, Rule::Address | Rule::Secret(..))
+        matches!(self.rule, Rule::Address | Rule::Secret(..) | Rule::File)
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! The OpenTelemetry specification has what cannot be used warned about and ignored, as if it were not set. The SDK
 //! does so where nobody listens yet, and does not do it for all; so what it reads itself is given to it from here, where
-//! it can be. An address and headers end the program instead, as a key of the configuration does. Only what is going to
-//! be used is looked at: without an endpoint, nothing.
+//! it can be. What there is no doing without ends the program instead, as a key of the configuration does. Only what is
+//! going to be used is looked at: without an endpoint, nothing.
 
 use std::{
     collections::BTreeMap,
@@ -124,20 +124,23 @@ impl Env {
         self.set(name).unwrap_or_else(default)
     }
 
-    /// The signal's own variable, or else the general one, `OTEL_EXPORTER_OTLP_<what>`: its name and its value.
-    pub fn set_for(&self, signal: Signal, what: &str) -> Option<(String, &str)> {
-        [signal.own(what), format!("{OTLP}{what}")]
-            .into_iter()
-            .find_map(|name| {
-                let value = self.set(&name)?;
-                Some((name, value))
-            })
+    /// The value of the signal's own variable, or else of the general one, `OTEL_EXPORTER_OTLP_<what>`, or its default.
+    fn value_for(&self, signal: Signal, what: &str) -> &str {
+        let own = self.set(&signal.own(what));
+        own.unwrap_or_else(|| self.value(&format!("{OTLP}{what}")))
     }
 
-    /// The value of the same, or the default.
-    fn value_for(&self, signal: Signal, what: &str) -> &str {
-        let set = self.set_for(signal, what).map(|(_, value)| value);
-        set.unwrap_or_else(|| self.value(&format!("{OTLP}{what}")))
+    /// The same of what cannot be done without, and the variable's name.
+    ///
+    /// # Errors
+    /// [`Error::Variable`], where it cannot be used.
+    pub fn strict_for(&self, signal: Signal, what: &str) -> Result<Option<(String, &str)>, Error> {
+        for name in [signal.own(what), format!("{OTLP}{what}")] {
+            if let Some(value) = self.strict(&name)? {
+                return Ok(Some((name, value)));
+            }
+        }
+        Ok(None)
     }
 
     /// Where the signal goes, if anywhere: `endpoint` goes over the general variable, the signal's own over that.
@@ -170,9 +173,7 @@ impl Env {
     /// [`Error::Variable`], for headers that are none.
     pub fn warnings(&self, signals: &[Signal]) -> Result<Vec<String>, Error> {
         for signal in signals {
-            if self.strict(&signal.own("HEADERS"))?.is_none() {
-                self.strict("OTEL_EXPORTER_OTLP_HEADERS")?;
-            }
+            self.strict_for(*signal, "HEADERS")?;
         }
         let counts = |name: &str| {
             let Some(what) = name.strip_prefix(OTLP) else {

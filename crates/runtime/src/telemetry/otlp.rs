@@ -148,7 +148,7 @@ fn trust(env: &Env, signal: Signal) -> Result<ClientTlsConfig, Error> {
 
 /// The PEM file that a variable names.
 fn file(env: &Env, signal: Signal, what: &str) -> Result<Option<String>, Error> {
-    let Some((name, path)) = env.set_for(signal, what) else {
+    let Some((name, path)) = env.strict_for(signal, what)? else {
         return Ok(None);
     };
     let wrong = |wrong: &dyn std::fmt::Display| {

@@ -164,6 +164,7 @@ fn every_variable_goes_by_the_specification() {
             Rule::Text(_, "text") => (&["text"], None),
             Rule::Text(..) => (&["a=b", "a=b,c=d"], Some("a")),
             // What is wrong with these is refused.
+            Rule::File => (&["/a/File"], None),
             Rule::Secret(..) => (&["a=b"], None),
             Rule::Address => (&["http://h:1"], None),
             other => unreachable!("no variable has {other:?}"),
@@ -238,6 +239,19 @@ fn what_is_not_text_is_ignored() {
     assert_eq!(
         warnings,
         ["OTEL_SERVICE_NAME = (not UTF-8) (environment variable) is ignored: it must be text"]
+    );
+}
+
+/// A file that cannot be named is one that cannot be read: what is to be trusted is not left to the system then.
+#[test]
+fn a_file_whose_name_is_not_text_is_refused() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let name = OsString::from_vec(vec![b'/', 0xff]);
+    let env = Env::new([("OTEL_EXPORTER_OTLP_CERTIFICATE".into(), name)]);
+    let refusal = env.strict_for(Signal::Logs, "CERTIFICATE").unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "OTEL_EXPORTER_OTLP_CERTIFICATE = (not UTF-8) (environment variable): must be a file in PEM format"
     );
 }
 

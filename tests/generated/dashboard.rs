@@ -1,5 +1,4 @@
-//! What `make generate` makes of the list of metrics: Grafana's dashboard, and the list for people.
-#![allow(dead_code, reason = "each user has its part of this")]
+//! Made of the tables of metrics: Grafana's dashboard, and the list for people.
 
 use std::fmt::Write as _;
 

@@ -1,0 +1,30 @@
+//! What `make generate` makes of the tables in the code: of metrics, and of settings.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "each user has its part of this, a test or an example"
+)]
+
+pub mod dashboard;
+pub mod settings;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Each file that is generated, in whole or in part: its path, and what is to stand in it.
+pub fn files() -> [(PathBuf, String); 4] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let [reference, defaults] =
+        ["docs/configuration.md", "config/foo-controller.toml"].map(|path| root.join(path));
+    let prometheus = root.join("deploy/components/prometheus");
+    let texts = [&reference, &defaults].map(|path| fs::read_to_string(path).unwrap());
+    [
+        (prometheus.join("dashboard.json"), dashboard::dashboard()),
+        (prometheus.join("METRICS.md"), dashboard::list()),
+        (reference, settings::reference(&texts[0])),
+        (defaults, settings::defaults(&texts[1])),
+    ]
+}
