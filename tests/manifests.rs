@@ -7,7 +7,7 @@
 
 mod cluster;
 mod controller;
-mod readme;
+mod docs;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -97,13 +97,18 @@ fn is_id(word: &str) -> bool {
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
+    files(folder, "rs")
+}
+
+/// The files with this extension, in folders in it, too.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path());
     entries
         .flat_map(|path| match path.extension() {
-            _ if path.is_dir() => sources(&path),
-            Some(extension) if extension == "rs" => vec![path],
+            _ if path.is_dir() => files(&path, extension),
+            Some(there) if there == extension => vec![path],
             _ => Vec::new(),
         })
         .collect()
@@ -429,8 +434,9 @@ async fn no_reference_stays_behind_in_the_old_namespace() {
             "/spec/paramRef/namespace",
         ),
     ];
-    let told = fs::read_to_string(root().join("README.md")).unwrap();
-    assert!(told.contains("Whoever renames the namespace,"));
+    let documented = docs::document("docs/operations.md");
+    let fencing = &documented.section("Server-side fencing").text;
+    assert!(fencing.contains("Whoever renames the namespace,"));
     let components = folders(&root().join("deploy/components"));
     // Kustomize has one `namespace` for all objects: the namespace of the collector would be the same.
     let components = components.iter().filter(|name| *name != "collector");
@@ -903,7 +909,7 @@ async fn names_and_numbers_agree() {
 }
 
 /// Where there is no election, the Deployment itself sees to it that there is one pod at most: as `deploy/` has it, and with
-/// what README tells to add.
+/// what docs/operations.md, "Another Lease, or a shorter one", has to be added.
 #[tokio::test]
 async fn without_election_there_are_never_two_pods() {
     let rules = |objects: &Objects| {
@@ -918,9 +924,9 @@ async fn without_election_there_are_never_two_pods() {
     let off = "- {op: add, path: /spec/template/spec/containers/0/env/-, value: \
         {name: FOO_CONTROLLER__LEADER_ELECTION__ENABLED, value: 'false'}}";
     let off = json!({"patch": off, "target": {"kind": "Deployment", "name": "foo-controller"}});
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, another_lease) = readme.split_once("\n**Another Lease**").unwrap();
-    let (_, recreate) = another_lease.split_once("\n```yaml\n").unwrap();
+    let operations = docs::document("docs/operations.md");
+    let another_lease = operations.section("Another Lease, or a shorter one");
+    let (_, recreate) = another_lease.text.split_once("\n```yaml\n").unwrap();
     let (recreate, _) = recreate.split_once("\n```\n").unwrap();
     let recreate: Value = serde_saphyr::from_str(recreate).unwrap();
     for (base, add) in [
@@ -1000,7 +1006,7 @@ async fn pods_go_only_where_the_image_runs() {
     assert_eq!(*terms, expected);
 }
 
-/// As many Foos as README tells of leave the pod's memory below the alert.
+/// As many Foos as README reports on leave the pod's memory below the alert.
 #[tokio::test]
 async fn memory_is_enough_for_the_foos_that_are_documented() {
     let objects = rendered(&root().join("deploy/base")).await;
@@ -1014,9 +1020,12 @@ async fn memory_is_enough_for_the_foos_that_are_documented() {
         limit >= 1.5 * (16. + 2. * 100.),
         "the rule beside it: {limit}"
     );
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, measured) = readme.split_once("\n| 100,000 Foos | ").unwrap();
-    let measured = mebibytes(measured.split(';').next().unwrap(), " MiB");
+    let readme = docs::document("README.md");
+    let mut figures = readme.section("What it costs").text.lines();
+    let row = figures.find(|row| row.starts_with("| resident memory: "));
+    let row = row.unwrap().trim_end_matches(" |");
+    assert!(row.contains("; 100,000 Foos and their Deployments | "));
+    let measured = mebibytes(row.rsplit("; ").next().unwrap(), " MiB");
     let exporting = 4.;
     assert!(measured + exporting < 0.8 * limit, "{measured} of {limit}");
 }
@@ -1075,7 +1084,7 @@ async fn with_controllers() -> MutexGuard<'static, Cluster> {
     CLUSTER.lock().await
 }
 
-/// README, "Uninstall": without the CRD the Foos and their Deployments stay; with it, they go.
+/// docs/operations.md, "Uninstall": without the CRD the Foos and their Deployments stay; with it, they go.
 #[tokio::test]
 async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
     // Its own: for half a minute it does nothing but wait for the garbage collector.
@@ -1244,7 +1253,7 @@ impl Overlay {
     }
 }
 
-/// README, "Switch": after its commands there is what the new overlay renders, and nothing else of what was ever there. And what
+/// docs/operations.md, "Switch overlays or components": after its commands there is what the new overlay renders, and nothing else of what was ever there. And what
 /// belongs to somebody else, such as the namespaces that other collectors live in, has not changed from the first `apply -k` to the
 /// last `delete -k`.
 #[expect(
@@ -1289,7 +1298,7 @@ async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_oth
     };
     let before = others().await;
 
-    let switches = readme::switches();
+    let switches = docs::commands::switches();
     let mut used = BTreeSet::new();
     let mut ever: BTreeMap<String, Value> = BTreeMap::new();
     let mut old = Overlay::new("base", &[]);
@@ -1311,11 +1320,11 @@ async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_oth
         kubectl(&format!("apply -k {path}")).await.success();
         for (change, command) in &switches {
             let needed = match change {
-                readme::Switch::To(name) => new.has(name) && !old.has(name),
-                readme::Switch::Without(name) => old.has(name) && !new.has(name),
+                docs::commands::Switch::To(name) => new.has(name) && !old.has(name),
+                docs::commands::Switch::Without(name) => old.has(name) && !new.has(name),
             };
             if needed {
-                readme::sh(&cluster, command).await;
+                docs::commands::sh(&cluster, command).await;
                 used.insert(command.clone());
             }
         }
@@ -1339,7 +1348,7 @@ async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_oth
     assert_eq!(
         used.len(),
         switches.len(),
-        "each of README's commands is used"
+        "each of the documented commands is used"
     );
 
     kubectl("delete --ignore-not-found -k deploy/base --timeout=60s")

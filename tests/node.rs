@@ -601,10 +601,12 @@ async fn the_image_is_what_cargo_builds() {
         let exec = format!("kubectl exec -n {NAMESPACE} {} --", pod.name);
         assert_eq!(run(&format!("{exec} /proc/1/exe --version")).await, version);
         let path = format!(
-            "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics",
+            "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy",
             pod.name
         );
-        let metrics = run(&format!("kubectl get --raw {path}")).await;
+        let checks = run(&format!("kubectl get --raw {path}/readyz?verbose")).await;
+        assert!(checks.contains("\n[+]informer-sync ok\n"), "{checks}");
+        let metrics = run(&format!("kubectl get --raw {path}/metrics")).await;
         let said = promtool(&["check", "metrics"], &metrics).await;
         assert_eq!(said.as_deref(), Ok(""));
         assert_eq!(bounds(&metrics), expected);
@@ -1052,7 +1054,7 @@ async fn production_refuses_a_deposed_pods_write() {
     production.delete().await;
 }
 
-/// README, "Uninstall".
+/// docs/operations.md, "Uninstall".
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn uninstalling_leaves_the_foos_unless_the_crd_goes() {

@@ -1,9 +1,4 @@
-//! Every command of README and `docs/`, as it stands there: run here, or named with the step of CI that runs it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+//! Every command of the documentation, as it stands there: run here, or named with the step of CI that runs it.
 
 use std::{
     collections::BTreeSet,
@@ -16,6 +11,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
+use super::{Document, documents};
 use crate::{
     cluster::{Cluster, bound_command},
     root, with_controllers,
@@ -56,6 +52,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/node.rs",
         "kubectl delete -k {path} --ignore-not-found",
     ),
+    (
+        "kubectl logs -n foo-system POD",
+        "tests/node.rs",
+        "kubectl logs -n {NAMESPACE} {}",
+    ),
+    (
+        "kubectl get --raw '/api/v1/namespaces/foo-system/pods/POD:8080/proxy/readyz?verbose'",
+        "tests/node.rs",
+        "kubectl get --raw {path}/readyz?verbose",
+    ),
     ("nix build", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#image", "tests/nix/image.sh", "\".#image\""),
     (
@@ -76,7 +82,7 @@ const NOWHERE: &[(&str, &str)] = &[
         "evaluated; there is no cross compiler",
     ),
     ("nix build .#image-stream", "evaluated; there is no docker"),
-    ("./result \\| docker load", "there is no docker"),
+    ("./result | docker load", "there is no docker"),
     (
         "nix run .#crds",
         "evaluated; the CRD that it prints is checked",
@@ -97,17 +103,7 @@ const NOWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// README, and what it refers to in `docs/`.
-fn documents() -> String {
-    let docs = fs::read_dir(root().join("docs")).unwrap();
-    let docs = docs.map(|file| file.unwrap().path());
-    let mut paths: Vec<_> = docs.chain([root().join("README.md")]).collect();
-    paths.sort_unstable();
-    let texts = paths.iter().map(|path| fs::read_to_string(path).unwrap());
-    texts.collect::<Vec<_>>().join("\n")
-}
-
-/// A command of the documentation, and the output that is shown.
+/// A command, and the output that is shown.
 struct Command {
     line: String,
     comment: String,
@@ -124,35 +120,33 @@ impl Command {
     }
 }
 
-/// The console blocks.
+/// The commands of each console block.
 fn blocks() -> Vec<Vec<Command>> {
-    let text = documents();
-    let mut blocks = Vec::new();
-    let mut rest = text.as_str();
-    while let Some((_, block)) = rest.split_once("\n```console\n") {
-        let (block, after) = block.split_once("\n```\n").unwrap();
-        rest = after;
-        let mut commands: Vec<Command> = Vec::new();
-        for line in block.replace("\\\n", "").lines() {
-            match (line.strip_prefix("$ "), commands.last_mut()) {
-                (Some(line), _) => {
-                    let (line, comment) = line.split_once(" # ").unwrap_or((line, ""));
-                    commands.push(Command {
-                        line: line.split_whitespace().collect::<Vec<_>>().join(" "),
-                        comment: comment.trim().to_owned(),
-                        output: Vec::new(),
-                    });
-                }
-                (None, Some(command)) => command.output.push(line.to_owned()),
-                (None, None) => panic!("{line:?} is no command"),
-            }
-        }
-        blocks.push(commands);
-    }
-    blocks
+    let blocks = documents().into_iter().flat_map(|document| document.blocks);
+    let console = blocks.filter(|(language, _)| language == "console");
+    console.map(|(_, text)| commands(&text)).collect()
 }
 
-/// What a command of README, "Switch", is for.
+fn commands(block: &str) -> Vec<Command> {
+    let mut commands: Vec<Command> = Vec::new();
+    for line in block.replace("\\\n", "").lines() {
+        match (line.strip_prefix("$ "), commands.last_mut()) {
+            (Some(line), _) => {
+                let (line, comment) = line.split_once(" # ").unwrap_or((line, ""));
+                commands.push(Command {
+                    line: line.split_whitespace().collect::<Vec<_>>().join(" "),
+                    comment: comment.trim().to_owned(),
+                    output: Vec::new(),
+                });
+            }
+            (None, Some(command)) => command.output.push(line.to_owned()),
+            (None, None) => panic!("{line:?} is no command"),
+        }
+    }
+    commands
+}
+
+/// What a command of docs/operations.md, "Switch overlays or components", is for.
 pub enum Switch {
     /// Going to an overlay or a component.
     To(String),
@@ -160,11 +154,11 @@ pub enum Switch {
     Without(String),
 }
 
-/// The commands in the text: code on a line that begins as one.
+/// The commands in the text: code that begins as one.
 fn inline() -> Vec<String> {
-    let text = documents();
-    let outside = text.split("\n```").step_by(2);
-    let code = outside.flat_map(|text| text.split('`').skip(1).step_by(2));
+    let code = documents()
+        .into_iter()
+        .flat_map(|Document { inline, .. }| inline);
     let lines = code.map(|code| code.split_whitespace().collect::<Vec<_>>().join(" "));
     let begins = ["kubectl ", "make ", "nix ", "DEMO_CLUSTER=", "./"];
     lines
@@ -172,7 +166,7 @@ fn inline() -> Vec<String> {
         .collect()
 }
 
-/// The commands of README, "Switch", by what they are for.
+/// Those commands, by what they are for.
 pub fn switches() -> Vec<(Switch, String)> {
     let commands = blocks().into_iter().flatten();
     commands
@@ -265,7 +259,7 @@ async fn commands_work() {
                 let program = command.line.split(' ').next().unwrap();
                 let runnable =
                     ["kubectl", "cargo"].contains(&program) || command.line == "make run &";
-                assert!(runnable, "documentation: nothing runs {:?}", command.line);
+                assert!(runnable, "nothing runs {:?}", command.line);
                 script.push_str(&command.line);
                 script.push('\n');
                 shown.extend(command.output.first());
@@ -282,10 +276,10 @@ async fn commands_work() {
             assert!(there, "{header:?} is not in {output}");
         }
     }
-    assert!(inline.is_empty(), "documentation: nothing runs {inline:?}");
+    assert!(inline.is_empty(), "nothing runs {inline:?}");
     assert!(
         unseen.is_empty(),
-        "the documentation has them no longer: {unseen:?}"
+        "no document has them any more: {unseen:?}"
     );
 
     let clean = "kubectl delete clusterrolebinding prometheus-foo-controller && kubectl delete -f deploy/crd.yaml --timeout=60s";

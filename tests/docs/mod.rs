@@ -1,0 +1,247 @@
+//! The documentation: README and `docs/`. Its [`commands`] work, its links lead somewhere, every alert has a section, and what
+//! code cites of it is there.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+pub mod commands;
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use serde_json::Value;
+
+use crate::{files, root, sources};
+
+/// A file of Markdown.
+pub struct Document {
+    path: PathBuf,
+    pub sections: Vec<Section>,
+    /// Blocks of code, each with its language.
+    pub blocks: Vec<(String, String)>,
+    /// Code within the text.
+    pub inline: Vec<String>,
+    links: Vec<String>,
+}
+
+/// What stands under a heading, up to the next one of whatever level.
+#[derive(Default)]
+pub struct Section {
+    pub title: String,
+    pub text: String,
+}
+
+impl Document {
+    fn read(path: PathBuf) -> Self {
+        let source = fs::read_to_string(&path).unwrap();
+        let mut document = Self {
+            path,
+            sections: vec![Section::default()],
+            blocks: Vec::new(),
+            inline: Vec::new(),
+            links: Vec::new(),
+        };
+        let (mut in_title, mut in_block) = (false, false);
+        let mut begin = 0;
+        for (event, range) in Parser::new_ext(&source, Options::ENABLE_TABLES).into_offset_iter() {
+            match event {
+                Event::Start(Tag::Heading { .. }) => {
+                    let before = document.sections.last_mut().unwrap();
+                    source[begin..range.start].clone_into(&mut before.text);
+                    begin = range.end;
+                    document.sections.push(Section::default());
+                    in_title = true;
+                }
+                Event::End(TagEnd::Heading(_)) => in_title = false,
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    let language = match kind {
+                        CodeBlockKind::Fenced(language) => language.into_string(),
+                        CodeBlockKind::Indented => String::new(),
+                    };
+                    document.blocks.push((language, String::new()));
+                    in_block = true;
+                }
+                Event::End(TagEnd::CodeBlock) => in_block = false,
+                Event::Text(text) if in_block => {
+                    document.blocks.last_mut().unwrap().1.push_str(&text);
+                }
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    document.links.push(dest_url.into_string());
+                }
+                Event::Text(text) if in_title => {
+                    document.sections.last_mut().unwrap().title.push_str(&text);
+                }
+                Event::Code(code) => {
+                    if in_title {
+                        document.sections.last_mut().unwrap().title.push_str(&code);
+                    }
+                    document.inline.push(code.into_string());
+                }
+                _ => {}
+            }
+        }
+        let last = document.sections.last_mut().unwrap();
+        source[begin..].clone_into(&mut last.text);
+        document
+    }
+
+    /// The one section of this title.
+    pub fn section(&self, title: &str) -> &Section {
+        let mut found = self.sections.iter().filter(|there| there.title == title);
+        let section = found.next();
+        assert!(found.next().is_none(), "{title}");
+        section.unwrap_or_else(|| panic!("{} has no {title:?}", self.path.display()))
+    }
+
+    /// What a link can name in it, as GitHub makes it of the headings.
+    fn anchors(&self) -> BTreeSet<String> {
+        let mut anchors = BTreeSet::new();
+        for section in &self.sections {
+            let kept = section.title.chars().filter_map(|c| match c {
+                ' ' => Some('-'),
+                '-' | '_' => Some(c),
+                _ => c.is_alphanumeric().then_some(c),
+            });
+            let anchor = kept.collect::<String>().to_lowercase();
+            let numbered = (1..).map(|number| format!("{anchor}-{number}"));
+            let mut names = [anchor.clone()].into_iter().chain(numbered);
+            names.find(|name| anchors.insert(name.clone())).unwrap();
+        }
+        anchors
+    }
+}
+
+/// A document of the project.
+pub fn document(path: &str) -> Document {
+    Document::read(root().join(path))
+}
+
+/// What users read: README, and then `docs/`.
+pub fn documents() -> Vec<Document> {
+    let mut docs = files(&root().join("docs"), "md");
+    docs.sort();
+    docs.insert(0, root().join("README.md"));
+    docs.into_iter().map(Document::read).collect()
+}
+
+/// Of whatever is linked, the file is there, and the heading in it; and each of `docs/` is linked in README.
+#[test]
+fn links_lead_somewhere() {
+    let folders = ["docs", "tests", "benches", "crates", "deploy"];
+    let mut all: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| files(&root().join(folder), "md"))
+        .collect();
+    all.push(root().join("README.md"));
+    let mut broken = Vec::new();
+    for path in all {
+        let document = Document::read(path);
+        for link in &document.links {
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                document.path.clone()
+            } else {
+                document.path.parent().unwrap().join(file)
+            };
+            let leads = target.exists()
+                && (anchor.is_empty() || Document::read(target).anchors().contains(anchor));
+            if !leads {
+                broken.push(format!("{}: {link}", document.path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+
+    let linked = document("README.md").links;
+    for document in &documents()[1..] {
+        let path = document.path.strip_prefix(root()).unwrap();
+        let path = path.to_str().unwrap();
+        assert!(linked.iter().any(|link| link == path), "{path}");
+    }
+}
+
+/// A heading that code cites, as in: docs/design.md, "How it works".
+#[test]
+fn what_code_cites_is_there() {
+    for file in ["src", "crates", "tests"].map(|folder| sources(&root().join(folder))) {
+        for file in file {
+            let text = fs::read_to_string(&file).unwrap();
+            // Comments and strings go on in the next line, and a string's quotes are escaped.
+            let words = text.split(|c: char| c.is_whitespace() || c == '\\' || c == '/');
+            let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+            let text = words.join(" ");
+            let mut rest = &*text;
+            while let Some((_, cited)) = rest.split_once("docs ") {
+                rest = cited;
+                let title = cited
+                    .split_once(".md, \"")
+                    .filter(|(name, _)| {
+                        name.bytes()
+                            .all(|byte| byte == b'-' || byte.is_ascii_lowercase())
+                    })
+                    .and_then(|(name, title)| Some((name, title.split_once('"')?.0)));
+                if let Some((name, title)) = title {
+                    document(&format!("docs/{name}.md")).section(title);
+                }
+            }
+        }
+    }
+}
+
+/// What to do about each alert, under its name, with its severity and how long it lasts before it fires.
+#[test]
+fn every_alert_has_a_section() {
+    let rules = fs::read_to_string(root().join("deploy/components/prometheus/rules.yaml")).unwrap();
+    let rules: Value = serde_saphyr::from_str(&rules).unwrap();
+    let groups = rules["spec"]["groups"].as_array().unwrap();
+    let rules = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap());
+    let alerts: Vec<&Value> = rules.filter(|rule| rule["alert"].is_string()).collect();
+    let operations = document("docs/operations.md");
+    for alert in &alerts {
+        let section = operations.section(alert["alert"].as_str().unwrap());
+        let lasts = alert["for"]
+            .as_str()
+            .map_or("at once".to_owned(), |time| format!("after {time}"));
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        let begins = format!("Severity: {severity}, {lasts}. ");
+        let text = section.text.trim_start();
+        assert!(text.starts_with(&begins), "{}: {begins}", section.title);
+    }
+    let titles = operations.sections.iter().map(|section| &*section.title);
+    let documented: Vec<_> = titles
+        .filter(|title| title.starts_with("FooController"))
+        .collect();
+    let names: Vec<_> = alerts
+        .iter()
+        .map(|alert| alert["alert"].as_str().unwrap())
+        .collect();
+    assert_eq!(documented, names, "in the rules' order, and no others");
+}
+
+/// Every block of code is of a kind that is tried: commands are run ([`commands`]), what is to be copied can be read, and a
+/// picture says that it is one.
+#[test]
+fn every_block_is_of_a_kind_that_is_tried() {
+    for Document { path, blocks, .. } in documents() {
+        for (language, text) in blocks {
+            match &*language {
+                "console" => assert!(text.starts_with("$ "), "{}: {text}", path.display()),
+                "text" => {}
+                "yaml" => {
+                    let _: Value = serde_saphyr::from_str(&text).unwrap();
+                }
+                "toml" => {
+                    let _: toml::Table = text.parse().unwrap();
+                }
+                other => panic!("{}: {other:?}: {text}", path.display()),
+            }
+        }
+    }
+}
