@@ -126,18 +126,25 @@ pub fn documents() -> Vec<Document> {
     docs.into_iter().map(Document::read).collect()
 }
 
-/// Of whatever is linked, the file is there, and the heading in it; and each of `docs/` is linked in README.
+/// Of whatever is linked, the file is there, and the heading in it; whatever is called by its path is there, too; and each of
+/// `docs/` is linked in README.
 #[test]
 fn links_lead_somewhere() {
-    let folders = ["docs", "tests", "benches", "crates", "deploy"];
-    let mut all: Vec<_> = folders
-        .iter()
-        .flat_map(|folder| files(&root().join(folder), "md"))
-        .collect();
+    const FOLDERS: [&str; 6] = ["docs", "tests", "benches", "crates", "deploy", "src"];
+    let folders = FOLDERS.map(|folder| files(&root().join(folder), "md"));
+    let mut all = folders.concat();
     all.push(root().join("README.md"));
     let mut broken = Vec::new();
     for path in all {
         let document = Document::read(path);
+        for code in &document.inline {
+            let folder = code.split_once('/').map(|(folder, _)| folder);
+            let is_path = folder.is_some_and(|folder| FOLDERS.contains(&folder))
+                && code.bytes().all(|byte| byte.is_ascii_graphic());
+            if is_path && !root().join(code).exists() {
+                broken.push(format!("{}: {code}", document.path.display()));
+            }
+        }
         for link in &document.links {
             if link.starts_with("https://") {
                 continue;
