@@ -180,7 +180,7 @@ fn what_code_cites_is_there() {
             let text = fs::read_to_string(&file).unwrap();
             // Comments and strings go on in the next line, and a string's quotes are escaped.
             let words = text.split(|c: char| c.is_whitespace() || c == '\\' || c == '/');
-            let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+            let words: Vec<_> = words.filter(|word| !matches!(*word, "" | "!")).collect();
             let text = words.join(" ");
             let mut rest = &*text;
             while let Some((_, cited)) = rest.split_once("docs ") {
@@ -193,7 +193,7 @@ fn what_code_cites_is_there() {
                     })
                     .and_then(|(name, title)| Some((name, title.split_once('"')?.0)));
                 if let Some((name, title)) = title {
-                    document(&format!("docs/{name}.md")).section(title);
+                    document(&format!("docs/{name}.md")).section(title.trim());
                 }
             }
         }
