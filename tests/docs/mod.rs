@@ -172,6 +172,13 @@ fn links_lead_somewhere() {
     }
 }
 
+/// README is read in one go; what has no room there is in `docs/`.
+#[test]
+fn readme_is_short() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.lines().count() <= 150);
+}
+
 /// A heading that code cites, as in: docs/design.md, "How it works".
 #[test]
 fn what_code_cites_is_there() {
