@@ -166,8 +166,8 @@ impl FenceLayer {
         if earlier.reported.len() < CAUSES && !earlier.reported.contains(&message) {
             warn!(
                 "the fencing policy has rejected this leader's writes for {lasted:.0?}, though it holds the Lease: {message}. \
-                 Do the names in components/fencing agree with the controller's, and may it write the record? README, \
-                 \"Server-side fencing\""
+                 Do the names in components/fencing agree with the controller's, and may it write the record? \
+                 docs/operations.md, \"Server-side fencing\""
             );
             earlier.reported.insert(message);
         }

@@ -4,7 +4,7 @@
 //! connection broke, is over when the API server has dropped it at the latest: when the `timeout=` that it was sent with
 //! has passed since it arrived, which it does within the kernel's time for it or never (H19). That rests on an API server that
 //! reads what its kernel has received: one that stood still counts from when it goes on, and may carry out then what nobody
-//! waits for here. README, "What the fence rests on", says what that can do.
+//! waits for here. docs/design.md, "What it does not cover", says what that can do.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
