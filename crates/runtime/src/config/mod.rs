@@ -83,8 +83,8 @@ pub struct Backoff {
     pub burst: u32,
 }
 
-/// The Lease, and how it is held: `lease_duration` is more than [`after_the_term`] longer than `renew_deadline`, and that
-/// longer than 1.2 × `retry_period` (hazards H8, H19).
+/// The Lease, and how it is held: `lease_duration` is longer than `renew_deadline` by over a quarter of that (400 ms at
+/// least, 2.5 s at most), and that longer than 1.2 × `retry_period` (hazards H8, H19).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaderElection {
@@ -98,8 +98,7 @@ pub struct LeaderElection {
     /// How long a silent leader keeps the Lease: whole seconds, 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
-    /// How long a leader works on without renewing, at least 100 ms, and less than `lease_duration` by more than
-    /// [`after_the_term`].
+    /// How long a leader works on without renewing, at least 100 ms; how much less than `lease_duration`, see above.
     #[serde(with = "humantime_serde")]
     pub renew_deadline: Duration,
     /// Pause between tries to get or renew the Lease, at least 10 ms.
