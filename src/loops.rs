@@ -24,6 +24,7 @@ use std::{
 };
 
 use http::{HeaderMap, header::AUTHORIZATION};
+use k8s_openapi::jiff::Timestamp;
 use kube::client::ClientBuilder;
 use serde_json::{Value, json};
 use tokio::{
@@ -43,7 +44,7 @@ use crate::{
     foo::{self, cached::GENERATION_ANNOTATION},
 };
 use operator_runtime::{
-    Config, Controller,
+    Config, Controller, Host,
     election::{self, Clock, Election, Identity, Term, fence::FenceLayer},
     telemetry::{
         Metrics,
@@ -227,12 +228,16 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
             &metrics,
         ))
         .build();
-    let mut health = Health::new();
+    let start = Instant::now();
+    let clock = Clock::from_fn(move || start.elapsed());
+    let random = || uuid::Uuid::new_v4().as_u64_pair().1;
+    let host = Host::new(clock, Timestamp::now, random, []);
+    let mut health = Health::new(&host);
     let foo = FooConfig {
         image: "nginx".into(),
     };
     let mut controller = Controller::new(
-        &APP,
+        &host,
         &client,
         &config,
         name.into(),
@@ -242,11 +247,10 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     );
     let pulse = health.pulse("leader-election");
     let ability = controller.ability();
-    let start = Instant::now();
     let election = Election {
         server: "http://127.0.0.1".parse().unwrap(),
         transport: server.service(name),
-        clock: Clock::from_fn(move || start.elapsed()),
+        host,
         settings: config.leader_election.clone(),
         identity: Identity::new(name, "1").unwrap(),
         metrics,

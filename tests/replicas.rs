@@ -39,7 +39,7 @@ use kube::{
 };
 use operator_runtime::{
     config,
-    election::{self, Clock, Identity},
+    election::{self, Identity},
     telemetry::{Telemetry, health::Health, http::Server},
 };
 use rustix::process::Signal;
@@ -807,22 +807,23 @@ async fn a_replica_without_the_fence() {
     let flags = clap::Command::new("unfenced").args(config::args(&APP));
     let flags = flags.get_matches_from(["unfenced"]);
     let (config, settings) = config::load(&APP, &flags, std::env::vars_os()).unwrap();
+    let host = operator_runtime::Host::of_this_process();
     assert!(
         std::env::var_os("POD_NAME").is_some(),
         "another test runs this"
     );
-    let metrics = Telemetry::start(&APP, &config).unwrap().metrics();
+    let metrics = Telemetry::start(&APP, &host, &config).unwrap().metrics();
     let mut kube = Config::infer().await.unwrap();
     kube.default_retry = false;
     let client = Client::try_from(kube.clone()).unwrap();
     let server = Server::bind(&APP, &config.http).await.unwrap();
-    let identity = Identity::from_env().unwrap();
+    let identity = Identity::of(&host).unwrap();
     let (publish, term) = watch::channel(None);
-    let mut health = Health::new();
+    let mut health = Health::new(&host);
     let name = identity.to_string();
     let foo: FooConfig = settings.application();
     let mut controller = operator_runtime::Controller::new(
-        &APP,
+        &host,
         &client,
         &config,
         name,
@@ -834,7 +835,7 @@ async fn a_replica_without_the_fence() {
     let election = election::Election {
         server: kube.cluster_url.clone(),
         transport: election::transport(kube, &config.leader_election).unwrap(),
-        clock: Clock::boottime(),
+        host,
         settings: config.leader_election,
         identity,
         metrics: metrics.clone(),

@@ -25,7 +25,7 @@ use kube::{
 use operator_runtime::{
     config::LeaderElection,
     election::{
-        Ability, Clock, Election, Identity, Term,
+        Ability, Election, Identity, Term,
         fence::{self, FenceLayer},
         run, transport,
     },
@@ -70,7 +70,7 @@ impl Replica {
         let election = Election {
             server: config.cluster_url.clone(),
             transport: transport(config, &settings).unwrap(),
-            clock: Clock::boottime(),
+            host: operator_runtime::Host::of_this_process(),
             settings,
             identity: Identity::new(name, "uid").unwrap(),
             metrics: Metrics::disconnected(&APP),

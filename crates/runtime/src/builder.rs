@@ -146,7 +146,7 @@ pub(crate) trait Informer<P>: Send + Sync {
     /// Watches one scope, for ever.
     fn watch(
         &self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         status: Status,
         metrics: &Metrics,
         pulse: Pulse,
@@ -179,7 +179,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
 
     fn watch(
         &self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         status: Status,
         metrics: &Metrics,
         pulse: Pulse,
@@ -187,8 +187,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
     ) -> BoxFuture<'static, ()> {
         let enqueue = self.enqueue;
         Box::pin(watch(
-            shared.app,
-            shared.client.clone(),
+            Arc::clone(shared),
             status,
             Arc::clone(&self.store),
             instruments::restarts::<V>(metrics),

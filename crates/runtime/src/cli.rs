@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{ArgMatches, Command};
 use futures::FutureExt as _;
@@ -14,9 +14,10 @@ use rustix::process::{Pid, kill_process};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Builder as RuntimeBuilder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
 use crate::{
-    App, Builder, Reconciler,
+    App, Builder, Host, Reconciler,
     config::{self, Problems},
     manager,
     telemetry::{self, LogLevel, Telemetry},
@@ -81,16 +82,16 @@ fn run<R: Reconciler, C: DeserializeOwned>(
     crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
     build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
 ) -> Result<(), Failure> {
-    let flags = command(app).try_get_matches()?;
+    let (host, flags) = (Host::of_this_process(), command(app).try_get_matches()?);
     match flags.subcommand() {
         Some(("crd", _)) => io::stdout().write_all(yaml(&crds())?.as_bytes())?,
         Some(("config", flags)) => {
-            let (_, settings) = config::load(app, flags, std::env::vars_os())?;
+            let (_, settings) = config::load(app, flags, host.variables())?;
             write!(io::stdout(), "{settings}")?;
         }
         Some(("reload", _)) => ask_to_reload()?,
-        Some((_, flags)) => serve(app, flags, build)?,
-        None => serve(app, &flags, build)?,
+        Some((_, flags)) => serve(app, &host, flags, build)?,
+        None => serve(app, &host, &flags, build)?,
     }
     Ok(())
 }
@@ -151,18 +152,20 @@ fn yaml(crds: &[CustomResourceDefinition]) -> Result<String, Failure> {
 
 fn serve<R: Reconciler, C: DeserializeOwned>(
     app: &'static App,
+    host: &Host,
     flags: &ArgMatches,
     build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
 ) -> Result<(), Failure> {
-    let (config, settings) = config::load(app, flags, std::env::vars_os())?;
+    let (config, settings) = config::load(app, flags, host.variables())?;
     // One thread is enough: an object takes half a millisecond of it, its requests the API server ten times that. More
     // threads would wake one another for each answer, which costs a fifth more, and a MiB.
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let telemetry = Telemetry::start(app, &config)?;
+        let telemetry = Telemetry::start(app, host, &config)?;
         tracing::info!("configuration: {}", settings.line());
         tokio::spawn(reload(
             app,
+            host.clone(),
             flags.clone(),
             telemetry.level(),
             signal(SignalKind::hangup())?,
@@ -171,7 +174,7 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
         let asked = Cell::new(None);
         let stop = stop_asked()?.map(|()| asked.set(Some(Instant::now())));
         let build = |builder: &mut Builder<R::Primary>| build(builder, part);
-        let result = manager::run(app, config, telemetry.metrics(), stop, build).await;
+        let result = manager::run(app, host, config, telemetry.metrics(), stop, build).await;
         let took = asked.get().map_or(Duration::ZERO, |asked| asked.elapsed());
         telemetry.finish(limit.saturating_sub(took)).await;
         Ok(result?)
@@ -183,9 +186,15 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
 
 /// At each SIGHUP, what the configuration says by now is logged, and nothing else of it counts. One that is
 /// wrong changes nothing.
-async fn reload(app: &'static App, flags: ArgMatches, level: LogLevel, mut hangup: Signal) {
+async fn reload(
+    app: &'static App,
+    host: Host,
+    flags: ArgMatches,
+    level: LogLevel,
+    mut hangup: Signal,
+) {
     while hangup.recv().await.is_some() {
-        match config::load(app, &flags, std::env::vars_os()) {
+        match config::load(app, &flags, host.variables()) {
             Ok((config, _)) => {
                 level.set(&config.log.level);
                 tracing::info!(

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
 
 use crate::{
-    App, Config,
+    App, Config, Host,
     config::LeaderElection,
     election::{
         Term,
@@ -91,24 +91,24 @@ fn first_line(error: &KubeconfigError) -> String {
 ///
 /// # Errors
 /// Where none of them can be used.
-pub async fn config(app: &App, config: &Config) -> Result<KubeConfig, Error> {
+pub async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
         (Some(path), _) => from_file(path).await?,
-        (None, _) if is_pods_own(config) => KubeConfig::incluster()?,
+        (None, _) if is_pods_own(host, config) => KubeConfig::incluster()?,
         (None, master) => match (from_default_file().await, master) {
             (Ok(kube), _) => kube,
             // As client-go: an address alone will do, for a server that asks for no credentials.
             (Err(KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath), Some(master)) => {
                 KubeConfig::new(master.clone())
             }
-            (Err(error), _) => match std::env::var("KUBECONFIG") {
-                Ok(path) => {
+            (Err(error), _) => match host.variable("KUBECONFIG") {
+                Some(path) => {
                     return Err(Error::Kubeconfig {
                         from: format!("{path} (from $KUBECONFIG)"),
                         error,
                     });
                 }
-                Err(_) => return Err(Error::NoCluster(error)),
+                None => return Err(Error::NoCluster(error)),
             },
         },
     };
@@ -137,8 +137,8 @@ pub async fn config(app: &App, config: &Config) -> Result<KubeConfig, Error> {
 }
 
 /// Whether the cluster is the one that this process is a pod of.
-pub fn is_pods_own(config: &Config) -> bool {
-    config.kubeconfig.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+pub fn is_pods_own(host: &Host, config: &Config) -> bool {
+    config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
 
 async fn from_file(path: &Path) -> Result<KubeConfig, Error> {

@@ -25,7 +25,7 @@ use tokio::{
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use crate::{
-    Action, App, Builder, Cached as _, Config, Context, Key, Primary as _, Reconciler, Writer,
+    Action, Builder, Cached as _, Config, Context, Host, Key, Primary as _, Reconciler, Writer,
     builder::{Handler, Informers},
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
@@ -75,6 +75,7 @@ pub(crate) struct Work<R: Reconciler> {
     pub recorder: Recorder,
     pub scopes: Arc<Scopes>,
     pub log: Arc<LogOnce>,
+    pub host: Host,
 }
 
 impl<R: Reconciler> Work<R> {
@@ -85,11 +86,12 @@ impl<R: Reconciler> Work<R> {
     ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
-            trace::decided("nothing: the object is gone");
+            trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
             return Ok(Action::Done); // Row R8.
         };
         if objects.is_outdated(key) {
-            trace::decided("nothing: the object is gone, and the watch behind");
+            let kind = R::Primary::KIND.kind;
+            trace::decided(format!("nothing: the {kind} is gone, and the watch behind"));
             return Err(ApiError::Conflict.into());
         }
         let span = Span::current();
@@ -101,6 +103,7 @@ impl<R: Reconciler> Work<R> {
         let cx = Context {
             key,
             seen: &seen,
+            host: &self.host,
             recorder: &self.recorder,
             log: &self.log,
             others_wait,
@@ -159,7 +162,7 @@ impl<R: Reconciler> Controller<R> {
     /// is this replica's name in events. What its `health` is judged by is added there. `build` declares what is watched.
     #[must_use]
     pub fn new(
-        app: &'static App,
+        host: &Host,
         client: &Client,
         config: &Config,
         instance: String,
@@ -167,9 +170,11 @@ impl<R: Reconciler> Controller<R> {
         health: &mut Health,
         build: impl FnOnce(&mut Builder<R::Primary>) -> R,
     ) -> Self {
+        let app = metrics.app();
         let namespaces = scopes(&config.namespaces);
         let shared = Arc::new(Shared {
             app,
+            host: host.clone(),
             client: client.clone(),
             scopes: OnceLock::new(),
         });
@@ -190,6 +195,7 @@ impl<R: Reconciler> Controller<R> {
             app,
             instance,
             kind: R::Primary::KIND,
+            host: host.clone(),
         };
         let (recorder, write_events) = Recorder::new(client.clone(), about, metrics, busy);
         let counters = informers
@@ -219,7 +225,8 @@ impl<R: Reconciler> Controller<R> {
             }
         }
         let current = queue.subscribe();
-        health.live("workers", move || stuck(current.borrow().as_ref()?));
+        let clock = host.clone();
+        health.live("workers", move || stuck(current.borrow().as_ref()?, &clock));
         let (ready, noted) = (Arc::clone(&scopes), Arc::clone(&scopes));
         health.ready_with_note(
             "informer-sync",
@@ -235,6 +242,7 @@ impl<R: Reconciler> Controller<R> {
                 recorder,
                 scopes: Arc::clone(&scopes),
                 log: Arc::default(),
+                host: host.clone(),
             }),
             scopes,
             ability: channel::Sender::new(Ability::Nothing),
@@ -390,9 +398,10 @@ impl<R: Reconciler> Controller<R> {
 }
 
 /// Says which reconcile has been running since when, where that is too long.
-fn stuck(queue: &Queue<Key>) -> Option<String> {
+fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
     let longest = queue.stats().longest_running;
-    (longest > RECONCILE).then(|| format!("a reconcile has been running since {}", ago(longest)))
+    (longest > RECONCILE)
+        .then(|| format!("a reconcile has been running since {}", ago(host, longest)))
 }
 
 /// What is watched by itself: each of the namespaces, or all of them (`None`).

@@ -3,6 +3,8 @@
 //! Who may act ([`election`]), what is to be done next ([`queue`]), what can be seen ([`telemetry`]), and what may be set
 //! ([`config`]). The application says who it is ([`App`]), and brings its kinds.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
+
 mod app;
 mod builder;
 mod cli;
@@ -15,6 +17,7 @@ pub mod election;
 pub mod error;
 #[cfg(test)]
 mod fixtures;
+mod host;
 mod ineffective;
 mod instruments;
 mod key;
@@ -40,10 +43,11 @@ pub use cli::main;
 pub use config::Config;
 pub use controller::{Controller, Died};
 pub use error::{ApiError, Failure, Retry};
+pub use host::Host;
 pub use key::Key;
 pub use manager::{Error, run};
 pub use object::{Cached, Field, Kind, Meta, Metadata, Object, Owner, OwnerReference, Primary};
-pub use reconciler::{Action, Context, Reconciler, now};
+pub use reconciler::{Action, Context, Reconciler};
 pub use recorder::Event;
 pub use store::{Snapshot, Store};
 pub use writer::{Patched, Writer, wanted};

@@ -7,9 +7,9 @@ use tokio::sync::{oneshot, watch};
 use tracing::info;
 
 use crate::{
-    App, Builder, Config, Reconciler, client,
+    App, Builder, Config, Host, Reconciler, client,
     controller::{Controller, Died},
-    election::{self, Clock, Election, Identity},
+    election::{self, Election, Identity},
     telemetry::{self, Metrics, health::Health, http::Server},
     version,
 };
@@ -46,19 +46,20 @@ impl Error {
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run<R: Reconciler>(
     app: &'static App,
+    host: &Host,
     mut config: Config,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
     build: impl FnOnce(&mut Builder<R::Primary>) -> R,
 ) -> Result<(), Error> {
-    let kube = client::config(app, &config).await?;
+    let kube = client::config(app, host, &config).await?;
     let server = Server::bind(app, &config.http).await?;
-    let identity = Identity::from_env()?;
+    let identity = Identity::of(host)?;
     let mut _claim = None;
     if config.leader_election.enabled {
         let named = config.leader_election.lease_namespace.take();
         let namespace = named
-            .or_else(|| election::pod_namespace(client::is_pods_own(&config)))
+            .or_else(|| election::pod_namespace(host, client::is_pods_own(host, &config)))
             .ok_or(election::Error::Namespace)?;
         let lease = &config.leader_election.lease_name;
         _claim = Some(identity.claim(&namespace, lease)?);
@@ -68,9 +69,10 @@ pub async fn run<R: Reconciler>(
     info!(server = %kube.cluster_url, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
     let client = client::fenced(&kube, &config.leader_election, term.clone(), &metrics)?;
-    let mut health = Health::new();
+    let mut health = Health::new(host);
     let name = identity.to_string();
-    let mut controller = Controller::new(app, &client, &config, name, &metrics, &mut health, build);
+    let mut controller =
+        Controller::new(host, &client, &config, name, &metrics, &mut health, build);
     let pulse = health.pulse("leader-election");
     let shutdown = health.until(shutdown);
     let serving = server.serve(client, health, metrics.clone());
@@ -79,7 +81,7 @@ pub async fn run<R: Reconciler>(
     let election = Election {
         server: kube.cluster_url.clone(),
         transport: election::transport(kube, &config.leader_election)?,
-        clock: Clock::boottime(),
+        host: host.clone(),
         settings: config.leader_election,
         identity,
         metrics,

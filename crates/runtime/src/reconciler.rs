@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use tracing::{debug, warn};
 
 use crate::{
-    Key, Primary, Snapshot,
+    Host, Key, Primary, Snapshot,
     error::{ApiError, Failure, Retry},
     log_once::LogOnce,
     recorder::{Event, Recorder},
@@ -65,6 +65,7 @@ pub enum Action {
 pub struct Context<'a, P> {
     pub(crate) key: &'a Key,
     pub(crate) seen: &'a Snapshot<P>,
+    pub(crate) host: &'a Host,
     pub(crate) recorder: &'a Recorder,
     pub(crate) log: &'a LogOnce,
     pub(crate) others_wait: &'a (dyn Fn() -> bool + Sync),
@@ -80,7 +81,7 @@ impl<P: Primary> Context<'_, P> {
     /// The time, for conditions.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        now()
+        self.host.now()
     }
 
     /// Whether others wait that may need more than a status.
@@ -108,12 +109,6 @@ impl<P: Primary> Context<'_, P> {
     pub(crate) fn wanted_by(&self) -> impl Hash {
         (self.seen.view.uid(), self.seen.view.generation())
     }
-}
-
-/// The wall clock's time.
-#[must_use]
-pub fn now() -> Timestamp {
-    Timestamp::now()
 }
 
 /// Why a reconcile did not come to its end.

@@ -32,7 +32,7 @@ use tokio::{
 use tracing::{Instrument as _, debug, warn};
 
 use crate::{
-    App, Key, Kind,
+    App, Host, Key, Kind,
     client::retry_after,
     error::{Failure, root_cause},
     telemetry::{Metrics, metrics::table, trace},
@@ -149,6 +149,7 @@ pub(crate) struct About {
     /// The replica's name.
     pub instance: String,
     pub kind: Kind,
+    pub host: Host,
 }
 
 /// Where events are handed in.
@@ -156,6 +157,7 @@ pub(crate) struct About {
 pub struct Recorder {
     sender: mpsc::Sender<News>,
     drops: Arc<Drops>,
+    host: Host,
 }
 
 impl Recorder {
@@ -168,7 +170,7 @@ impl Recorder {
         busy: F,
     ) -> (Self, impl Future<Output = ()> + use<F>) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        let drops = Arc::new(Drops::new(metrics));
+        let (drops, host) = (Arc::new(Drops::new(metrics)), about.host.clone());
         let writer = Writer {
             client,
             about,
@@ -177,7 +179,12 @@ impl Recorder {
             put_aside: Notify::new(),
             drops: Arc::clone(&drops),
         };
-        (Self { sender, drops }, writer.run(receiver, busy))
+        let recorder = Self {
+            sender,
+            drops,
+            host,
+        };
+        (recorder, writer.run(receiver, busy))
     }
 
     /// Hands in an event about the object `key` with this UID, if there is room.
@@ -186,7 +193,7 @@ impl Recorder {
             key: key.clone(),
             uid: uid.into(),
             event,
-            time: Timestamp::now(),
+            time: self.host.now(),
             trace: trace::current(),
         };
         if self.sender.try_send(news).is_err() {
@@ -614,6 +621,7 @@ mod tests {
             app: &APP,
             instance: "test".into(),
             kind: Parent::KIND,
+            host: Host::of_this_process(),
         }
     }
 
@@ -798,7 +806,7 @@ mod tests {
                 json!({})
             } else {
                 json!({
-                    "kind": "Status", "status": "Unwritten", "code": code, "message": "failed calling webhook",
+                    "kind": "Status", "status": "Failure", "code": code, "message": "failed calling webhook",
                     "details": { "retryAfterSeconds": 30 },
                 })
             };

@@ -9,7 +9,7 @@ use std::{
 use kube::Client;
 
 use crate::{
-    Action, App, Builder, Cached, Context, Key, Object, Reconciler, Snapshot, Store,
+    Action, App, Builder, Cached, Context, Host, Key, Object, Reconciler, Snapshot, Store,
     controller::Work,
     recorder::{About, Recorder},
     scopes::Scopes,
@@ -32,8 +32,10 @@ impl<R: Reconciler> Harness<R> {
         build: impl FnOnce(&mut Builder<R::Primary>) -> R,
     ) -> Self {
         let metrics = Metrics::disconnected(app);
+        let host = Host::of_this_process();
         let shared = Arc::new(Shared {
             app,
+            host: host.clone(),
             client: client.clone(),
             scopes: OnceLock::new(),
         });
@@ -46,6 +48,7 @@ impl<R: Reconciler> Harness<R> {
             app,
             instance: "test".into(),
             kind: R::Primary::KIND,
+            host: host.clone(),
         };
         let (recorder, _) = Recorder::new(client.clone(), about, &metrics, || false);
         Self {
@@ -56,6 +59,7 @@ impl<R: Reconciler> Harness<R> {
                 recorder,
                 scopes,
                 log: Arc::default(),
+                host,
             },
             client: client.clone(),
         }
@@ -95,6 +99,7 @@ impl<R: Reconciler> Harness<R> {
         Context {
             key,
             seen,
+            host: &self.work.host,
             recorder: &self.work.recorder,
             log: &self.work.log,
             others_wait: &|| false,

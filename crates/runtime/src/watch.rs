@@ -12,7 +12,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use futures::TryStreamExt as _;
 use kube::{
-    Api, Client, Error, ResourceExt as _,
+    Api, Error, ResourceExt as _,
     api::{ListParams, WatchEvent, WatchParams},
 };
 use opentelemetry::metrics::BoundCounter;
@@ -26,6 +26,7 @@ use crate::{
     scopes::{Place, Reason, Status},
     store::Change,
     telemetry::health::Pulse,
+    writer::Shared,
 };
 
 /// The longest pause between two tries: also how soon a CRD that is installed at last is noticed.
@@ -58,8 +59,7 @@ const HANDLING: Duration = Duration::from_secs(10);
 /// `restarts` counts how often the watch is opened again because something is wrong. `changed` is told of every change,
 /// on this task: it must not block.
 pub(crate) async fn watch<V: Cached>(
-    app: &'static App,
-    client: Client,
+    shared: Arc<Shared>,
     status: Status,
     store: Arc<Store<V>>,
     restarts: BoundCounter<u64>,
@@ -67,12 +67,13 @@ pub(crate) async fn watch<V: Cached>(
     changed: impl Fn(Change<V>) + Send,
 ) {
     let namespace = status.namespace();
+    let client = shared.client.clone();
     let api = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
     let scope = status.scope();
-    let mut outage = Outage::new(app, V::KIND, namespace, status);
+    let mut outage = Outage::new(shared, V::KIND, namespace, status);
     let mut watch = Watch {
         api,
         store,
@@ -273,7 +274,7 @@ async fn in_time<T>(
 
 /// What is going wrong, said once and tried again ever more slowly.
 struct Outage {
-    app: &'static App,
+    shared: Arc<Shared>,
     kind: Kind,
     namespace: Option<String>,
     status: Status,
@@ -288,9 +289,9 @@ struct Outage {
 }
 
 impl Outage {
-    fn new(app: &'static App, kind: Kind, namespace: Option<String>, status: Status) -> Self {
+    fn new(shared: Arc<Shared>, kind: Kind, namespace: Option<String>, status: Status) -> Self {
         Self {
-            app,
+            shared,
             kind,
             namespace,
             status,
@@ -303,7 +304,12 @@ impl Outage {
     }
 
     fn say(&mut self, error: &Error) {
-        let cause = explain(error, self.app, &self.kind, self.namespace.as_deref());
+        let cause = explain(
+            error,
+            self.shared.app,
+            &self.kind,
+            self.namespace.as_deref(),
+        );
         let code = match error {
             Error::Api(status) => Some(status.code),
             _ => None,
@@ -333,7 +339,8 @@ impl Outage {
     /// Waits for its own time, or for as long as the API server has `asked` for.
     async fn pause(&mut self, pulse: &Pulse, asked: Duration) {
         self.begin_anew_after_quiet();
-        let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE).max(asked);
+        let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE);
+        let pause = self.shared.host.spread(pause, SPREAD).max(asked);
         pulse.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
         sleep(pause).await;
         self.last = Instant::now();
@@ -366,8 +373,7 @@ fn pauses() -> ExponentialBackoff {
     backoff::ExponentialBackoffBuilder::new()
         .with_initial_interval(Duration::from_millis(100))
         .with_multiplier(2.0)
-        // Replicas that lost the same API server do not come back at the same instant.
-        .with_randomization_factor(SPREAD)
+        .with_randomization_factor(0.0)
         .with_max_interval(MAX_PAUSE)
         .with_max_elapsed_time(None)
         .build()

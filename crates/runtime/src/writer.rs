@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::{
-    App, Cached, Context, Key, Object, Primary, Snapshot, Store,
+    App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
     corrections::Corrections,
     error::ApiError,
     ineffective::Ineffective,
@@ -35,6 +35,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// What all writers of a controller share.
 pub(crate) struct Shared {
     pub app: &'static App,
+    pub host: Host,
     /// Refuses writes past the end of the term.
     pub client: Client,
     /// Set before anything is reconciled.

@@ -348,7 +348,7 @@ fn server() -> FakeServer {
 
 fn controller(server: &FakeServer, health: &mut Health) -> Controller<Parents> {
     Controller::new(
-        &APP,
+        &Host::of_this_process(),
         &server.client(),
         &Config::shipped(&APP),
         "test".into(),
@@ -362,7 +362,7 @@ fn controller(server: &FakeServer, health: &mut Health) -> Controller<Parents> {
 #[tokio::test(start_paused = true)]
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
-    let mut health = Health::new();
+    let mut health = Health::new(&Host::of_this_process());
     let mut controller = controller(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
@@ -389,7 +389,7 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
 async fn no_work_without_a_term() {
     let server = server();
     server.let_children.add_permits(1);
-    let mut health = Health::new();
+    let mut health = Health::new(&Host::of_this_process());
     let mut controller = controller(&server, &mut health);
     let (publish, term) = channel::channel(None);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -439,7 +439,7 @@ async fn liveness_names_what_is_stuck() {
         ..server()
     };
     server.let_children.add_permits(1);
-    let mut health = Health::new();
+    let mut health = Health::new(&Host::of_this_process());
     let mut controller = controller(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let _running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
@@ -465,9 +465,9 @@ async fn liveness_does_not_depend_on_the_api_server() {
             Ok(respond(answer, &json!({ "code": answer })))
         });
         let client = Client::new(service, "default");
-        let mut health = Health::new();
+        let mut health = Health::new(&Host::of_this_process());
         let mut controller = Controller::new(
-            &APP,
+            &Host::of_this_process(),
             &client,
             &Config::shipped(&APP),
             "test".into(),
@@ -487,7 +487,7 @@ async fn liveness_does_not_depend_on_the_api_server() {
 #[tokio::test(start_paused = true)]
 async fn liveness_names_a_dead_watch() {
     let server = server();
-    let mut health = Health::new();
+    let mut health = Health::new(&Host::of_this_process());
     let mut controller = controller(&server, &mut health);
     controller.tasks.shutdown().await;
     let dead = dead_after(Duration::from_mins(1), &health).await;
@@ -503,7 +503,7 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
         ..server()
     };
     server.let_children.add_permits(1);
-    let mut controller = controller(&server, &mut Health::new());
+    let mut controller = controller(&server, &mut Health::new(&Host::of_this_process()));
     let (ability, scopes) = (controller.ability(), Arc::clone(&controller.scopes));
     let says = |expected| assert_eq!(*ability.borrow(), expected);
     let (publish, term) = channel::channel(None);

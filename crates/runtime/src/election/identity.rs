@@ -1,5 +1,7 @@
 //! Who we are in the election, and in which namespace it is held.
 
+use crate::Host;
+
 use super::Error;
 #[cfg(target_os = "linux")]
 use std::os::{
@@ -25,14 +27,16 @@ impl Identity {
     ///
     /// # Errors
     /// [`Error::Identity`] if the names are not printable ASCII, or the UID is too long to be one.
-    pub fn from_env() -> Result<Self, Error> {
-        let name = variable("POD_NAME").unwrap_or_else(|| {
+    pub fn of(host: &Host) -> Result<Self, Error> {
+        let name = host.variable("POD_NAME").unwrap_or_else(|| {
             rustix::system::uname()
                 .nodename()
                 .to_string_lossy()
                 .into_owned()
         });
-        let unique = variable("POD_UID").unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        let unique = host
+            .variable("POD_UID")
+            .unwrap_or_else(|| host.uuid().to_string());
         Self::new(&name, &unique)
     }
 
@@ -104,17 +108,13 @@ impl fmt::Display for Identity {
 /// is worked in, its service account. `None` outside a pod. A guess would be another Lease than the other replicas', and a
 /// second leader (H17).
 #[must_use]
-pub fn pod_namespace(in_cluster: bool) -> Option<String> {
+pub fn pod_namespace(host: &Host, in_cluster: bool) -> Option<String> {
     let service_account = in_cluster.then_some(Path::new(SERVICE_ACCOUNT_NAMESPACE));
-    first_namespace(variable("POD_NAMESPACE"), service_account)
+    first_namespace(host.variable("POD_NAMESPACE"), service_account)
 }
 
 fn first_namespace(variable: Option<String>, service_account: Option<&Path>) -> Option<String> {
     variable.or_else(|| non_empty(&fs::read_to_string(service_account?).ok()?))
-}
-
-fn variable(name: &str) -> Option<String> {
-    non_empty(&env::var(name).ok()?)
 }
 
 fn non_empty(value: &str) -> Option<String> {
@@ -201,6 +201,7 @@ mod tests {
 
     #[test]
     fn h9_outside_a_cluster_no_two_processes_are_alike() {
-        assert_ne!(Identity::from_env().unwrap(), Identity::from_env().unwrap());
+        let host = Host::for_tests([]);
+        assert_ne!(Identity::of(&host).unwrap(), Identity::of(&host).unwrap());
     }
 }

@@ -3,6 +3,7 @@
 //! kube's `watcher` is not used: it lists before it watches, and where the list succeeds and the watch fails or ends at
 //! once, it begins again without a pause, for ever and without a word.
 
+use crate::Host;
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use futures::{
     StreamExt as _,
@@ -38,6 +39,7 @@ pub(super) enum Failure {
 /// Watches the Lease `name`, for ever: what it is now, and every change. A watch that fails is opened again after a
 /// pause that begins at `retry_period` and grows.
 pub(super) fn watch(
+    host: Host,
     leases: Api<Lease>,
     name: &str,
     retry_period: Duration,
@@ -45,11 +47,12 @@ pub(super) fn watch(
     let pauses = backoff::ExponentialBackoffBuilder::new()
         .with_initial_interval(retry_period.min(MAX_PAUSE))
         .with_multiplier(2.0)
-        .with_randomization_factor(SPREAD)
+        .with_randomization_factor(0.0)
         .with_max_interval(MAX_PAUSE)
         .with_max_elapsed_time(None)
         .build();
     let watch = LeaseWatch {
+        host,
         leases,
         params: WatchParams::default().fields(&format!("metadata.name={name}")),
         pauses,
@@ -64,6 +67,7 @@ pub(super) fn watch(
 }
 
 struct LeaseWatch {
+    host: Host,
     leases: Api<Lease>,
     params: WatchParams,
     pauses: ExponentialBackoff,
@@ -108,7 +112,8 @@ impl LeaseWatch {
         if self.opened.elapsed() >= LASTING {
             self.pauses.reset();
         }
-        self.pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE);
+        let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE);
+        self.pause = self.host.spread(pause, SPREAD);
         failure
     }
 }

@@ -23,7 +23,7 @@ pub use identity::{Claim, Identity};
 pub use term::{Clock, Term};
 
 use crate::{
-    App,
+    App, Host,
     client::{self, Transport},
     config::LeaderElection,
     telemetry::{
@@ -51,11 +51,7 @@ use opentelemetry::{
     KeyValue,
     metrics::{BoundCounter, BoundGauge},
 };
-use std::{
-    pin::pin,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -111,8 +107,8 @@ pub struct Election {
     pub server: http::Uri,
     /// The way there, without retries ([`transport`]).
     pub transport: Transport,
-    /// The clock of its deadlines.
-    pub clock: Clock,
+    /// Where the time and chance come from: among them the clock of its deadlines.
+    pub host: Host,
     /// The election's configuration.
     pub settings: LeaderElection,
     /// Who stands.
@@ -137,7 +133,7 @@ pub async fn run(
     Election {
         server,
         transport,
-        clock,
+        host,
         settings,
         identity,
         metrics,
@@ -157,12 +153,12 @@ pub async fn run(
         return Ok(());
     }
     let call = call_timeout(&settings);
-    let guard = LeaseGuardLayer::new(clock.clone(), call, settings.lease_duration);
+    let guard = LeaseGuardLayer::new(host.clock.clone(), call, settings.lease_duration);
     let client = ClientBuilder::new(transport, "default")
         .with_layer(&guard)
         .with_layer(&RequestLayer::new(&server, &metrics).within_spans())
         .build();
-    Standing::new(clock, &settings, identity, client, guard, term, &metrics)?
+    Standing::new(host, &settings, identity, client, guard, term, &metrics)?
         .run(&pulse, ability, stop)
         .await;
     Ok(())
@@ -209,11 +205,11 @@ impl Counts {
     }
 
     /// A term began.
-    fn began(&self) {
+    fn began(&self, host: &Host) {
         self.transitions.add(1);
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let since_1970 = host.now().as_second();
         self.term_start
-            .record(since_1970.unwrap_or_default().as_secs());
+            .record(u64::try_from(since_1970).unwrap_or_default());
     }
 }
 
@@ -221,6 +217,7 @@ impl Counts {
 struct Standing {
     elector: Elector,
     clock: Clock,
+    host: Host,
     lock: LeaseLock,
     guard: LeaseGuardLayer,
     leases: Api<Lease>,
@@ -254,7 +251,7 @@ struct Standing {
 impl Standing {
     /// A replica that stands with a `client` that has `guard` in it.
     fn new(
-        clock: Clock,
+        host: Host,
         settings: &LeaderElection,
         identity: Identity,
         client: Client,
@@ -280,7 +277,8 @@ impl Standing {
         };
         Ok(Self {
             elector: Elector::new(identity.to_string(), timing),
-            clock,
+            clock: host.clock.clone(),
+            host,
             lock: LeaseLock::new(client.clone(), &namespace, params),
             guard,
             announcer: Announcer::new(app, client.clone(), &namespace, &name, &identity),
@@ -425,7 +423,7 @@ impl Standing {
             uid, transitions, ..
         }) = held
         {
-            self.counts.began();
+            self.counts.began(&self.host);
             info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
             self.announcer
                 .announce("BecomeLeader", "became leader", uid);
@@ -463,7 +461,7 @@ impl Standing {
             Ok(Err(error)) => self.failed(&reason(&error)),
             Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
         };
-        let pause = self.retry_period.mul_f64(0.9 + 0.2 * chance());
+        let pause = self.host.spread(self.retry_period, 0.1);
         Event::Tried {
             sent,
             outcome,
@@ -579,7 +577,12 @@ impl Standing {
     }
 
     fn watch(&self) -> BoxStream<'static, Observed> {
-        lease_watch::watch(self.leases.clone(), &self.name, self.retry_period)
+        lease_watch::watch(
+            self.host.clone(),
+            self.leases.clone(),
+            &self.name,
+            self.retry_period,
+        )
     }
 
     fn watched(&mut self, seen: Observed) -> Event {
@@ -748,17 +751,6 @@ impl Failures {
     fn clear(&mut self) {
         self.causes.clear();
     }
-}
-
-/// Evenly distributed between 0 and 1.
-fn chance() -> f64 {
-    let random = u32::from_ne_bytes(
-        *uuid::Uuid::new_v4()
-            .as_bytes()
-            .first_chunk()
-            .unwrap_or(&[0; 4]),
-    );
-    f64::from(random) / f64::from(u32::MAX)
 }
 
 /// Tells people of each change of leader by an event on the Lease, at its best effort and in nobody's way.

@@ -67,7 +67,9 @@ fn standing_at(
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let identity = Identity::new(name, "1").unwrap();
     let metrics = Metrics::disconnected(&APP);
-    Standing::new(clock, &settings, identity, client, guard, sender, &metrics).unwrap()
+    let mut host = Host::for_tests([]);
+    host.clock = clock;
+    Standing::new(host, &settings, identity, client, guard, sender, &metrics).unwrap()
 }
 
 impl Replica {
@@ -110,7 +112,7 @@ impl Replica {
         let (stop, stopped) = oneshot::channel::<()>();
         let standing = standing_at(service, name, times, sender);
         let (ability, able) = watch::channel(ability);
-        let mut health = Health::new();
+        let mut health = Health::new(&Host::of_this_process());
         let pulse = health.pulse("leader-election");
         let task = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
@@ -191,7 +193,7 @@ async fn the_loop_turns_whatever_the_api_server_does() {
 #[tokio::test(start_paused = true)]
 async fn a_loop_that_is_stuck_fails_liveness() {
     let api = FakeApi::released();
-    let mut health = Health::new();
+    let mut health = Health::new(&Host::of_this_process());
     let pulse = health.pulse("leader-election");
     let standing = standing(&api, "a", watch::channel(None).0);
     let mut running = std::pin::pin!(standing.run(

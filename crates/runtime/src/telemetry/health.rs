@@ -15,9 +15,10 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
+
+use crate::Host;
 
 /// How many looks in a row, this far apart, fail liveness.
 const LOOKS: u32 = 3;
@@ -28,6 +29,7 @@ pub struct Health {
     live: Vec<Check>,
     ready: Vec<Check>,
     stopping: Arc<AtomicBool>,
+    host: Host,
 }
 
 struct Check {
@@ -52,12 +54,13 @@ pub enum Question {
 impl Health {
     /// Health without a part that could fail.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(host: &Host) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
         let mut health = Self {
             live: Vec::new(),
             ready: Vec::new(),
             stopping: Arc::clone(&stopping),
+            host: host.clone(),
         };
         // That there is an answer is what this says, as in kube-apiserver.
         health.live("ping", || None);
@@ -106,8 +109,8 @@ impl Health {
     #[must_use]
     pub fn pulse(&mut self, name: impl Into<String>) -> Pulse {
         let pulse = Pulse::default();
-        let sign = Arc::clone(&pulse.0);
-        self.live(name, move || sign.lock().complaint());
+        let (sign, host) = (Arc::clone(&pulse.0), self.host.clone());
+        self.live(name, move || sign.lock().complaint(&host));
         pulse
     }
 
@@ -154,12 +157,6 @@ impl Health {
         let failing =
             |(name, result): (&str, Result<_, String>)| Some(format!("{name}: {}", result.err()?));
         self.checks(question).filter_map(failing).collect()
-    }
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -224,17 +221,17 @@ impl Drop for Pulse {
 }
 
 impl Sign {
-    fn complaint(&self) -> Option<String> {
+    fn complaint(&self, host: &Host) -> Option<String> {
         let elapsed = self.since.elapsed();
         let stuck = self.limit.is_some_and(|limit| elapsed > limit);
-        stuck.then(|| format!("{} since {}", self.doing, ago(elapsed)))
+        stuck.then(|| format!("{} since {}", self.doing, ago(host, elapsed)))
     }
 }
 
 /// The time of day `elapsed` ago, as log lines have it.
 #[must_use]
-pub fn ago(elapsed: Duration) -> String {
-    let then = Timestamp::now().checked_sub(elapsed).unwrap_or_default();
+pub fn ago(host: &Host, elapsed: Duration) -> String {
+    let then = host.now().checked_sub(elapsed).unwrap_or_default();
     format!("{then:.0}")
 }
 
@@ -255,7 +252,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_may_take_its_time_and_no_more() {
-        let mut health = Health::new();
+        let mut health = Health::new(&Host::of_this_process());
         let pulse = health.pulse("task");
         let hour = Duration::from_hours(1);
         assert_eq!(failing_after(hour, &health).await, [""; 0], "not begun");
@@ -273,7 +270,7 @@ mod tests {
     /// The clock goes on while a process is frozen; its tasks do not.
     #[tokio::test(start_paused = true)]
     async fn a_process_that_was_frozen_gets_its_turn() {
-        let mut health = Health::new();
+        let mut health = Health::new(&Host::of_this_process());
         let pulse = health.pulse("task");
         pulse.beat("working", LOOK * 2);
         failing_after(LOOK, &health).await;
@@ -285,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_ends_with_the_wish_to_stop() {
-        let health = Health::new();
+        let health = Health::new(&Host::of_this_process());
         let shutdown = health.until(std::future::ready(()));
         assert_eq!(health.failing(Question::Ready), [""; 0]);
         shutdown.await;

@@ -37,7 +37,7 @@ use tracing_subscriber::{Layer as _, filter::filter_fn};
 
 use self::{env::Env, otlp::Exporters};
 pub use self::{log::LogLevel, metrics::Metrics};
-use crate::{App, Config};
+use crate::{App, Config, Host};
 
 /// How long the last export may take at most.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -84,10 +84,10 @@ impl Telemetry {
     ///
     /// # Errors
     /// See [`Error`]. A collector that cannot be reached is none.
-    pub fn start(app: &'static App, config: &Config) -> Result<Self, Error> {
-        let env = Env::new(std::env::vars_os());
+    pub fn start(app: &'static App, host: &Host, config: &Config) -> Result<Self, Error> {
+        let env = Env::new(host.variables());
         let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
-        let resource = resource::resource(app, env.attributes(), |name| std::env::var(name).ok());
+        let resource = resource::resource(app, host, env.attributes());
 
         // First, since the other providers count what they drop by it.
         let reader = exporters.metrics.map(|exporter| {

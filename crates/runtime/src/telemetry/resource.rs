@@ -3,9 +3,8 @@
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::{Resource, resource::TelemetryResourceDetector};
 use opentelemetry_semantic_conventions::attribute;
-use uuid::Uuid;
 
-use crate::{App, version};
+use crate::{App, Host, version};
 
 /// What the Deployment tells its pod of itself.
 const POD: [(&str, &str); 4] = [
@@ -15,14 +14,10 @@ const POD: [(&str, &str); 4] = [
     (attribute::K8S_NODE_NAME, "NODE_NAME"),
 ];
 
-/// This process, known by the `variable`s of its pod. What is `told` of it goes over what is known here.
-pub(super) fn resource(
-    app: &App,
-    told: Vec<KeyValue>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Resource {
-    let variable = |name| variable(name).filter(|value: &String| !value.is_empty());
-    let instance = variable("POD_UID").unwrap_or_else(|| Uuid::new_v4().to_string());
+/// This process, known by the environment variables of its pod. What is `told` of it goes over what is known here.
+pub(super) fn resource(app: &App, host: &Host, told: Vec<KeyValue>) -> Resource {
+    let variable = |name| host.variable(name);
+    let instance = variable("POD_UID").unwrap_or_else(|| host.uuid().to_string());
     let known = [
         (attribute::SERVICE_NAME, Some(app.name.to_owned())),
         (attribute::SERVICE_VERSION, Some(app.version.to_owned())),
@@ -59,9 +54,10 @@ mod tests {
             KeyValue::new("team", "a"),
             KeyValue::new("k8s.pod.uid", "told"),
         ];
-        let resource = resource(&APP, told, |name| {
-            (name != "NODE_NAME").then(|| format!("the {name}"))
-        });
+        let pod = ["POD_NAME", "POD_UID", "POD_NAMESPACE"];
+        let pod = pod.map(|name| (name.into(), format!("the {name}").into()));
+        let host = Host::for_tests(pod);
+        let resource = resource(&APP, &host, told);
         let get = |name| {
             resource
                 .get(&Key::from_static_str(name))

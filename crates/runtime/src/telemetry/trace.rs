@@ -4,7 +4,7 @@
 //! disabled, and everything here does nothing. A span's end is its being dropped, and what is recorded in
 //! `otel.status_description` makes it one that failed.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use opentelemetry::{
     Context, KeyValue,
@@ -49,10 +49,10 @@ pub fn within(of: Option<&SpanContext>, name: &str) -> Span {
 }
 
 /// Notes on the current span what was decided.
-pub fn decided(decision: &'static str) {
+pub fn decided(decision: impl Into<Cow<'static, str>>) {
     let span = Span::current();
     if !span.is_none() {
-        span.add_event("decided", vec![KeyValue::new("decision", decision)]);
+        span.add_event("decided", vec![KeyValue::new("decision", decision.into())]);
     }
 }
 
