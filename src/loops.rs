@@ -226,6 +226,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
         .with_layer(&RequestLayer::new(
             &"http://127.0.0.1".parse().unwrap(),
             &metrics,
+            election::failed_by,
         ))
         .build();
     let start = Instant::now();

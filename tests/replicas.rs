@@ -38,7 +38,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use operator_runtime::{
-    config,
+    client, config,
     election::{self, Identity},
     telemetry::{Telemetry, health::Health, http::Server},
 };
@@ -834,7 +834,7 @@ async fn a_replica_without_the_fence() {
     let pulse = health.pulse("leader-election");
     let election = election::Election {
         server: kube.cluster_url.clone(),
-        transport: election::transport(kube, &config.leader_election).unwrap(),
+        transport: client::lease_transport(kube, &config.leader_election).unwrap(),
         host,
         settings: config.leader_election,
         identity,

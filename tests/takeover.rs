@@ -23,11 +23,12 @@ use kube::{
     client::ClientBuilder,
 };
 use operator_runtime::{
+    client::lease_transport,
     config::LeaderElection,
     election::{
         Ability, Election, Identity, Term,
         fence::{self, FenceLayer},
-        run, transport,
+        run,
     },
     telemetry::{Metrics, health::Pulse},
 };
@@ -69,7 +70,7 @@ impl Replica {
         };
         let election = Election {
             server: config.cluster_url.clone(),
-            transport: transport(config, &settings).unwrap(),
+            transport: lease_transport(config, &settings).unwrap(),
             host: operator_runtime::Host::of_this_process(),
             settings,
             identity: Identity::new(name, "uid").unwrap(),

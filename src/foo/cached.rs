@@ -3,19 +3,19 @@
 
 use std::{
     collections::BTreeMap,
-    hash::{Hash as _, Hasher},
+    hash::{Hash, Hasher},
     sync::Arc,
 };
 
-use k8s_openapi::api::apps::v1 as apps;
+use k8s_openapi::{api::apps::v1 as apps, apimachinery::pkg::apis::meta::v1::Condition};
 use opentelemetry::trace::SpanContext;
 use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner, Primary, telemetry::trace};
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{
-    api::{self, FooSpec, FooStatus},
-    status::{self, Content},
-};
+use super::api::{self, FooSpec, FooStatus};
+
+/// The name of the pod's one container (row R1).
+pub const CONTAINER: &str = "nginx";
 
 /// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
@@ -78,6 +78,19 @@ pub struct Deployment {
     pub replicas: i32,
     /// What the Deployment controller says of it.
     pub progress: Progress,
+}
+
+impl Deployment {
+    /// Whether all that it asks for is there: `kubectl rollout status` would say so, too.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let progress = &self.progress;
+        !self.deleting
+            && progress.observed_generation >= self.generation
+            && progress.updated >= self.replicas
+            && progress.replicas <= progress.updated
+            && progress.available >= self.replicas
+    }
 }
 
 /// The labels that the controller owns (row R1); others are nobody's business here.
@@ -211,6 +224,64 @@ impl Primary for Foo {
     }
 }
 
+/// A status for what it says, whenever it came to be so.
+#[derive(Clone, Copy)]
+pub struct Content<'a>(pub &'a FooStatus);
+
+impl<'a> Content<'a> {
+    fn conditions(self) -> impl Iterator<Item = (&'a str, &'a str, &'a str, &'a str, Option<i64>)> {
+        self.0.conditions.iter().map(|c| {
+            let Condition {
+                type_,
+                status,
+                reason,
+                message,
+                observed_generation,
+                last_transition_time: _,
+            } = c;
+            (
+                &**type_,
+                &**status,
+                &**reason,
+                &**message,
+                *observed_generation,
+            )
+        })
+    }
+
+    fn rest(self) -> impl PartialEq + Hash + 'a {
+        let FooStatus {
+            available_replicas,
+            observed_generation,
+            replicas,
+            selector,
+            deployment_name,
+            conditions: _,
+        } = self.0;
+        (
+            available_replicas,
+            observed_generation,
+            replicas,
+            selector,
+            deployment_name,
+        )
+    }
+}
+
+impl PartialEq for Content<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rest() == other.rest() && self.conditions().eq(other.conditions())
+    }
+}
+
+impl Hash for Content<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rest().hash(state);
+        self.conditions()
+            .for_each(|condition| condition.hash(state));
+    }
+}
+
 /// The JSON of a Deployment.
 #[derive(Deserialize)]
 pub struct DeploymentWire {
@@ -303,7 +374,7 @@ impl Cached for Deployment {
                 .spec
                 .containers
                 .into_iter()
-                .find(|container| container.name == super::plan::CONTAINER)
+                .find(|container| container.name == CONTAINER)
                 .and_then(|container| container.image),
             replicas: spec.replicas,
             progress: Progress {
@@ -341,7 +412,7 @@ impl Cached for Deployment {
             ..old.clone()
         } == *new;
         let further = counts_alone && old.progress != new.progress;
-        further && !status::is_complete(new) && !status::is_complete(old) && !new.progress.stuck
+        further && !new.is_complete() && !old.is_complete() && !new.progress.stuck
     }
 }
 

@@ -14,12 +14,11 @@ use operator_runtime::{Key, Snapshot};
 
 use super::{
     api,
-    cached::{Deployment, Foo, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, made_for},
+    cached::{
+        CONTAINER, Deployment, Foo, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, made_for,
+    },
     error::Error,
 };
-
-/// The name of the pod's one container (row R1).
-pub const CONTAINER: &str = "nginx";
 
 /// What a Foo's Deployment should be.
 #[derive(Clone, Debug, PartialEq)]

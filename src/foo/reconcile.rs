@@ -210,7 +210,7 @@ impl FooReconciler {
 
     /// What is to be deleted of it, once the new one is available (row R11).
     fn superseded(&self, key: &Key, foo: &Foo, new: &Deployed) -> Vec<(Key, Snapshot<Deployment>)> {
-        if !status::is_complete(&new.view) {
+        if !new.view.is_complete() {
             return Vec::new();
         }
         let mut earlier = self.earlier(key, foo, &new.key);

@@ -1,7 +1,5 @@
 //! From a Foo and its Deployment to the Foo's status. Pure: no client in sight, and the time is told.
 
-use std::hash::{Hash, Hasher};
-
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
@@ -90,75 +88,6 @@ fn counts_of(old: &FooStatus, deployment: &Deployment) -> Option<FooStatus> {
     })
 }
 
-/// A status for what it says, whenever it came to be so.
-#[derive(Clone, Copy)]
-pub struct Content<'a>(pub &'a FooStatus);
-
-impl<'a> Content<'a> {
-    fn conditions(self) -> impl Iterator<Item = (&'a str, &'a str, &'a str, &'a str, Option<i64>)> {
-        self.0.conditions.iter().map(|c| {
-            let Condition {
-                type_,
-                status,
-                reason,
-                message,
-                observed_generation,
-                last_transition_time: _,
-            } = c;
-            (
-                &**type_,
-                &**status,
-                &**reason,
-                &**message,
-                *observed_generation,
-            )
-        })
-    }
-
-    fn rest(self) -> impl PartialEq + Hash + 'a {
-        let FooStatus {
-            available_replicas,
-            observed_generation,
-            replicas,
-            selector,
-            deployment_name,
-            conditions: _,
-        } = self.0;
-        (
-            available_replicas,
-            observed_generation,
-            replicas,
-            selector,
-            deployment_name,
-        )
-    }
-}
-
-impl PartialEq for Content<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.rest() == other.rest() && self.conditions().eq(other.conditions())
-    }
-}
-
-impl Hash for Content<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.rest().hash(state);
-        self.conditions()
-            .for_each(|condition| condition.hash(state));
-    }
-}
-
-/// Whether all that the Deployment asks for is there: `kubectl rollout status` would say so, too.
-#[must_use]
-pub fn is_complete(deployment: &Deployment) -> bool {
-    let progress = &deployment.progress;
-    !deployment.deleting
-        && progress.observed_generation >= deployment.generation
-        && progress.updated >= deployment.replicas
-        && progress.replicas <= progress.updated
-        && progress.available >= deployment.replicas
-}
-
 #[derive(Clone)]
 struct Verdict {
     status: bool,
@@ -179,7 +108,7 @@ fn verdicts(deployed: &Deployed) -> (Verdict, Verdict) {
         reason,
         message: message.clone(),
     };
-    if is_complete(view) {
+    if view.is_complete() {
         (
             verdict(true, "DeploymentAvailable"),
             verdict(false, "DeploymentComplete"),
@@ -248,7 +177,12 @@ mod tests {
 
     use std::time::Duration;
 
-    use super::super::fixtures::{deployment, foo};
+    use std::hash::{Hash as _, Hasher as _};
+
+    use super::super::{
+        cached::Content,
+        fixtures::{deployment, foo},
+    };
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tower::{BoxError, ServiceExt as _, service_fn};
 
-use operator_runtime::client::{READ_TIMEOUT, Transport, keep_retry_after};
+use operator_runtime::transport::{READ_TIMEOUT, Transport, keep_retry_after};
 
 /// What a request is, in the words of the audit log; a list that comes as a watch (KEP-3157) is a `stream`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,34 +2,29 @@
 
 use std::{path::Path, time::Duration};
 
-use http::{
-    Request, Response,
-    header::{HeaderValue, RETRY_AFTER, USER_AGENT},
-};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body as HttpBody, Bytes};
+use http::header::{HeaderValue, USER_AGENT};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client, Config as KubeConfig,
-    client::{Body, ClientBuilder, ConfigExt as _, DynBody},
+    client::{ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use serde_json::{Value, json};
 use tokio::sync::watch;
-use tower::{BoxError, ServiceBuilder, ServiceExt as _, util::BoxService};
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::{
     App, Config, Host,
     config::LeaderElection,
     election::{
-        Term,
+        self, Term,
         fence::{FenceLayer, at_the_socket},
     },
     telemetry::{
         Metrics,
         request::{RequestLayer, without_credentials},
     },
+    transport::{READ_TIMEOUT, Transport, keep_retry_after},
 };
 
 /// How long a connection may take to be made.
@@ -41,13 +36,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
-
-/// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
-/// watch in which nothing happens after 290 s; one that does not is stuck.
-pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
-
-/// The longest that the API server, or what stands before it, is given by its own wish. It may be well sooner.
-const LONGEST_WISH: Duration = Duration::from_secs(30);
 
 /// No way to the cluster.
 #[derive(Debug, thiserror::Error)]
@@ -183,7 +171,7 @@ pub fn fenced(
     term: watch::Receiver<Option<Term>>,
     metrics: &Metrics,
 ) -> Result<Client, Error> {
-    let requests = RequestLayer::new(&kube.cluster_url, metrics);
+    let requests = RequestLayer::new(&kube.cluster_url, metrics, election::failed_by);
     let transport = transport(kube, election)?;
     Ok(
         ClientBuilder::new(transport, kube.default_namespace.clone())
@@ -193,8 +181,24 @@ pub fn fenced(
     )
 }
 
-/// The way of requests to an API server and of its answers back: what a client's layers stand on.
-pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
+/// The way to the API server of `kube` that the Lease of an election with these settings goes: one hung request costs no
+/// term, and a watch that says nothing is not waited for.
+///
+/// # Errors
+/// [`Error::Client`], where certificates or keys cannot be used.
+pub fn lease_transport(
+    mut kube: KubeConfig,
+    settings: &LeaderElection,
+) -> Result<Transport, Error> {
+    let call = settings.call_timeout();
+    kube.default_retry = false;
+    kube.connect_timeout = Some(call);
+    kube.write_timeout = Some(call);
+    // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
+    // replaced after a whole lease, and its silence is no failure of the watch.)
+    kube.read_timeout = Some(settings.lease_duration * 2);
+    Ok(transport(&kube, settings)?)
+}
 
 /// What kube's own stack is, less its retries, less a span and a log line for each request, and without
 /// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
@@ -229,60 +233,6 @@ pub fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<T
     Ok(service.boxed())
 }
 
-/// For how long the API server asks not to be asked again, if this is such an answer; never for long.
-pub fn retry_after(error: &kube::Error) -> Option<Duration> {
-    let kube::Error::Api(status) = error else {
-        return None;
-    };
-    let seconds = status.details.as_ref()?.retry_after_seconds;
-    let asks = matches!(status.code, 429 | 503) && seconds > 0;
-    asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
-}
-
-/// Puts the header `Retry-After` where [`retry_after`] finds it: into the `Status`, which the API server's priority and
-/// fairness, and a proxy, do not send.
-///
-/// # Errors
-/// The body of such an answer cannot be read.
-pub async fn keep_retry_after<B>(response: Response<B>) -> Result<Response<Box<DynBody>>, BoxError>
-where
-    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
-    let (parts, body) = response.into_parts();
-    let seconds = || {
-        parts
-            .headers
-            .get(RETRY_AFTER)?
-            .to_str()
-            .ok()?
-            .parse::<u32>()
-            .ok()
-    };
-    let asks = matches!(parts.status.as_u16(), 429 | 503);
-    let body: Box<DynBody> = match asks.then(seconds).flatten() {
-        None => Box::new(body.map_err(Into::into)),
-        Some(seconds) => {
-            let text = body.collect().await.map_err(Into::into)?.to_bytes();
-            let status = serde_json::from_slice(&text).ok();
-            let mut status = status.filter(Value::is_object).unwrap_or_else(|| {
-                json!({
-                    "status": "Failure", "code": parts.status.as_u16(),
-                    "reason": parts.status.canonical_reason(),
-                    "message": String::from_utf8_lossy(&text).trim(),
-                })
-            });
-            if !status["details"].is_object() {
-                status["details"] = json!({});
-            }
-            status["details"]["retryAfterSeconds"] = seconds.into();
-            let text = Bytes::from(serde_json::to_vec(&status)?);
-            Box::new(Full::new(text).map_err(|never| match never {}))
-        }
-    };
-    Ok(Response::from_parts(parts, body))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -299,6 +249,9 @@ mod tests {
         net::TcpListener,
         time::{sleep, timeout},
     };
+
+    use http::Request;
+    use kube::client::Body;
 
     use super::*;
     use crate::app::tests::APP;

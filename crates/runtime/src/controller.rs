@@ -193,6 +193,7 @@ impl<R: Reconciler> Controller<R> {
         };
         let about = About {
             app,
+            reporter: app.reporter,
             instance,
             kind: R::Primary::KIND,
             host: host.clone(),

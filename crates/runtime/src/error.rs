@@ -1,49 +1,16 @@
-//! What can go wrong with one object, and whether it is tried again.
+//! What the API server's answers to writes mean.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use kube::core::Status;
 
-use crate::{client::retry_after, election::fence};
+use crate::{
+    election::fence,
+    failure::{brief, root_cause},
+    transport::retry_after,
+};
 
-/// What a reconcile fails with.
-pub trait Failure: Error + Send + Sync + 'static {
-    /// One word in CamelCase for what happened, whichever the object: what traces (`error.type`) and suppressed log lines are
-    /// told apart by.
-    fn name(&self) -> &'static str;
-    /// The reason for conditions, events and logs; `None` where the user need not know.
-    fn reason(&self) -> Option<&'static str>;
-    /// When it is tried again.
-    fn retry(&self) -> Retry;
-}
-
-/// When a failed reconcile is tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retry {
-    /// When something changes: without that, trying again cannot help. It must have been reported.
-    OnChange,
-    /// With backoff, and not before this has passed: what the API server asks for. Logged.
-    Backoff(Duration),
-    /// With backoff. Part of everyday life, and logged only where it goes on and on.
-    Conflict,
-    /// With backoff. Part of everyday life, and not logged.
-    Quiet,
-}
-
-impl Retry {
-    /// How long to wait at least.
-    pub(crate) fn after(self) -> Duration {
-        match self {
-            Self::Backoff(time) => time,
-            Self::OnChange | Self::Conflict | Self::Quiet => Duration::ZERO,
-        }
-    }
-
-    /// Whether it is no concern of an operator's.
-    pub(crate) fn is_quiet(self) -> bool {
-        matches!(self, Self::Conflict | Self::Quiet)
-    }
-}
+pub use crate::failure::{Failure, Retry};
 
 /// What the API server's answer to a write means.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,29 +77,4 @@ fn is_terminating(status: &Status) -> bool {
                 .iter()
                 .any(|cause| cause.reason == "NamespaceTerminating")
     })
-}
-
-/// A message from outside, short enough for a condition, an event and a log line.
-#[must_use]
-pub fn brief(message: &str) -> String {
-    const LONGEST: usize = 500;
-    let mut text: String = message
-        .chars()
-        .take(LONGEST)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    if text.len() < message.len() {
-        text.push('…');
-    }
-    text
-}
-
-/// The innermost error tells most: "Connection refused", "certificate has expired", …
-#[must_use]
-pub fn root_cause(error: &dyn Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    brief(&cause.to_string())
 }

@@ -7,7 +7,7 @@ use std::{env, ffi::OsString, fmt, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::election::Clock;
+use crate::clock::Clock;
 
 /// The surroundings of one replica.
 #[derive(Clone)]

@@ -5,16 +5,17 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
-mod app;
 mod builder;
 mod cli;
 pub mod client;
+mod clock;
 pub mod config;
 mod controller;
 mod corrections;
 pub mod dns;
 pub mod election;
-pub mod error;
+mod error;
+mod failure;
 #[cfg(test)]
 mod fixtures;
 mod host;
@@ -33,14 +34,16 @@ mod store;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod version;
+pub mod transport;
+mod version;
 mod watch;
 mod writer;
 
-pub use app::App;
 pub use builder::Builder;
 pub use cli::main;
-pub use config::Config;
+#[cfg(test)]
+use config::app;
+pub use config::{App, Config};
 pub use controller::{Controller, Died};
 pub use error::{ApiError, Failure, Retry};
 pub use host::Host;

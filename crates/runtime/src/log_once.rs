@@ -1,7 +1,9 @@
-//! The same cause is not told a thousand times: a thousand objects that fail for one reason are a few lines.
+//! The same trouble is not logged again and again.
 //!
-//! Of each cause, [`TOLD`] lines go out in one [`PERIOD`]; the rest is counted, and the count is told when the
-//! period is over. A cause is an error's text without what differs from object to object.
+//! Of many objects that fail for one cause, [`LogOnce`] lets [`TOLD`] lines out in one [`PERIOD`]; the rest is counted, and
+//! the count is logged when the period is over. A cause is an error's text without what differs from object to object.
+//!
+//! Of one thing that fails again and again, [`Causes`] lets each cause out once in an outage.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use crate::error::Failure;
+use crate::failure::Failure;
 
 /// Lines of one cause in one period: enough for all that a few objects have to say.
 const TOLD: u32 = 10;
@@ -76,6 +78,74 @@ fn cause(error: &impl Failure) -> String {
     format!("{}: {text}", error.name())
 }
 
+/// How many causes of one outage are logged: an API server, or a collector, may put something new into each answer.
+const CAUSES_OF_ONE: usize = 8;
+
+/// The causes of one outage that are logged already.
+#[derive(Debug)]
+pub struct Causes {
+    /// A failure after this long without one begins another outage.
+    quiet: Duration,
+    logged: Vec<String>,
+    /// Whether one was logged, and [`is_over`](Self::is_over) has not been asked since.
+    ongoing: bool,
+    last: Option<Instant>,
+}
+
+/// Those of an outage that lasts until it is [cleared](Causes::clear).
+impl Default for Causes {
+    fn default() -> Self {
+        Self::new(Duration::MAX)
+    }
+}
+
+impl Causes {
+    /// None yet.
+    pub fn new(quiet: Duration) -> Self {
+        Self {
+            quiet,
+            logged: Vec::new(),
+            ongoing: false,
+            last: None,
+        }
+    }
+
+    /// Takes note of a failure; true if its cause is to be logged.
+    pub fn is_new(&mut self, cause: &str) -> bool {
+        if self.is_quiet() {
+            self.clear();
+        }
+        self.touch();
+        if self.logged.len() >= CAUSES_OF_ONE || self.logged.iter().any(|logged| logged == cause) {
+            return false;
+        }
+        self.logged.push(cause.to_owned());
+        self.ongoing = true;
+        true
+    }
+
+    /// True once after what was logged. The causes stay logged until it is quiet: what works and fails by turns is one
+    /// outage.
+    pub fn is_over(&mut self) -> bool {
+        std::mem::take(&mut self.ongoing)
+    }
+
+    /// Whether it has been quiet for so long that a failure would begin another outage.
+    pub fn is_quiet(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= self.quiet)
+    }
+
+    /// It is not quiet while somebody waits before trying again.
+    pub fn touch(&mut self) {
+        self.last = Some(Instant::now());
+    }
+
+    /// The outage is over, and whatever comes begins another.
+    pub fn clear(&mut self) {
+        self.logged.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::time::advance;
@@ -127,5 +197,30 @@ mod tests {
         });
         assert!(told.count() < CAUSES + 10);
         assert!(repeats.0.lock().len() <= CAUSES + 1);
+    }
+
+    /// Each cause once in an outage, and not without number; again after it was quiet, or after a success that ends it.
+    #[tokio::test(start_paused = true)]
+    async fn a_cause_is_logged_once_in_an_outage() {
+        const QUIET: Duration = Duration::from_secs(30);
+        let mut causes = Causes::new(QUIET);
+        assert!(causes.is_quiet() && !causes.is_over());
+        for _ in 0..3 {
+            assert!(causes.is_new("one") && causes.is_over() && !causes.is_over());
+            for _ in 0..10 {
+                assert!(!causes.is_new("one"));
+                advance(QUIET / 2).await;
+            }
+            assert!(causes.is_new("another") && !causes.is_new("one"));
+            assert!((0..1000).filter(|n| causes.is_new(&n.to_string())).count() < CAUSES_OF_ONE);
+            advance(QUIET / 2).await;
+            causes.touch();
+            advance(QUIET / 2).await;
+            assert!(!causes.is_quiet() && !causes.is_new("one"));
+            advance(QUIET).await;
+        }
+        assert!(causes.is_new("one"));
+        causes.clear();
+        assert!(causes.is_new("one"));
     }
 }

@@ -80,7 +80,7 @@ pub async fn run<R: Reconciler>(
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
         server: kube.cluster_url.clone(),
-        transport: election::transport(kube, &config.leader_election)?,
+        transport: client::lease_transport(kube, &config.leader_election)?,
         host: host.clone(),
         settings: config.leader_election,
         identity,

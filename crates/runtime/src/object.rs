@@ -19,7 +19,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::{Key, error::brief};
+use crate::{Key, failure::brief};
 
 /// How the objects of a kind are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,9 +33,9 @@ use tracing::{Instrument as _, debug, warn};
 
 use crate::{
     App, Host, Key, Kind,
-    client::retry_after,
-    error::{Failure, root_cause},
+    failure::{Failure, root_cause},
     telemetry::{Metrics, metrics::table, trace},
+    transport::retry_after,
 };
 
 /// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 objects.
@@ -78,6 +78,7 @@ const TOLD: Duration = Duration::from_mins(10);
 #[derive(Clone, Debug)]
 pub struct Event {
     type_: &'static str,
+    action: &'static str,
     reason: &'static str,
     note: Cow<'static, str>,
 }
@@ -87,6 +88,7 @@ impl Event {
     pub fn normal(reason: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
         Self {
             type_: "Normal",
+            action: "Reconcile",
             reason,
             note: note.into(),
         }
@@ -104,6 +106,11 @@ impl Event {
     #[must_use]
     pub fn failed(error: &impl Failure) -> Self {
         Self::warning(error.reason().unwrap_or("Error"), error.to_string())
+    }
+
+    /// The same, of another action than a reconcile.
+    pub(crate) fn of(self, action: &'static str) -> Self {
+        Self { action, ..self }
     }
 
     fn note(&self) -> Cow<'_, str> {
@@ -146,6 +153,8 @@ impl News {
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub app: &'static App,
+    /// What is named as the reporting controller.
+    pub reporter: &'static str,
     /// The replica's name.
     pub instance: String,
     pub kind: Kind,
@@ -532,9 +541,9 @@ impl Writer {
                 uid: Some(news.uid.to_string()),
                 ..ObjectReference::default()
             }),
-            reporting_controller: Some(self.about.app.reporter.to_owned()),
+            reporting_controller: Some(self.about.reporter.to_owned()),
             reporting_instance: Some(self.about.instance.clone()),
-            action: Some("Reconcile".to_owned()),
+            action: Some(news.event.action.to_owned()),
             reason: Some(news.event.reason.to_owned()),
             type_: Some(news.event.type_.to_owned()),
             note: Some(news.event.note().into_owned()),
@@ -619,6 +628,7 @@ mod tests {
     fn about() -> About {
         About {
             app: &APP,
+            reporter: APP.reporter,
             instance: "test".into(),
             kind: Parent::KIND,
             host: Host::of_this_process(),
@@ -627,6 +637,7 @@ mod tests {
 
     const SYNCED: Event = Event {
         type_: "Normal",
+        action: "Reconcile",
         reason: "Synced",
         note: Cow::Borrowed("synced"),
     };

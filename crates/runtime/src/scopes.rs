@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 use crate::{
     Key, Kind,
     election::Ability,
-    error::root_cause,
+    failure::root_cause,
     telemetry::{Metrics, metrics::table},
 };
 

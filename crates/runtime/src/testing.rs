@@ -46,6 +46,7 @@ impl<R: Reconciler> Harness<R> {
         let scopes = Arc::clone(shared.scopes.get_or_init(|| scopes));
         let about = About {
             app,
+            reporter: app.reporter,
             instance: "test".into(),
             kind: R::Primary::KIND,
             host: host.clone(),

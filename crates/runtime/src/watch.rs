@@ -21,11 +21,12 @@ use tracing::{info, warn};
 
 use crate::{
     App, Cached, Kind, Object, Store,
-    client::{READ_TIMEOUT, retry_after},
-    error::root_cause,
+    failure::root_cause,
+    log_once::Causes,
     scopes::{Place, Reason, Status},
     store::Change,
     telemetry::health::Pulse,
+    transport::{READ_TIMEOUT, retry_after},
     writer::Shared,
 };
 
@@ -44,9 +45,6 @@ const SHORT: Duration = MAX_PAUSE;
 
 /// How long the API server may take to begin its answer.
 const ANSWER: Duration = Duration::from_mins(1);
-
-/// How many causes of one outage are remembered as said.
-const CAUSES: usize = 8;
 
 /// Objects in one page, where the API server cannot stream a list.
 const PAGE: u32 = 500;
@@ -282,10 +280,7 @@ struct Outage {
     failing: bool,
     pauses: ExponentialBackoff,
     /// What was said of it already.
-    causes: Vec<String>,
-    /// Whether the watch has been said to be down, and nothing has come since.
-    down: bool,
-    last: Instant,
+    causes: Causes,
 }
 
 impl Outage {
@@ -297,9 +292,7 @@ impl Outage {
             status,
             failing: false,
             pauses: pauses(),
-            causes: Vec::new(),
-            down: false,
-            last: Instant::now(),
+            causes: Causes::new(QUIET),
         }
     }
 
@@ -317,15 +310,12 @@ impl Outage {
         self.status.fails(Reason::of(code), cause.clone());
         self.failing = true;
         self.begin_anew_after_quiet();
-        if !self.causes.contains(&cause) {
+        if self.causes.is_new(&cause) {
             warn!(
                 resource = self.kind.plural,
                 namespace = self.namespace,
                 "{cause}"
             );
-            self.causes.truncate(CAUSES - 1);
-            self.causes.push(cause);
-            self.down = true;
         }
     }
 
@@ -343,7 +333,7 @@ impl Outage {
         let pause = self.shared.host.spread(pause, SPREAD).max(asked);
         pulse.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
         sleep(pause).await;
-        self.last = Instant::now();
+        self.causes.touch();
     }
 
     /// Something came. The pauses and the cause stay for a while: a list that succeeds every time before a
@@ -352,7 +342,7 @@ impl Outage {
         if std::mem::take(&mut self.failing) {
             self.status.works();
         }
-        if std::mem::take(&mut self.down) {
+        if self.causes.is_over() {
             info!(
                 resource = self.kind.plural,
                 namespace = self.namespace,
@@ -362,7 +352,7 @@ impl Outage {
     }
 
     fn begin_anew_after_quiet(&mut self) {
-        if self.last.elapsed() > QUIET {
+        if self.causes.is_quiet() {
             self.causes.clear();
             self.pauses.reset();
         }

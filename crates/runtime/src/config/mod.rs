@@ -5,6 +5,7 @@
 //! the command `config` can say it, too. Serde alone would stop at the first mistake; here each of the [`keys`] has
 //! a rule, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
 
+pub(crate) mod app;
 mod directives;
 mod layers;
 mod pairs;
@@ -23,9 +24,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
-use crate::App;
-use crate::election::fence::{MUTATION_TIMEOUT, grace};
-
+pub use app::App;
 pub(crate) use directives::Directives;
 pub use layers::Settings;
 pub(crate) use pairs::{attributes, headers};
@@ -107,6 +106,11 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
+    /// How long one request for the Lease may take. As controller-runtime does it: one hung request must not cost the term.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        (self.renew_deadline / 2).max(Duration::from_secs(1))
+    }
+
     /// How long what was sent may be on its way to the API server before the kernel gives it up (H19): half of the time
     /// from a term's end to the Lease's. The other half is for what the fence grants a write beyond the term.
     /// `None` without an election: there is nobody who could lead meanwhile.
@@ -127,6 +131,14 @@ impl LeaderElection {
 fn after_the_term(renew_deadline: Duration) -> Duration {
     let longest = MUTATION_TIMEOUT.min(renew_deadline);
     (grace(longest) * 2).max(FIRST_RESEND * 2)
+}
+
+/// The longest that any write may take; kube's client by itself would wait for ever.
+pub(crate) const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is granted to each write that may take `limit`, for its way to its connection: it may end so much later than its term.
+pub(crate) fn grace(limit: Duration) -> Duration {
+    limit / 8
 }
 
 /// `TCP_RTO_MIN` of Linux.

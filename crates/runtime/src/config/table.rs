@@ -7,7 +7,6 @@ use clap::{Arg, ArgAction};
 
 use super::pairs::{attributes, headers};
 use super::rule::{Rule, is_filter, is_path, is_socket};
-use crate::App;
 use crate::dns::{is_label, is_subdomain};
 
 /// One key of the configuration.
@@ -188,13 +187,6 @@ impl Variable {
 }
 
 impl Key {
-    /// The environment variable that sets it in the application `app`.
-    #[must_use]
-    pub fn variable(&self, app: &App) -> String {
-        let name = self.name.to_uppercase().replace('.', "__");
-        format!("{}{name}", app.env_prefix())
-    }
-
     /// What the key is for, and what a value must be.
     #[must_use]
     pub fn meaning(&self) -> String {

@@ -23,10 +23,10 @@ use super::*;
 use crate::{
     Store,
     app::tests::APP,
-    client::READ_TIMEOUT,
     fixtures::{Parent, Parents, TestError as Error, object},
     scopes::Reason,
     telemetry::health::Question,
+    transport::READ_TIMEOUT,
 };
 
 fn key(name: &str) -> Key {

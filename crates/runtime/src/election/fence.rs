@@ -10,7 +10,11 @@
 //! rejecting the writes of a leader, that is reported.
 
 use super::{term::Term, writes::Write};
-use crate::telemetry::{Metrics, metrics::table};
+use crate::{
+    config::{MUTATION_TIMEOUT, grace},
+    log_once::Causes,
+    telemetry::{Metrics, metrics::table},
+};
 use futures::future::{self, BoxFuture};
 use http::{
     Method, Request, Response, StatusCode, Uri,
@@ -22,7 +26,6 @@ use kube::{client::Body, core::Status};
 use opentelemetry::metrics::{BoundCounter, BoundGauge};
 use parking_lot::Mutex;
 use std::{
-    collections::BTreeSet,
     error::Error as StdError,
     pin::Pin,
     sync::Arc,
@@ -33,18 +36,8 @@ use tokio::{sync::watch, time::Instant};
 use tower::{BoxError, Layer, Service};
 use tracing::{debug, info, warn};
 
-/// The longest that any mutation may take; kube's client by itself would wait for ever.
-pub const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What is granted to each write that may take `limit`, for its way to its connection: it may end so much later than its term.
-pub(crate) fn grace(limit: Duration) -> Duration {
-    limit / 8
-}
-
 /// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
 const REJECTED_FOR: Duration = Duration::from_secs(10);
-/// The most causes that are reported of one term's rejections.
-const CAUSES: usize = 4;
 
 /// A write that was not sent, or that the API server refused, because this replica does not lead, or no longer did when
 /// the write's turn came.
@@ -87,7 +80,7 @@ struct Rejections {
     term: u64,
     since: Instant,
     /// The policy's messages, as far as they were reported.
-    reported: BTreeSet<String>,
+    reported: Causes,
 }
 
 impl FenceLayer {
@@ -139,7 +132,7 @@ impl FenceLayer {
 
     /// Takes note that the fencing policy rejected a write: has the election look at the Lease, and reports what that does
     /// not mend.
-    fn rejected(&self, message: String) {
+    fn rejected(&self, message: &str) {
         let term = self.term.borrow().clone();
         let Some(term) = term.filter(|term| term.remaining().is_some()) else {
             info!("the fencing policy rejected a late write: {message}");
@@ -153,7 +146,7 @@ impl FenceLayer {
             *rejections = Some(Rejections {
                 term: term.id(),
                 since: Instant::now(),
-                reported: BTreeSet::new(),
+                reported: Causes::default(),
             });
             return;
         };
@@ -163,13 +156,12 @@ impl FenceLayer {
             return;
         }
         self.rejecting.record(1);
-        if earlier.reported.len() < CAUSES && !earlier.reported.contains(&message) {
+        if earlier.reported.is_new(message) {
             warn!(
                 "the fencing policy has rejected this leader's writes for {lasted:.0?}, though it holds the Lease: {message}. \
                  Do the names in components/fencing agree with the controller's, and may it write the record? \
                  docs/operations.md, \"Server-side fencing\""
             );
-            earlier.reported.insert(message);
         }
     }
 
@@ -360,7 +352,7 @@ where
             }
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
             if let Some(message) = denial(&fence.policy, parts.status, &body) {
-                fence.rejected(message);
+                fence.rejected(&message);
                 return Err(fence.refused().into());
             }
             if judged && parts.status.is_success() {
@@ -384,8 +376,8 @@ mod tests {
         app::tests::APP,
         config::{self, Config, LeaderElection},
         election::{
+            Clock,
             fake::{FakeApi, Mood, Seen},
-            term::Clock,
             writes::Writes,
         },
     };

@@ -10,8 +10,8 @@
 //! term's record differs from the one before, so the deposed leader's write is a conflict then, however late it arrives. Until
 //! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
 
-use super::{Identity, lease_guard::Aside};
-use crate::App;
+use super::{identity::Identity, lease_guard::Aside};
+use crate::{App, log_once::Causes};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
@@ -144,8 +144,8 @@ pub struct Assertions {
     /// When the next may begin, and how much later the one after it.
     due: Instant,
     pause: Duration,
-    /// What the last one came to, unless it succeeded.
-    trouble: String,
+    /// What went wrong since one succeeded.
+    trouble: Causes,
 }
 
 impl Assertions {
@@ -160,7 +160,7 @@ impl Assertions {
             under_way: JoinSet::new(),
             due: Instant::now(),
             pause: Duration::ZERO,
-            trouble: String::new(),
+            trouble: Causes::default(),
         }
     }
 
@@ -220,21 +220,20 @@ impl Assertions {
             }
             Ok(Ok(Asserted::Unheld)) => {}
             Ok(Ok(Asserted::Deposed(holder))) => return Some(holder),
-            Ok(Err(error)) => self.failed(error.to_string()),
+            Ok(Err(error)) => self.failed(&error.to_string()),
             Err(_) => {
                 let limit = self.call * REQUESTS;
-                self.failed(format!("no answer from the API server in {limit:?}"));
+                self.failed(&format!("no answer from the API server in {limit:?}"));
             }
         }
         None
     }
 
     /// The same trouble is reported once.
-    fn failed(&mut self, trouble: String) {
-        if self.trouble != trouble {
+    fn failed(&mut self, trouble: &str) {
+        if self.trouble.is_new(trouble) {
             let record = self.object();
             warn!(record, "cannot write the fencing record: {trouble}");
-            self.trouble = trouble;
         }
     }
 

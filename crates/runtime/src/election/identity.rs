@@ -2,7 +2,7 @@
 
 use crate::Host;
 
-use super::Error;
+use super::error::Error;
 #[cfg(target_os = "linux")]
 use std::os::{
     linux::net::SocketAddrExt as _,

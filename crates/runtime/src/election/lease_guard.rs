@@ -5,10 +5,8 @@
 //! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
 //! guard per lock, and one call of the lock after the other.
 
-use super::{
-    decide::{Record, Sighting},
-    term::Clock,
-};
+use super::decide::{Record, Sighting};
+use crate::clock::Clock;
 use futures::{
     FutureExt,
     future::{self, BoxFuture},

@@ -5,6 +5,7 @@
 //! it, and [`fence`] keeps the controller's writes within it.
 
 pub mod decide;
+mod error;
 #[cfg(test)]
 mod fake;
 pub mod fence;
@@ -17,33 +18,33 @@ mod term;
 mod tests;
 mod writes;
 
+pub use crate::clock::Clock;
 pub use decide::Ability;
+pub use error::Error;
 pub use identity::pod_namespace;
 pub use identity::{Claim, Identity};
-pub use term::{Clock, Term};
+pub use term::Term;
 
 use crate::{
-    App, Host,
-    client::{self, Transport},
+    Host, Key, Kind,
     config::LeaderElection,
+    failure::with_causes,
+    log_once::Causes,
+    recorder::{self, About, Recorder},
     telemetry::{
         Metrics,
         health::Pulse,
         metrics::{Timer, table},
-        request::RequestLayer,
+        request::{FailedBy, RequestLayer},
         trace,
     },
+    transport::Transport,
 };
 use decide::{Action, Elector, Event, Held, Outcome, Timing};
 use fencing_record::{Assertions, FencingRecord};
 use futures::{StreamExt, stream::BoxStream};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::ObjectReference};
-use kube::{
-    Api, Client,
-    client::ClientBuilder,
-    core::Status,
-    runtime::events::{self, EventType, Recorder, Reporter},
-};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client, client::ClientBuilder, core::Status};
 use kube_leader_election::{Error as LockError, LeaseLock, LeaseLockParams, LeaseLockResult};
 use lease_guard::LeaseGuardLayer;
 use lease_watch::{Failure, Observed};
@@ -51,13 +52,14 @@ use opentelemetry::{
     KeyValue,
     metrics::{BoundCounter, BoundGauge},
 };
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{future::pending, panic::resume_unwind, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time::{self, Instant},
+    time,
 };
 
+use tower::BoxError;
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 use writes::Writes;
 
@@ -68,44 +70,16 @@ const LOOK: Duration = Duration::from_secs(2);
 const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A failure after this long without one is a new outage: it is logged again.
 const QUIET: Duration = Duration::from_mins(2);
-/// How many causes of one outage are remembered as logged.
-const CAUSES: usize = 8;
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
 /// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
-/// Why an election cannot be held at all.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The lease's client could not be built.
-    #[error("cannot build the lease's client: {0}")]
-    Client(#[source] kube::Error),
-    /// No identity can be made of these names (H9).
-    #[error(
-        "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
-    )]
-    Identity(String),
-    /// Nothing says where the Lease is (H17).
-    #[error(
-        "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \
-         FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
-         leader_election.enabled (--leader-election) to false for one replica alone"
-    )]
-    Namespace,
-    /// Another process stands by this identity, or it cannot be told (H18).
-    #[error(
-        "this is not to be the only process that runs for leader as {0}, or it cannot be told: {1}; \
-         give each process of a pod a Lease of its own (leader_election.lease_name)"
-    )]
-    Claimed(String, #[source] std::io::Error),
-}
-
 /// What an election needs.
 pub struct Election {
     /// The API server's address, for metrics and traces.
     pub server: http::Uri,
-    /// The way there, without retries ([`transport`]).
+    /// The way there, without retries ([`lease_transport`](crate::client::lease_transport)).
     pub transport: Transport,
     /// Where the time and chance come from: among them the clock of its deadlines.
     pub host: Host,
@@ -152,11 +126,11 @@ pub async fn run(
         term.send_replace(None);
         return Ok(());
     }
-    let call = call_timeout(&settings);
+    let call = settings.call_timeout();
     let guard = LeaseGuardLayer::new(host.clock.clone(), call, settings.lease_duration);
     let client = ClientBuilder::new(transport, "default")
         .with_layer(&guard)
-        .with_layer(&RequestLayer::new(&server, &metrics).within_spans())
+        .with_layer(&RequestLayer::new(&server, &metrics, failed_by).within_spans())
         .build();
     Standing::new(host, &settings, identity, client, guard, term, &metrics)?
         .run(&pulse, ability, stop)
@@ -164,25 +138,20 @@ pub async fn run(
     Ok(())
 }
 
-/// The way to the API server of `kube` that the Lease of an election with these settings goes: one hung request costs no
-/// term, and a watch that says nothing is not waited for.
-///
-/// # Errors
-/// [`Error::Client`] if no client can be built.
-pub fn transport(mut kube: kube::Config, settings: &LeaderElection) -> Result<Transport, Error> {
-    let call = call_timeout(settings);
-    kube.default_retry = false;
-    kube.connect_timeout = Some(call);
-    kube.write_timeout = Some(call);
-    // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
-    // replaced after a whole lease, and its silence is no failure of the watch.)
-    kube.read_timeout = Some(settings.lease_duration * 2);
-    client::transport(&kube, settings).map_err(Error::Client)
-}
-
-/// As controller-runtime does it: one hung request must not cost the term.
-fn call_timeout(settings: &LeaderElection) -> Duration {
-    (settings.renew_deadline / 2).max(Duration::from_secs(1))
+/// What kind of failure it is that no answer came of, for [`RequestLayer`].
+#[must_use]
+pub fn failed_by(error: &BoxError) -> FailedBy {
+    if error.is::<fence::Refused>() {
+        return FailedBy::Layer("fence");
+    }
+    if error.is::<fence::TimedOut>() {
+        return FailedBy::Timeout;
+    }
+    match error.downcast_ref() {
+        Some(lease_guard::Error::TimedOut(_)) => FailedBy::Timeout,
+        Some(_) => FailedBy::Layer("lease_guard"),
+        None => FailedBy::Connection,
+    }
 }
 
 /// What the election counts.
@@ -243,8 +212,8 @@ struct Standing {
     /// What went wrong last, until an attempt succeeds: why a term is lost.
     trouble: String,
     /// What is logged already: of the attempts, and of the watch.
-    failures: Failures,
-    watch_failures: Failures,
+    failures: Causes,
+    watch_failures: Causes,
     counts: Counts,
 }
 
@@ -261,7 +230,7 @@ impl Standing {
     ) -> Result<Self, Error> {
         let app = metrics.app();
         let counts = Counts::new(metrics, &settings.lease_name);
-        let call = call_timeout(settings);
+        let call = settings.call_timeout();
         let namespace = settings.lease_namespace.clone().ok_or(Error::Namespace)?;
         let name = settings.lease_name.clone();
         let params = LeaseLockParams {
@@ -276,12 +245,12 @@ impl Standing {
             yield_delay: YIELD_DELAY,
         };
         Ok(Self {
+            announcer: Announcer::new(&host, client.clone(), &namespace, &name, &identity, metrics),
             elector: Elector::new(identity.to_string(), timing),
             clock: host.clock.clone(),
             host,
             lock: LeaseLock::new(client.clone(), &namespace, params),
             guard,
-            announcer: Announcer::new(app, client.clone(), &namespace, &name, &identity),
             record: Assertions::new(
                 FencingRecord::new(app, &client, &namespace, &name, &identity),
                 call,
@@ -301,8 +270,8 @@ impl Standing {
             leader: String::new(),
             unheld: false,
             trouble: String::new(),
-            failures: Failures::default(),
-            watch_failures: Failures::default(),
+            failures: Causes::new(QUIET),
+            watch_failures: Causes::new(QUIET),
             counts,
         })
     }
@@ -363,6 +332,7 @@ impl Standing {
                                 None => Event::Tick,
                             }
                         }
+                        () = self.announcer.died() => Event::Tick,
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
@@ -417,7 +387,7 @@ impl Standing {
                 warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
             }
             self.announcer
-                .announce("StopLeading", "stopped leading", uid);
+                .announce("StopLeading", "stopped leading", &uid);
         }
         if let Some(Held {
             uid, transitions, ..
@@ -426,7 +396,7 @@ impl Standing {
             self.counts.began(&self.host);
             info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
             self.announcer
-                .announce("BecomeLeader", "became leader", uid);
+                .announce("BecomeLeader", "became leader", &uid);
         }
     }
 
@@ -676,7 +646,7 @@ impl Standing {
 async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
     if ability.changed().await.is_err() {
         // Whoever says so is gone, and the process about to end.
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
     *ability.borrow_and_update()
 }
@@ -699,10 +669,7 @@ fn reason(error: &LockError) -> String {
 fn cause(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => refusal(status),
-        kube::Error::Service(error) => {
-            let causes = std::iter::successors(error.source(), |error| error.source());
-            causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-        }
+        kube::Error::Service(error) => with_causes(&**error),
         other => other.to_string(),
     }
 }
@@ -717,94 +684,61 @@ fn refusal(status: &Status) -> String {
     format!("{}: {}{hint}", status.reason, status.message)
 }
 
-/// The causes of an outage that are logged already, so that each is logged once.
-#[derive(Default)]
-struct Failures {
-    causes: Vec<String>,
-    /// Whether one is logged, and [`is_over`](Self::is_over) has not been asked since.
-    ongoing: bool,
-    last: Option<Instant>,
-}
-
-impl Failures {
-    /// Takes note of a failure; true if its cause is to be logged.
-    fn is_new(&mut self, cause: &str) -> bool {
-        let last = self.last.replace(Instant::now());
-        if last.is_some_and(|last| last.elapsed() >= QUIET) {
-            self.causes.clear();
-        }
-        if self.causes.iter().any(|logged| logged == cause) {
-            return false;
-        }
-        self.causes.truncate(CAUSES - 1);
-        self.causes.push(cause.to_owned());
-        self.ongoing = true;
-        true
-    }
-
-    /// True once after what was logged. The causes stay logged until it is quiet: what works and fails by turns is one
-    /// outage.
-    fn is_over(&mut self) -> bool {
-        std::mem::take(&mut self.ongoing)
-    }
-
-    fn clear(&mut self) {
-        self.causes.clear();
-    }
-}
-
-/// Tells people of each change of leader by an event on the Lease, at its best effort and in nobody's way.
+/// Tells people of each change of leader by an event on the Lease, in nobody's way. The recorder is one of its own, on the
+/// lease's client: its events neither pass the fence nor wait behind those of the work.
 struct Announcer {
     recorder: Recorder,
-    lease: ObjectReference,
+    lease: Key,
     identity: Identity,
-    tasks: JoinSet<()>,
+    writer: JoinSet<()>,
 }
 
 impl Announcer {
-    fn new(app: &App, client: Client, namespace: &str, name: &str, identity: &Identity) -> Self {
-        let reporter = Reporter {
-            controller: app.name.into(),
-            instance: Some(identity.to_string()),
+    fn new(
+        host: &Host,
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: &Identity,
+        metrics: &Metrics,
+    ) -> Self {
+        let app = metrics.app();
+        let about = About {
+            app,
+            reporter: app.name,
+            instance: identity.to_string(),
+            kind: Kind::of::<Lease>(),
+            host: host.clone(),
         };
-        let lease = ObjectReference {
-            api_version: Some("coordination.k8s.io/v1".into()),
-            kind: Some("Lease".into()),
-            namespace: Some(namespace.into()),
-            name: Some(name.into()),
-            ..ObjectReference::default()
-        };
+        let (recorder, write) = Recorder::new(client, about, metrics, || false);
+        let mut writer = JoinSet::new();
+        writer.spawn(write);
         Self {
-            recorder: Recorder::new(client, reporter),
-            lease,
+            recorder,
+            lease: Key::new(namespace, name),
             identity: identity.clone(),
-            tasks: JoinSet::new(),
+            writer,
         }
     }
 
-    fn announce(&mut self, action: &str, what: &str, uid: String) {
-        while self.tasks.try_join_next().is_some() {}
-        let recorder = self.recorder.clone();
-        let lease = ObjectReference {
-            uid: Some(uid),
-            ..self.lease.clone()
-        };
-        let event = events::Event {
-            type_: EventType::Normal,
-            reason: "LeaderElection".into(),
-            note: Some(format!("{} {what}", self.identity)),
-            action: action.into(),
-            secondary: None,
-        };
-        self.tasks.spawn(async move {
-            if let Err(error) = recorder.publish(&event, &lease).await {
-                debug!("no event about the change of leader: {error}");
-            }
-        });
+    fn announce(&self, action: &'static str, what: &str, uid: &str) {
+        let note = format!("{} {what}", self.identity);
+        let event = recorder::Event::normal("LeaderElection", note).of(action);
+        self.recorder.send(&self.lease, uid, event);
+    }
+
+    /// Panics if the writer has. It does not end otherwise.
+    async fn died(&mut self) {
+        if let Some(Err(ended)) = self.writer.join_next().await
+            && let Ok(panic) = ended.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+        pending::<()>().await;
     }
 
     async fn finish(mut self) {
-        let all = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = time::timeout(EVENT_TIMEOUT, all).await;
+        drop(self.recorder);
+        let _ = time::timeout(EVENT_TIMEOUT, self.writer.join_next()).await;
     }
 }

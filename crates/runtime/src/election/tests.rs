@@ -63,7 +63,7 @@ fn standing_at(
         renew_deadline,
         retry_period,
     };
-    let guard = LeaseGuardLayer::new(clock.clone(), call_timeout(&settings), lease_duration);
+    let guard = LeaseGuardLayer::new(clock.clone(), settings.call_timeout(), lease_duration);
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let identity = Identity::new(name, "1").unwrap();
     let metrics = Metrics::disconnected(&APP);

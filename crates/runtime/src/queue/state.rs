@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Lane, Stats,
+    lane::{Lane, Stats},
     limiter::{Bucket, Delays, later},
 };
 use crate::config::Backoff;

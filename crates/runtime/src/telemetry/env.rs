@@ -18,7 +18,7 @@ use http::HeaderMap;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::{metrics::Temporality, trace::Sampler};
 
-use super::Error;
+use super::error::Error;
 use crate::config::{self, CREDENTIALS, OTLP, Rule, Variable, is_address, items};
 
 /// What is exported by itself.

@@ -7,6 +7,7 @@
 
 pub mod auth;
 mod env;
+mod error;
 pub mod health;
 pub mod http;
 mod log;
@@ -23,7 +24,6 @@ use std::time::Duration;
 use futures::future::join_all;
 use opentelemetry::{global, trace::TracerProvider as _};
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
-use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::{
     error::OTelSdkError,
     logs::{BatchConfigBuilder as LogBatches, BatchLogProcessor, SdkLoggerProvider},
@@ -36,7 +36,7 @@ use tracing::{Level, Metadata, info, warn};
 use tracing_subscriber::{Layer as _, filter::filter_fn};
 
 use self::{env::Env, otlp::Exporters};
-pub use self::{log::LogLevel, metrics::Metrics};
+pub use self::{error::Error, log::LogLevel, metrics::Metrics};
 use crate::{App, Config, Host};
 
 /// How long the last export may take at most.
@@ -44,31 +44,6 @@ const FLUSH: Duration = Duration::from_secs(5);
 
 /// The last export gets this long even where the work took all of the time that there was to stop.
 const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
-
-/// Telemetry cannot be set up as it is asked for.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// An `OTEL_*` variable that there is no doing without is not what it must be; the text names it.
-    #[error("{0}")]
-    Variable(String),
-    /// No connection can be made of what is configured.
-    #[error("{signal} cannot be exported: {error}{}", causes(.error))]
-    Connection {
-        /// Which signal.
-        signal: String,
-        /// What is wrong.
-        error: tonic::transport::Error,
-    },
-    /// The SDK does not like what it finds in the environment.
-    #[error(transparent)]
-    Exporter(#[from] ExporterBuildError),
-}
-
-/// tonic itself says no more than "transport error".
-fn causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(String::new(), |text, cause| format!("{text}: {cause}"))
-}
 
 /// Telemetry at work.
 pub struct Telemetry {

@@ -16,8 +16,8 @@ use tonic::{
 };
 
 use super::{
-    Error,
     env::{Env, Signal},
+    error::Error,
 };
 
 /// How long a connection may take to be made.

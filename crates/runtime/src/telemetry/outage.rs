@@ -26,6 +26,7 @@ use super::{
     env::Signal,
     metrics::{Metrics, table},
 };
+use crate::log_once::Causes;
 
 /// Bursts with less than this between them are told as one.
 const QUIET: Duration = Duration::from_mins(1);
@@ -192,7 +193,7 @@ impl Visit for Told {
 struct Outages {
     now: Vec<Outage>,
     /// Why something was taken in part.
-    partly: Vec<(Signal, String)>,
+    partly: Causes,
 }
 
 /// Signals that go to one collector fail for the same causes.
@@ -259,12 +260,7 @@ impl Outages {
 
     /// Whether it is to be told that something was taken in part.
     fn took_partly(&mut self, signal: Signal, reason: &str) -> bool {
-        let known = |(of, known): &(Signal, String)| *of == signal && known == reason;
-        let tell = self.partly.len() < CAUSES && !self.partly.iter().any(known);
-        if tell {
-            self.partly.push((signal, reason.to_owned()));
-        }
-        tell
+        self.partly.is_new(&format!("{signal}: {reason}"))
     }
 
     /// How long the outage was that ends with this, and how many batches it cost.

@@ -5,7 +5,6 @@
 //! the query are in `url.full` alone, so that spans of one kind have one name.
 
 use std::{
-    error::Error as StdError,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -25,7 +24,7 @@ use super::{
     metrics::{self, Metrics},
     trace,
 };
-use crate::election::{fence, lease_guard};
+use crate::failure::root_cause;
 
 /// Makes the spans of one client.
 #[derive(Clone, Debug)]
@@ -37,12 +36,35 @@ pub struct RequestLayer {
     /// Whether a request that is no part of anything is a trace of its own.
     alone: bool,
     counts: metrics::Requests,
+    failed_by: fn(&BoxError) -> FailedBy,
+}
+
+/// What a request came to that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedBy {
+    /// A layer of the client's refused it: it was never sent.
+    Layer(&'static str),
+    /// It took too long.
+    Timeout,
+    /// The connection, or there was none.
+    Connection,
+}
+
+impl FailedBy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Layer(name) => name,
+            Self::Timeout => "timeout",
+            Self::Connection => "connection",
+        }
+    }
 }
 
 impl RequestLayer {
-    /// For a client of the API server at `server`, whose requests are counted in `metrics`.
+    /// For a client of the API server at `server`, whose requests are counted in `metrics`; `failed_by` knows the errors of
+    /// the layers below.
     #[must_use]
-    pub fn new(server: &Uri, metrics: &Metrics) -> Self {
+    pub fn new(server: &Uri, metrics: &Metrics, failed_by: fn(&BoxError) -> FailedBy) -> Self {
         let default = if server.scheme_str() == Some("http") {
             80
         } else {
@@ -56,6 +78,7 @@ impl RequestLayer {
             base: base(server).into(),
             alone: true,
             counts: metrics.requests(&format!("{host}:{port}")),
+            failed_by,
         }
     }
 
@@ -159,17 +182,18 @@ where
                 tell(request.headers_mut());
             }
             let method = request.method().clone();
-            let counts = self.layer.counts.clone();
+            let (counts, failed_by) = (self.layer.counts.clone(), self.layer.failed_by);
             let begun = Instant::now();
             let reply = self.inner.call(request);
             async move {
                 let reply = reply.await.map_err(Into::into);
                 let code = reply.as_ref().map(|response| response.status().as_u16());
                 // What was refused here was never a request.
-                if !matches!(code, Err(error) if is_refusal(error)) {
+                let failed = code.as_ref().err().map(|error| failed_by(error));
+                if !matches!(failed, Some(FailedBy::Layer(_))) {
                     counts.ended(&method, code.ok(), begun.elapsed());
                 }
-                record(&Span::current(), method == Method::GET, &reply);
+                record(&Span::current(), method == Method::GET, &reply, failed);
                 reply
             }
         });
@@ -194,7 +218,12 @@ fn tell(headers: &mut HeaderMap) {
     });
 }
 
-fn record<B>(span: &Span, read: bool, reply: &Result<Response<B>, BoxError>) {
+fn record<B>(
+    span: &Span,
+    read: bool,
+    reply: &Result<Response<B>, BoxError>,
+    failed: Option<FailedBy>,
+) {
     if span.is_none() {
         return;
     }
@@ -207,34 +236,11 @@ fn record<B>(span: &Span, read: bool, reply: &Result<Response<B>, BoxError>) {
                 trace::failed(span, status.as_str(), &status);
             }
         }
-        Err(error) => trace::failed(span, kind(error), &innermost(&**error)),
-    }
-}
-
-fn is_refusal(error: &BoxError) -> bool {
-    matches!(kind(error), "fence" | "lease_guard")
-}
-
-/// What kind of failure it is that no answer came of.
-fn kind(error: &BoxError) -> &'static str {
-    if error.is::<fence::Refused>() {
-        "fence"
-    } else if error.is::<fence::TimedOut>() {
-        "timeout"
-    } else {
-        match error.downcast_ref() {
-            Some(lease_guard::Error::TimedOut(_)) => "timeout",
-            Some(_) => "lease_guard",
-            None => "connection",
+        Err(error) => {
+            let by = failed.map_or("connection", FailedBy::name);
+            trace::failed(span, by, &root_cause(&**error));
         }
     }
-}
-
-fn innermost<'a>(mut error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error
 }
 
 /// The path with placeholders for what is chosen by users, and the resource with its subresource.
@@ -284,6 +290,7 @@ mod tests {
 
     use super::*;
     use crate::app::tests::APP;
+    use crate::election::{self, fence};
 
     /// Where this thread's spans go, as long as the guard is there.
     fn exported() -> (InMemorySpanExporter, DefaultGuard) {
@@ -320,6 +327,7 @@ mod tests {
         RequestLayer::new(
             &Uri::from_static("https://api:6443"),
             &Metrics::disconnected(&APP),
+            election::failed_by,
         )
     }
 

@@ -1,6 +1,6 @@
 //! The program that the runtime runs in, as far as the runtime has to know it.
 
-use crate::config::Key;
+use super::table::Key;
 
 /// What an application is called, and what it adds to the configuration. One for a program, handed to whatever needs it.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,15 @@ impl App {
     }
 }
 
+impl Key {
+    /// The environment variable that sets it in the application `app`.
+    #[must_use]
+    pub fn variable(&self, app: &App) -> String {
+        let name = self.name.to_uppercase().replace('.', "__");
+        format!("{}{name}", app.env_prefix())
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -65,7 +74,7 @@ pub(crate) mod tests {
         group: "example.com",
         controller: "parent",
         reporter: "some-operator",
-        defaults: include_str!("../tests/defaults.toml"),
+        defaults: include_str!("../../tests/defaults.toml"),
         keys: &[],
         crates: &[],
     };

@@ -1,0 +1,24 @@
+//! Why there is no election.
+
+/// Why an election cannot be held at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No identity can be made of these names (H9).
+    #[error(
+        "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
+    )]
+    Identity(String),
+    /// Nothing says where the Lease is (H17).
+    #[error(
+        "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \
+         FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
+         leader_election.enabled (--leader-election) to false for one replica alone"
+    )]
+    Namespace,
+    /// Another process stands by this identity, or it cannot be told (H18).
+    #[error(
+        "this is not to be the only process that runs for leader as {0}, or it cannot be told: {1}; \
+         give each process of a pod a Lease of its own (leader_election.lease_name)"
+    )]
+    Claimed(String, #[source] std::io::Error),
+}

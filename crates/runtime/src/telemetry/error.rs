@@ -1,0 +1,24 @@
+//! Why there is no telemetry.
+
+use opentelemetry_otlp::ExporterBuildError;
+
+use crate::failure::with_causes;
+
+/// Telemetry cannot be set up as it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An `OTEL_*` variable that there is no doing without is not what it must be; the text names it.
+    #[error("{0}")]
+    Variable(String),
+    /// No connection can be made of what is configured.
+    #[error("{signal} cannot be exported: {}", with_causes(.error))]
+    Connection {
+        /// Which signal.
+        signal: String,
+        /// What is wrong.
+        error: tonic::transport::Error,
+    },
+    /// The SDK does not like what it finds in the environment.
+    #[error(transparent)]
+    Exporter(#[from] ExporterBuildError),
+}

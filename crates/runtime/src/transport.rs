@@ -1,0 +1,74 @@
+//! The way of requests to an API server and of its answers back, without anything that stands in it.
+
+use std::time::Duration;
+
+use http::{Request, Response, header::RETRY_AFTER};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as HttpBody, Bytes};
+use kube::client::{Body, DynBody};
+use serde_json::{Value, json};
+use tower::{BoxError, util::BoxService};
+
+/// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
+/// watch in which nothing happens after 290 s; one that does not is stuck.
+pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// The longest that the API server, or what stands before it, is given by its own wish. It may be well sooner.
+const LONGEST_WISH: Duration = Duration::from_secs(30);
+
+/// What a client's layers stand on: from a request to the API server's answer.
+pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
+
+/// For how long the API server asks not to be asked again, if this is such an answer; never for long.
+pub fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else {
+        return None;
+    };
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    let asks = matches!(status.code, 429 | 503) && seconds > 0;
+    asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
+}
+
+/// Puts the header `Retry-After` where [`retry_after`] finds it: into the `Status`, which the API server's priority and
+/// fairness, and a proxy, do not send.
+///
+/// # Errors
+/// The body of such an answer cannot be read.
+pub async fn keep_retry_after<B>(response: Response<B>) -> Result<Response<Box<DynBody>>, BoxError>
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let seconds = || {
+        parts
+            .headers
+            .get(RETRY_AFTER)?
+            .to_str()
+            .ok()?
+            .parse::<u32>()
+            .ok()
+    };
+    let asks = matches!(parts.status.as_u16(), 429 | 503);
+    let body: Box<DynBody> = match asks.then(seconds).flatten() {
+        None => Box::new(body.map_err(Into::into)),
+        Some(seconds) => {
+            let text = body.collect().await.map_err(Into::into)?.to_bytes();
+            let status = serde_json::from_slice(&text).ok();
+            let mut status = status.filter(Value::is_object).unwrap_or_else(|| {
+                json!({
+                    "status": "Failure", "code": parts.status.as_u16(),
+                    "reason": parts.status.canonical_reason(),
+                    "message": String::from_utf8_lossy(&text).trim(),
+                })
+            });
+            if !status["details"].is_object() {
+                status["details"] = json!({});
+            }
+            status["details"]["retryAfterSeconds"] = seconds.into();
+            let text = Bytes::from(serde_json::to_vec(&status)?);
+            Box::new(Full::new(text).map_err(|never| match never {}))
+        }
+    };
+    Ok(Response::from_parts(parts, body))
+}
