@@ -193,7 +193,7 @@ mod tests {
                 (adds.into(), "2".into())
             );
             if let Some(taken) = queue.get().await {
-                taken.retry();
+                taken.retry_after(Duration::ZERO);
             }
             queue.shut_down();
             assert_eq!(

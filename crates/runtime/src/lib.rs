@@ -1,7 +1,368 @@
-//! What any leader-elected Kubernetes operator needs, and nothing of what one is about.
+//! A runtime for Kubernetes operators of which one replica at a time may write.
 //!
-//! Who may act ([`election`]), what is to be done next ([`queue`]), what can be seen ([`telemetry`]), and what may be set
-//! ([`config`]). The application says who it is ([`App`]), and brings its kinds.
+//! An operator brings its *kinds*: what is watched, what is kept of each object, and a [`Reconciler`] that brings one object
+//! to what it should be. Everything else is here: leader election and the fence, informers, the work queue and its workers,
+//! writes with their preconditions, events, the command line and the configuration, health, logs, metrics and traces, and
+//! the order in which all that starts and stops.
+//!
+//! ```text
+//!   flags, environment, file ─▶ config ─▶ main ─▶ telemetry (logs, metrics, traces, health)
+//!                                          │
+//!                    ┌─────────────────────┴─────────────────────┐
+//!                    ▼                                           ▼
+//!                election ──────────── term ──────────┐     informers ◀── list, watch ── API server
+//!                 Lease                               │          │                           ▲
+//!                                                     │          ▼                           │
+//!                                                     │     Store (cached forms) ◀── answers ─┤
+//!                                                     │          │ changes                   │
+//!                                                     ▼          ▼                           │
+//!                                                  workers ◀── queue                         │
+//!                                                     │                                      │
+//!                                                     ▼                                      │
+//!                                          your Reconciler ─▶ Writer ─▶ fence ─── writes ────┘
+//! ```
+//!
+//! State flows one way. Every replica keeps its stores current; only the one that holds the Lease has a queue and workers.
+//!
+//! # What to implement
+//!
+//! | | what it says |
+//! |---|---|
+//! | [`App`], a `static` | what the program is called, its API group, its defaults, the settings that it adds |
+//! | [`Cached`], for each kind that is watched | which fields of an object are kept, and what other objects it refers to |
+//! | [`Primary`], for the kind that is reconciled | where its generation and its status are |
+//! | [`Failure`], for an error type | the reason that users see, and when it is tried again |
+//! | a function that takes a [`Builder`] | which kinds are [owned](Builder::owns) and which are only [read](Builder::watches) |
+//! | [`Reconciler`] | what is to be done about one object |
+//!
+//! [`main`] makes a program of them. This one is whole: each `Greeting` gets a `ConfigMap` of its name that holds its text.
+//!
+//! ```no_run
+//! use std::{
+//!     hash::{Hash as _, Hasher},
+//!     process::ExitCode,
+//!     sync::Arc,
+//! };
+//!
+//! use k8s_openapi::api::core::v1 as core;
+//! use kube::{CustomResource, CustomResourceExt as _};
+//! use operator_runtime::{
+//!     Action, ApiError, App, Builder, Cached, Context, Event, Failure, Field, Key, Kind, Meta,
+//!     Metadata, Owner, Primary, Reconciler, Retry, Snapshot, Writer,
+//! };
+//! use schemars::JsonSchema;
+//! use serde::{Deserialize, Serialize};
+//! use serde_json::{Value, json};
+//!
+//! // 1. The API: what users write, what the controller reports, and the CRD that comes of both.
+//!
+//! /// What a Greeting says.
+//! #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+//! #[kube(group = "example.com", version = "v1", kind = "Greeting", plural = "greetings")]
+//! #[kube(namespaced, status = "GreetingStatus")]
+//! struct GreetingSpec {
+//!     /// The text.
+//!     text: String,
+//! }
+//!
+//! /// What has become of it.
+//! #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+//! #[serde(rename_all = "camelCase", default)]
+//! struct GreetingStatus {
+//!     /// The generation that this is about.
+//!     observed_generation: i64,
+//! }
+//!
+//! // 2. The cached forms: what the stores keep. All else is skipped while the JSON is read.
+//!
+//! #[derive(Clone, Debug, PartialEq)]
+//! struct CachedGreeting {
+//!     name: String,
+//!     uid: Box<str>,
+//!     generation: i64,
+//!     deleting: bool,
+//!     /// Or what is wrong with it: it may have been stored before the schema said so.
+//!     spec: Result<GreetingSpec, String>,
+//!     status: GreetingStatus,
+//! }
+//!
+//! #[derive(Deserialize)]
+//! struct GreetingWire {
+//!     metadata: Metadata,
+//!     #[serde(default)]
+//!     spec: Field<GreetingSpec>,
+//!     #[serde(default)]
+//!     status: Field<GreetingStatus>,
+//! }
+//!
+//! impl Cached for CachedGreeting {
+//!     type Wire = GreetingWire;
+//!     const KIND: Kind = Kind {
+//!         group: "example.com",
+//!         version: "v1",
+//!         kind: "Greeting",
+//!         plural: "greetings",
+//!     };
+//!
+//!     fn decode(mut wire: GreetingWire) -> (Meta, Self) {
+//!         let greeting = Self {
+//!             name: wire.metadata.name.clone(),
+//!             uid: std::mem::take(&mut wire.metadata.uid),
+//!             generation: std::mem::take(&mut wire.metadata.generation).or_default(),
+//!             deleting: wire.metadata.deleting,
+//!             spec: wire.spec.into_result(),
+//!             status: wire.status.or_default(),
+//!         };
+//!         (wire.metadata.into_meta(), greeting)
+//!     }
+//!     fn uid(&self) -> &str {
+//!         &self.uid
+//!     }
+//!     // The ConfigMap of its name: whatever happens to that one enqueues the Greeting.
+//!     fn references(&self) -> impl Iterator<Item = &str> {
+//!         std::iter::once(self.name.as_str())
+//!     }
+//!     fn content(&self, state: &mut impl Hasher) {
+//!         self.generation.hash(state);
+//!     }
+//! }
+//!
+//! impl Primary for CachedGreeting {
+//!     type Status = GreetingStatus;
+//!     fn generation(&self) -> i64 {
+//!         self.generation
+//!     }
+//!     fn is_deleting(&self) -> bool {
+//!         self.deleting
+//!     }
+//!     fn status(&self) -> &GreetingStatus {
+//!         &self.status
+//!     }
+//!     fn is_observed(&self) -> bool {
+//!         self.status.observed_generation == self.generation
+//!     }
+//!     fn says(status: &GreetingStatus, state: &mut impl Hasher) {
+//!         status.observed_generation.hash(state);
+//!     }
+//! }
+//!
+//! #[derive(Clone, Debug, PartialEq)]
+//! struct ConfigMap {
+//!     uid: Box<str>,
+//!     owner: Option<Owner>,
+//!     text: Option<String>,
+//! }
+//!
+//! #[derive(Deserialize)]
+//! struct ConfigMapWire {
+//!     metadata: Metadata,
+//!     #[serde(default)]
+//!     data: Field<Data>,
+//! }
+//!
+//! #[derive(Default, Deserialize)]
+//! struct Data {
+//!     text: Option<String>,
+//! }
+//!
+//! impl Cached for ConfigMap {
+//!     type Wire = ConfigMapWire;
+//!     const KIND: Kind = Kind::of::<core::ConfigMap>();
+//!
+//!     fn decode(mut wire: ConfigMapWire) -> (Meta, Self) {
+//!         let map = Self {
+//!             uid: std::mem::take(&mut wire.metadata.uid),
+//!             owner: wire.metadata.take_owner(&CachedGreeting::KIND),
+//!             text: wire.data.or_default().text,
+//!         };
+//!         (wire.metadata.into_meta(), map)
+//!     }
+//!     fn uid(&self) -> &str {
+//!         &self.uid
+//!     }
+//!     fn references(&self) -> impl Iterator<Item = &str> {
+//!         self.owner.iter().map(|owner| &*owner.name)
+//!     }
+//!     fn content(&self, state: &mut impl Hasher) {
+//!         self.text.hash(state);
+//!     }
+//! }
+//!
+//! // 3. What can go wrong.
+//!
+//! #[derive(Debug, thiserror::Error)]
+//! enum Error {
+//!     #[error("spec: {0}")]
+//!     Invalid(String),
+//!     #[error("ConfigMap {0:?} is somebody else's")]
+//!     Foreign(String),
+//!     #[error(transparent)]
+//!     Api(#[from] ApiError),
+//! }
+//!
+//! impl Failure for Error {
+//!     fn name(&self) -> &'static str {
+//!         match self {
+//!             Self::Invalid(_) => "Invalid",
+//!             Self::Foreign(_) => "Foreign",
+//!             Self::Api(_) => "Api",
+//!         }
+//!     }
+//!     fn reason(&self) -> Option<&'static str> {
+//!         (!matches!(self, Self::Api(_))).then(|| self.name())
+//!     }
+//!     fn retry(&self) -> Retry {
+//!         match self {
+//!             // A change of the Greeting, or of the ConfigMap, enqueues it.
+//!             Self::Invalid(_) | Self::Foreign(_) => Retry::OnChange,
+//!             Self::Api(ApiError::Conflict) => Retry::Conflict,
+//!             Self::Api(ApiError::NotLeading) => Retry::Quiet,
+//!             Self::Api(_) => Retry::Backoff(std::time::Duration::ZERO),
+//!         }
+//!     }
+//! }
+//!
+//! // 4. The reconciler. What is to be done is decided by one pure function, which a resync asks as well.
+//!
+//! struct Greeter {
+//!     greetings: Arc<Writer<CachedGreeting>>,
+//!     maps: Writer<ConfigMap>,
+//! }
+//!
+//! /// The patch that puts a `ConfigMap` right.
+//! fn plan(text: &str, map: &ConfigMap) -> Option<Value> {
+//!     (map.text.as_deref() != Some(text)).then(|| json!({ "data": { "text": text } }))
+//! }
+//!
+//! fn status_of(greeting: &CachedGreeting) -> GreetingStatus {
+//!     GreetingStatus {
+//!         observed_generation: greeting.generation,
+//!     }
+//! }
+//!
+//! impl Reconciler for Greeter {
+//!     type Primary = CachedGreeting;
+//!     type Error = Error;
+//!
+//!     async fn reconcile(
+//!         &self,
+//!         cx: &Context<'_, CachedGreeting>,
+//!         seen: &Snapshot<CachedGreeting>,
+//!     ) -> Result<Action, Error> {
+//!         let (key, greeting) = (cx.key(), &*seen.view);
+//!         if greeting.deleting {
+//!             return Ok(Action::Done); // The garbage collector deletes what it owns.
+//!         }
+//!         let spec = greeting.spec.as_ref();
+//!         let text = &spec.map_err(|wrong| Error::Invalid(wrong.clone()))?.text;
+//!         match self.maps.store().get(key) {
+//!             None => {
+//!                 let manifest = json!({
+//!                     "metadata": { "name": key.name(), "ownerReferences": [{
+//!                         "apiVersion": CachedGreeting::KIND.api_version(),
+//!                         "kind": CachedGreeting::KIND.kind,
+//!                         "name": key.name(), "uid": greeting.uid, "controller": true,
+//!                     }] },
+//!                     "data": { "text": text },
+//!                 });
+//!                 let corrects = greeting.is_observed(); // It was there before.
+//!                 self.maps.create(cx, key, &manifest, corrects).await?;
+//!                 cx.event(Event::normal("Synced", "Greeting synced successfully"));
+//!             }
+//!             Some(map) if map.view.owner.as_ref().is_none_or(|o| o.uid != greeting.uid) => {
+//!                 return Err(Error::Foreign(key.name().to_owned()));
+//!             }
+//!             Some(map) => {
+//!                 let plan = |map: &Snapshot<ConfigMap>| plan(text, &map.view);
+//!                 self.maps.patch(cx, key, &map, plan).await?;
+//!             }
+//!         }
+//!         let status = status_of(greeting);
+//!         if self.greetings.is_news(key, seen, &status) {
+//!             self.greetings.update_status(cx, seen, &status).await?;
+//!         }
+//!         Ok(Action::Done)
+//!     }
+//!
+//!     fn is_up_to_date(&self, key: &Key, seen: &Snapshot<CachedGreeting>) -> bool {
+//!         let greeting = &*seen.view;
+//!         let (Ok(spec), Some(map)) = (&greeting.spec, self.maps.store().get(key)) else {
+//!             return greeting.deleting;
+//!         };
+//!         let plan = |map: &Snapshot<ConfigMap>| plan(&spec.text, &map.view);
+//!         self.maps.needed(key, &map, plan).is_none()
+//!             && !self.greetings.is_news(key, seen, &status_of(greeting))
+//!     }
+//! }
+//!
+//! // 5. The program.
+//!
+//! static APP: App = App {
+//!     name: "greeter",
+//!     about: "Each Greeting gets a ConfigMap",
+//!     version: "0.1.0",
+//!     group: "example.com",
+//!     controller: "greeting",
+//!     reporter: "greeter",
+//!     defaults: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/defaults.toml")),
+//!     keys: &[],
+//!     crates: &["greeter"],
+//! };
+//!
+//! /// It adds nothing to the configuration.
+//! #[derive(Deserialize)]
+//! struct NoSettings {}
+//!
+//! fn build(builder: &mut Builder<CachedGreeting>, _: NoSettings) -> Greeter {
+//!     Greeter {
+//!         greetings: builder.primary(),
+//!         maps: builder.owns(),
+//!     }
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     operator_runtime::main(&APP, || vec![Greeting::crd()], build)
+//! }
+//! ```
+//!
+//! Its tests need neither a cluster nor an election: `testing::Harness`, with the feature `testing`, reconciles one object
+//! against a client of the test's, with what the test puts into the stores.
+//!
+//! # What is guaranteed, and by what
+//!
+//! | | by what |
+//! |---|---|
+//! | No replica writes that does not lead. | [`Writer`] is the only way to write, and its client has the [fence](election::fence) in it: a write needs a live term when it begins, and again when its bytes are handed to the connection, and names to the API server when it has to be over. [`Context`] has no client. |
+//! | Two replicas do not lead at once. | One Lease, written only as it was read; a term with a deadline before the Lease's, on a clock that a suspended machine does not stop; see [`election`]. |
+//! | Nothing is overwritten that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] carry the UID and the resourceVersion of the [`Snapshot`] that they are given; [`Writer::create`] is a plain create. |
+//! | A reconcile sees its own last write. | The answer to a write is in the [`Store`] before the write returns. |
+//! | One worker at a time has an object, and what happens meanwhile is not lost. | the work queue, whose promises are client-go's |
+//! | What fails is tried again, ever more slowly; also after a panic. | [`Failure::retry`] says how; the backoff of the configuration sets the pace |
+//! | A change that is missed is noticed. | An informer that lists again compares; a resync asks [`Reconciler::is_up_to_date`] of every object. |
+//! | What the API server does not take over is not asked for again and again. | [`Writer`] remembers what an answer did not change, until somebody changes the object. |
+//! | Whoever changes an object back again and again is answered ever more slowly. | [`Writer`]: [`ApiError::Contested`] |
+//! | A stop loses nothing: no new work, running work drained, fence shut, Lease released. | [`run`] |
+//! | A part that dies ends the process, and one that is stuck fails liveness. | [`run`], [`telemetry::health`] |
+//!
+//! What the first two rest on beyond the process, and what they do not cover, is the argument of `docs/design.md`.
+//!
+//! What is **not** taken care of: a reconciler that asks for something else each time writes each time. What it wants must
+//! follow from what is in the stores.
+//!
+//! # What it costs
+//!
+//! - Memory: one cached form for each object of each watched kind, in every replica, leader or not: what
+//!   [`Cached::decode`] keeps, and its key.
+//! - Requests: one watch for each watched kind and namespace (or all of them); each write that is to be made; a renewal of
+//!   the Lease every `retry_period`. At rest there are no others: a resync sends none where nothing is to be done.
+//! - Time: one thread. A reconcile that waits for a request blocks nobody; one that computes holds up all others, and
+//!   [`Store::for_each`] holds up the store.
+//! - A failover: `lease_duration` where a leader dies; where it stops, as long as its running work takes.
+//!
+//! # Only a part of it
+//!
+//! An operator that keeps kube's own `Controller` can take the election and the fence alone: [`election::run`] publishes
+//! the term, and [`client::fenced`] makes the client that writes only under it.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
@@ -25,7 +386,7 @@ mod key;
 mod log_once;
 mod manager;
 mod object;
-pub mod queue;
+mod queue;
 mod reconciler;
 mod recorder;
 mod resync;

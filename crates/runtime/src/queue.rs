@@ -242,11 +242,7 @@ impl<K: Clone + Eq + Hash> Taken<K> {
     /// returned delay (row Q3). The delay is zero if the key was added meanwhile: then it is queued
     /// at once, as if it had not failed. A conflict is retried in this way, too, so that it cannot
     /// spin; whether it is worth an error in the log, the caller knows.
-    pub fn retry(self) -> Duration {
-        self.retry_after(Duration::ZERO)
-    }
-
-    /// The same, but not before `least`, for which the API server has asked.
+    /// Not before `least`, for which the API server may have asked.
     pub fn retry_after(self, least: Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);

@@ -52,7 +52,7 @@ fn fail(queue: &Queue<usize>, key: usize) -> Duration {
     queue.add(key, Lane::Change);
     let taken = take(queue);
     assert_eq!(*taken.key(), key);
-    taken.retry()
+    taken.retry_after(Duration::ZERO)
 }
 
 // ---------- the model ----------
@@ -132,7 +132,7 @@ impl Both {
                 if let Some(taken) = self.give_back(*i) {
                     self.owed.insert(*taken.key());
                     let expected = self.model.retry(*taken.key());
-                    assert_eq!(taken.retry(), expected);
+                    assert_eq!(taken.retry_after(Duration::ZERO), expected);
                 }
             }
             Op::Drop(i) => {
@@ -241,7 +241,7 @@ async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
     for failure in 0..25 {
         let taken = queue.get().await.unwrap();
         assert_eq!(taken.failures(), failure);
-        let delay = taken.retry();
+        let delay = taken.retry_after(Duration::ZERO);
         let expected = (5 * MS * (1 << failure.min(20))).min(Duration::from_secs(1000));
         assert_eq!(delay, expected, "failure {failure}");
         let failed = Instant::now();
@@ -311,7 +311,7 @@ async fn q3_the_bucket_is_over_all_retries() {
         queue.add(key, Lane::Change);
     }
     let delays: Vec<_> = (0..52)
-        .map(|_| take(&queue).retry())
+        .map(|_| take(&queue).retry_after(Duration::ZERO))
         .filter(|delay| *delay <= 10 * MS)
         .collect();
     assert!((50..=52).contains(&delays.len()), "{delays:?}");
@@ -326,7 +326,7 @@ async fn q3_a_resync_does_not_shorten_a_delay() {
     for _second in 0..600 {
         while let Some(taken) = try_take(&queue) {
             tries += 1;
-            taken.retry();
+            taken.retry_after(Duration::ZERO);
         }
         queue.add(1, Lane::Background);
         advance(Duration::from_secs(1)).await;
@@ -369,10 +369,10 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
     assert_eq!((taken.lane(), taken.failures()), (Lane::Change, 1));
     // Changed again while it is being worked on: the retry is that change.
     queue.add(1, Lane::Change);
-    assert_eq!(taken.retry(), Duration::ZERO);
+    assert_eq!(taken.retry_after(Duration::ZERO), Duration::ZERO);
     let taken = take(&queue);
     assert_eq!((taken.lane(), taken.failures()), (Lane::Change, 2));
-    assert_eq!(taken.retry(), 20 * MS);
+    assert_eq!(taken.retry_after(Duration::ZERO), 20 * MS);
 }
 
 /// An object that fails and changes all the time keeps no other one from its retry: what it
@@ -565,7 +565,7 @@ async fn p2_a_shutdown_lets_running_work_finish() {
     queue.add(9, Lane::Change);
     queue.add_after(9, Lane::Change, MS);
     assert!(poll!(&mut drained).is_pending());
-    failing.retry();
+    failing.retry_after(Duration::ZERO);
     assert!(poll!(&mut drained).is_pending());
     running.succeed();
     timeout(MS, drained).await.unwrap();
@@ -608,7 +608,7 @@ async fn q1_holds_on_real_threads() {
                 object.busy.store(false, SeqCst);
                 n += 1;
                 if n % 5 == 0 {
-                    taken.retry();
+                    taken.retry_after(Duration::ZERO);
                 } else {
                     object.seen.store(changed, SeqCst);
                     taken.succeed();
