@@ -21,6 +21,10 @@ use crate::{
 
 /// Declares what a controller watches and writes. Everything is watched in the configured namespaces, by every replica: a
 /// new leader begins with warm stores.
+///
+/// Each kind costs a watch for each configured namespace, or one for all of them, and takes the rights to list and watch it;
+/// one that is written, those to write it, too. A replica that lacks a right says so in its log and its readiness, and goes
+/// on with the namespaces where it has all.
 pub struct Builder<P> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) namespaces: Vec<Option<String>>,
@@ -52,7 +56,8 @@ impl<P: Primary> Builder<P> {
         }
     }
 
-    /// The kind that is reconciled: its objects, and what reports their status.
+    /// The kind that is reconciled: its objects, and what reports their status, which takes the right to update the subresource
+    /// `status`.
     #[must_use]
     pub fn primary(&self) -> Arc<Writer<P>> {
         Arc::clone(&self.primary)
@@ -65,7 +70,7 @@ impl<P: Primary> Builder<P> {
     }
 
     /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
-    /// [refers to](Cached::references)), and who refers to it.
+    /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them.
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
         let rights = ["create", "patch"].map(|verb| Right {
             verb,

@@ -14,7 +14,22 @@ use crate::{
 
 /// Brings the objects of one kind, and what they ask for, to what they should be.
 ///
-/// Both methods ask the same pure plan what is to be done, from what the stores have.
+/// Both methods should ask the same pure function what is to be done, from what the stores have: then a resync costs no
+/// request, and finds what a reconcile would. What is wanted must follow from what is stored; a reconcile that wants something
+/// else each time writes each time.
+///
+/// # What is guaranteed
+///
+/// - An object is with one worker at a time. What changes meanwhile has it reconciled again.
+/// - It is called under a live term. A write past the end of the term fails with [`ApiError::NotLeading`], and nothing was
+///   written.
+/// - What the stores show is never older than the last write of this process to the same object, and all kinds of the object's
+///   namespace have been listed before.
+/// - An error is tried again as [`Failure::retry`] says, and a panic costs its object a retry, not the process. A reconcile that
+///   takes longer than two minutes fails liveness.
+///
+/// It may be called again for what is right already, and for an object that is gone from the API server but not yet from the
+/// store: each write is then a conflict, which is tried again.
 pub trait Reconciler: Send + Sync + 'static {
     /// The kind that is reconciled.
     type Primary: Primary;
@@ -44,7 +59,7 @@ pub enum Action {
     /// What the object asks for was put right; its status is to be reported by another reconcile, when nothing more urgent
     /// waits.
     StatusPending,
-    /// It is to be reconciled again after this, whatever happens until then.
+    /// It is to be reconciled again after this, whatever happens until then: for what no watch tells of.
     After(Duration),
 }
 

@@ -43,6 +43,11 @@ pub(crate) struct Shared {
 }
 
 /// Writes the objects of one kind, and reads them from its store.
+///
+/// Each write is one request. It is sent under a live term only, or fails with [`ApiError::NotLeading`]; it is based on the
+/// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 10 s; and its answer is in the store
+/// when it returns. What the API server answers with anything but success is an [`ApiError`], which is for the reconciler to
+/// return.
 pub struct Writer<V> {
     shared: Arc<Shared>,
     store: Arc<Store<V>>,

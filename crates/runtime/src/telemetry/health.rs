@@ -4,7 +4,7 @@
 //! that takes at most, and is stuck when nothing has been heard of it since. All bounds are about this process: an API
 //! server that is down makes calls end, and the tasks go on.
 //!
-//! A false alarm would kill a healthy leader, so a check fails liveness only after [`LOOKS`] looks in a row, [`LOOK`]
+//! A false alarm would kill a healthy leader, so a check fails liveness only after three looks in a row, ten seconds
 //! apart, have found it wanting: a process that was frozen and thawed has had its turn by then, whatever its clock says.
 
 use std::{

@@ -1,7 +1,7 @@
 //! The instruments, by the names that dashboards know ([`table`]).
 //!
 //! One set of instruments, the SDK's, serves `/metrics` and OTLP. The text is written here
-//! ([`exposition`]) because `opentelemetry-prometheus` writes no `OpenMetrics`, the SDK keeps no exemplars,
+//! (`exposition.rs`) because `opentelemetry-prometheus` writes no `OpenMetrics`, the SDK keeps no exemplars,
 //! and it tells of a histogram only from its first record on: `/metrics` has every series from the start,
 //! OTLP has a histogram's when there is something in it.
 

@@ -55,7 +55,7 @@ impl Metric {
 macro_rules! metrics {
     ($($section:literal { $($id:ident: $kind:ident $name:literal $unit:literal $labels:tt $help:literal;)+ })+) => {
         $($(
-            #[doc = $help]
+            #[doc = concat!("`", $name, "`")]
             pub const $id: Metric = Metric {
                 template: $name,
                 kind: Kind::$kind,
