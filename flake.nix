@@ -62,7 +62,7 @@
               cp -r ${only manifests} $out
               chmod -R u+w $out
               for manifest in $(find $out -name Cargo.toml); do
-                mkdir ''${manifest%/*}/src
+                mkdir -p ''${manifest%/*}/src
                 touch ''${manifest%/*}/src/lib.rs
                 echo 'fn main() {}' > ''${manifest%/*}/src/main.rs
               done

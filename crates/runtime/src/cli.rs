@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::{
     App, Builder, Host, Reconciler,
+    client::Cluster,
     config::{self, Problems},
     manager,
     telemetry::{self, LogLevel, Telemetry},
@@ -174,7 +175,11 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
         let asked = Cell::new(None);
         let stop = stop_asked()?.map(|()| asked.set(Some(Instant::now())));
         let build = |builder: &mut Builder<R::Primary>| build(builder, part);
-        let result = manager::run(app, host, config, telemetry.metrics(), stop, build).await;
+        let (cluster, metrics) = (Cluster::find(app, host, &config).await, telemetry.metrics());
+        let result = match cluster {
+            Ok(cluster) => manager::run(host, cluster, config, metrics, stop, build).await,
+            Err(error) => Err(error.into()),
+        };
         let took = asked.get().map_or(Duration::ZERO, |asked| asked.elapsed());
         telemetry.finish(limit.saturating_sub(took)).await;
         Ok(result?)

@@ -161,6 +161,37 @@ async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigE
     KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
 }
 
+/// The API server, and the ways to it. A simulation brings its own.
+pub struct Cluster {
+    /// Its address, for logs, metrics and traces.
+    pub server: http::Uri,
+    /// What a client goes by where it names no namespace.
+    pub namespace: String,
+    /// The way of the controller's requests.
+    pub requests: Transport,
+    /// The way of those about the Lease, which none of the others holds up.
+    pub lease: Transport,
+    /// The namespace of the pod that this replica is, where it is one of this cluster.
+    pub pod_namespace: Option<String>,
+}
+
+impl Cluster {
+    /// The one that is configured, or that this process is a pod of.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn find(app: &App, host: &Host, config: &Config) -> Result<Self, Error> {
+        let kube = self::config(app, host, config).await?;
+        Ok(Self {
+            server: kube.cluster_url.clone(),
+            namespace: kube.default_namespace.clone(),
+            requests: transport(&kube, &config.leader_election)?,
+            lease: lease_transport(kube, &config.leader_election)?,
+            pod_namespace: election::pod_namespace(host, is_pods_own(host, config)),
+        })
+    }
+}
+
 /// The client of the work: it reads at any time, and writes only under a live term.
 ///
 /// # Errors
@@ -171,14 +202,30 @@ pub fn fenced(
     term: watch::Receiver<Option<Term>>,
     metrics: &Metrics,
 ) -> Result<Client, Error> {
-    let requests = RequestLayer::new(&kube.cluster_url, metrics, election::failed_by);
     let transport = transport(kube, election)?;
-    Ok(
-        ClientBuilder::new(transport, kube.default_namespace.clone())
-            .with_layer(&FenceLayer::new(term, metrics))
-            .with_layer(&requests)
-            .build(),
-    )
+    let namespace = kube.default_namespace.clone();
+    Ok(fenced_over(
+        transport,
+        &kube.cluster_url,
+        namespace,
+        term,
+        metrics,
+    ))
+}
+
+/// The same, over a way to the API server.
+pub(crate) fn fenced_over(
+    transport: Transport,
+    server: &http::Uri,
+    namespace: String,
+    term: watch::Receiver<Option<Term>>,
+    metrics: &Metrics,
+) -> Client {
+    let requests = RequestLayer::new(server, metrics, election::failed_by);
+    ClientBuilder::new(transport, namespace)
+        .with_layer(&FenceLayer::new(term, metrics))
+        .with_layer(&requests)
+        .build()
 }
 
 /// The way to the API server of `kube` that the Lease of an election with these settings goes: one hung request costs no

@@ -7,7 +7,8 @@ use tokio::sync::{oneshot, watch};
 use tracing::info;
 
 use crate::{
-    App, Builder, Config, Host, Reconciler, client,
+    Builder, Config, Host, Reconciler,
+    client::{self, Cluster},
     controller::{Controller, Died},
     election::{self, Election, Identity},
     telemetry::{self, Metrics, health::Health, http::Server},
@@ -45,30 +46,36 @@ impl Error {
 /// # Errors
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run<R: Reconciler>(
-    app: &'static App,
     host: &Host,
+    cluster: Cluster,
     mut config: Config,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
     build: impl FnOnce(&mut Builder<R::Primary>) -> R,
 ) -> Result<(), Error> {
-    let kube = client::config(app, host, &config).await?;
+    let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
     let identity = Identity::of(host)?;
     let mut _claim = None;
     if config.leader_election.enabled {
         let named = config.leader_election.lease_namespace.take();
         let namespace = named
-            .or_else(|| election::pod_namespace(host, client::is_pods_own(host, &config)))
+            .or(cluster.pod_namespace)
             .ok_or(election::Error::Namespace)?;
         let lease = &config.leader_election.lease_name;
         _claim = Some(identity.claim(&namespace, lease)?);
         config.leader_election.lease_namespace = Some(namespace);
     }
     let commit = version::commit().unwrap_or("unknown");
-    info!(server = %kube.cluster_url, version = app.version, commit, %identity, "starting");
+    info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let client = client::fenced(&kube, &config.leader_election, term.clone(), &metrics)?;
+    let client = client::fenced_over(
+        cluster.requests,
+        &cluster.server,
+        cluster.namespace,
+        term.clone(),
+        &metrics,
+    );
     let mut health = Health::new(host);
     let name = identity.to_string();
     let mut controller =
@@ -79,8 +86,8 @@ pub async fn run<R: Reconciler>(
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
-        server: kube.cluster_url.clone(),
-        transport: client::lease_transport(kube, &config.leader_election)?,
+        server: cluster.server,
+        transport: cluster.lease,
         host: host.clone(),
         settings: config.leader_election,
         identity,
