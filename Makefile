@@ -22,8 +22,9 @@ test: ## every check and every test
 e2e: ## what Nix builds and deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
 	tests/node/e2e.sh $(IMAGE)
 
-lint: $(DENY)/bin/cargo-deny ## clippy, and what deny.toml says of the dependencies
+lint: $(DENY)/bin/cargo-deny ## clippy, rustdoc, and what deny.toml says of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --package operator-runtime
 	cargo fetch --locked # for cargo-deny, which looks at other platforms' crates too
 	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
 

@@ -98,6 +98,16 @@ const NOWHERE: &[(&str, &str)] = &[
         "there is no k3d",
     ),
     (
+        "git mv config/foo-controller.toml config/greeter.toml",
+        "it changes this tree",
+    ),
+    (
+        "git grep -lzE 'foo[-_]controller|FOO_CONTROLLER|FooController|foo-system' | xargs -0 sed -i 's/foo-controller/greeter/g; \
+         s/foo_controller/greeter/g; s/FOO_CONTROLLER/GREETER/g; s/FooController/Greeter/g; s/foo-system/greeter-system/g'",
+        "it changes this tree",
+    ),
+    ("cargo check", "clippy checks more"),
+    (
         "nix run .#push -- registry.example/foo-controller:0.1.0",
         "there is no nixpkgs; deploy/push.sh, which it runs, has a test of its own",
     ),
