@@ -1,6 +1,6 @@
 //! The program that the runtime runs in, as far as the runtime has to know it.
 
-use super::table::Key;
+use super::table::{KEYS, Key};
 
 /// What an application is called, and what it adds to the configuration. One for a program, handed to whatever needs it.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,11 @@ impl App {
         let mut crates = self.crates.iter().chain(&[env!("CARGO_CRATE_NAME")]);
         crates.any(|name| target.split("::").next() == Some(name))
     }
+}
+
+/// All keys: the application's, and the runtime's, sections last.
+pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
+    app.keys.iter().chain(KEYS)
 }
 
 impl Key {

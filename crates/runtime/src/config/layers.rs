@@ -12,9 +12,27 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
+use super::app::{App, keys};
 use super::rule::duration;
-use super::{Config, Key, Problems, after_the_term, keys};
-use crate::App;
+use super::table::Key;
+use super::types::{Config, after_the_term};
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    /// One line for each, naming key, value, origin and what is wrong.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
 
 /// Every key's value and where it is from. Displayed, it is a TOML file that `--config` takes, with the origin of each
 /// value as a comment.

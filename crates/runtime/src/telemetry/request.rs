@@ -35,7 +35,7 @@ pub struct RequestLayer {
     base: Arc<str>,
     /// Whether a request that is no part of anything is a trace of its own.
     alone: bool,
-    counts: metrics::Requests,
+    counts: metrics::requests::Requests,
     failed_by: fn(&BoxError) -> FailedBy,
 }
 
@@ -77,7 +77,7 @@ impl RequestLayer {
             port,
             base: base(server).into(),
             alone: true,
-            counts: metrics.requests(&format!("{host}:{port}")),
+            counts: metrics::requests::Requests::new(metrics, &format!("{host}:{port}")),
             failed_by,
         }
     }

@@ -11,7 +11,10 @@ use opentelemetry_sdk::metrics::data::{
     AggregatedMetrics, Metric, MetricData, ResourceMetrics, ScopeMetrics,
 };
 
-use super::{BOUNDS, Exemplar, Timer, number, table::Kind};
+use super::{
+    table::Kind,
+    timer::{BOUNDS, Exemplar, Timer, number},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {

@@ -7,21 +7,21 @@
 
 mod exposition;
 mod process;
-mod requests;
+pub(crate) mod requests;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod timer;
 
 use std::{
     fmt,
     sync::{Arc, Weak},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use opentelemetry::{
-    Context, KeyValue, SpanId, TraceId,
-    metrics::{BoundCounter, BoundGauge, BoundHistogram, Counter, Meter, MeterProvider as _},
-    trace::TraceContextExt as _,
+    KeyValue,
+    metrics::{BoundCounter, BoundGauge, Counter, Meter, MeterProvider as _},
 };
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::{
@@ -37,17 +37,12 @@ use parking_lot::Mutex;
 
 use crate::{App, version};
 
-pub use self::requests::Requests;
+pub use self::timer::{Timer, number};
 use self::{
     exposition::Format,
     table::{Kind, Metric},
+    timer::BOUNDS,
 };
-
-/// The upper bounds of every histogram's buckets, in seconds.
-const BOUNDS: [f64; 19] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 2.5, 5., 10., 25., 50., 100.,
-    250., 500., 1000.,
-];
 
 /// By these the SDK counts what has left the queues before the export.
 const PROCESSED: [&str; 2] = [
@@ -100,7 +95,14 @@ impl Metrics {
             KeyValue::new("version", app.version),
         ];
         metrics.observe(&table::BUILD_INFO, move |see| see(1., &build));
-        process::observe(&metrics);
+        for (metric, read) in process::readings() {
+            metrics.observe(metric, move |see| {
+                // What cannot be read is left out.
+                if let Some(value) = read() {
+                    see(value, &[]);
+                }
+            });
+        }
         (metrics, provider)
     }
 
@@ -142,12 +144,6 @@ impl Metrics {
     #[cfg(test)]
     pub(super) fn looks(&self) -> usize {
         self.0.looks.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// What counts requests to the API server at `host`.
-    #[must_use]
-    pub fn requests(&self, host: &str) -> Requests {
-        Requests::new(self, host)
     }
 
     /// One series of a counter, from 0.
@@ -253,59 +249,6 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
     }
-}
-
-/// One series of a histogram of durations.
-#[derive(Clone, Debug)]
-pub struct Timer {
-    metric: &'static Metric,
-    name: Arc<str>,
-    /// As they are written.
-    labels: Arc<str>,
-    histogram: BoundHistogram<f64>,
-    /// The last traced value in each bucket.
-    exemplars: Arc<Mutex<[Option<Exemplar>; BOUNDS.len() + 1]>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Exemplar {
-    value: f64,
-    trace: TraceId,
-    span: SpanId,
-    time: SystemTime,
-}
-
-impl Timer {
-    /// Counts a duration; where the current span is sampled, it becomes the exemplar of its bucket.
-    pub fn record(&self, duration: Duration) {
-        let value = duration.as_secs_f64();
-        self.histogram.record(value);
-        // Of an exemplar, whose time changes nothing that is done.
-        #[expect(clippy::disallowed_methods, reason = "see above")]
-        let now = SystemTime::now;
-        Context::map_current(|context| {
-            let span = context.span();
-            let span = span.span_context();
-            if span.is_sampled() {
-                let bucket = BOUNDS.partition_point(|bound| *bound < value);
-                if let Some(last) = self.exemplars.lock().get_mut(bucket) {
-                    *last = Some(Exemplar {
-                        value,
-                        trace: span.trace_id(),
-                        span: span.span_id(),
-                        time: now(),
-                    });
-                }
-            }
-        });
-    }
-}
-
-/// A count, as both formats write it.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-#[must_use]
-pub fn number(count: u64) -> f64 {
-    count as f64
 }
 
 /// The reader that a scrape reads.

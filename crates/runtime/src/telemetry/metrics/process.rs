@@ -3,62 +3,61 @@
 #[cfg(target_os = "linux")]
 use std::{fs, path::Path};
 
-use super::Metrics;
-
 #[cfg(target_os = "linux")]
-pub(super) fn observe(metrics: &Metrics) {
-    use procfs::{
-        Current as _, Meminfo,
-        process::{LimitValue, Process},
-    };
+use procfs::{
+    Current as _, Meminfo, ProcResult,
+    process::{LimitValue, Process},
+};
 
-    use super::{number, table};
+use super::table::Metric;
+#[cfg(target_os = "linux")]
+use super::{table, timer::number};
 
+/// What is read whenever somebody asks.
+type Read = fn() -> Option<f64>;
+
+/// Each metric of the process, and what reads it.
+#[cfg(target_os = "linux")]
+pub(super) fn readings() -> Vec<(&'static Metric, Read)> {
     fn seconds(ticks: u64) -> f64 {
         number(ticks) / number(procfs::ticks_per_second())
     }
-
-    let look = |metric, read: fn(&Process) -> procfs::ProcResult<f64>| {
-        metrics.observe(metric, move |see| {
-            // What cannot be read is left out.
-            if let Ok(value) = Process::myself().and_then(|process| read(&process)) {
-                see(value, &[]);
-            }
-        });
-    };
-    look(&table::PROCESS_CPU, |process| {
-        let stat = process.stat()?;
-        Ok(seconds(stat.utime + stat.stime))
-    });
-    look(&table::PROCESS_RESIDENT, |process| {
-        Ok(number(process.stat()?.rss * procfs::page_size()))
-    });
-    metrics.observe(&table::MEMORY_LIMIT, |see| {
-        let machine = || Some(Meminfo::current().ok()?.mem_total);
-        if let Some(limit) = memory_limit(Path::new("/sys/fs/cgroup")).or_else(machine) {
-            see(number(limit), &[]);
-        }
-    });
-    look(&table::PROCESS_VIRTUAL, |process| {
-        Ok(number(process.stat()?.vsize))
-    });
-    look(&table::PROCESS_FDS, |process| {
-        Ok(number(process.fd_count()? as u64))
-    });
-    look(&table::PROCESS_MAX_FDS, |process| {
-        let limits = process.limits()?;
-        Ok(match limits.max_open_files.soft_limit {
-            LimitValue::Value(limit) => number(limit),
-            LimitValue::Unlimited => f64::INFINITY,
-        })
-    });
-    look(&table::PROCESS_THREADS, |process| {
-        Ok(number(process.tasks()?.count() as u64))
-    });
-    look(&table::PROCESS_START, |process| {
-        let since_boot = seconds(process.stat()?.starttime);
-        Ok(number(procfs::boot_time_secs()?) + since_boot)
-    });
+    fn of<T>(read: impl FnOnce(&Process) -> ProcResult<T>) -> Option<T> {
+        Process::myself().and_then(|process| read(&process)).ok()
+    }
+    vec![
+        (&table::PROCESS_CPU, || {
+            of(Process::stat).map(|stat| seconds(stat.utime + stat.stime))
+        }),
+        (&table::PROCESS_RESIDENT, || {
+            of(Process::stat).map(|stat| number(stat.rss * procfs::page_size()))
+        }),
+        (&table::MEMORY_LIMIT, || {
+            let machine = || Some(Meminfo::current().ok()?.mem_total);
+            memory_limit(Path::new("/sys/fs/cgroup"))
+                .or_else(machine)
+                .map(number)
+        }),
+        (&table::PROCESS_VIRTUAL, || {
+            of(Process::stat).map(|stat| number(stat.vsize))
+        }),
+        (&table::PROCESS_FDS, || {
+            of(Process::fd_count).map(|count| number(count as u64))
+        }),
+        (&table::PROCESS_MAX_FDS, || {
+            of(Process::limits).map(|limits| match limits.max_open_files.soft_limit {
+                LimitValue::Value(limit) => number(limit),
+                LimitValue::Unlimited => f64::INFINITY,
+            })
+        }),
+        (&table::PROCESS_THREADS, || {
+            of(Process::tasks).map(|tasks| number(tasks.count() as u64))
+        }),
+        (&table::PROCESS_START, || {
+            let since_boot = seconds(of(Process::stat)?.starttime);
+            Some(number(procfs::boot_time_secs().ok()?) + since_boot)
+        }),
+    ]
 }
 
 /// The memory limit of the cgroup whose files are there, by version 2 or 1; inside a container that is its own.
@@ -75,7 +74,9 @@ fn memory_limit(cgroup: &Path) -> Option<u64> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn observe(_: &Metrics) {}
+pub(super) fn readings() -> Vec<(&'static Metric, Read)> {
+    Vec::new()
+}
 
 #[cfg(all(test, target_os = "linux"))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

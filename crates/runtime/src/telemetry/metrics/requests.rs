@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::Method;
 use opentelemetry::{KeyValue, metrics::Counter};
 
-use super::{Metrics, Timer, table};
+use super::{Metrics, table, timer::Timer};
 
 /// The methods of this program's requests, and what each is answered with where all is well.
 const METHODS: [(Method, u16); 5] = [
@@ -28,7 +28,8 @@ struct Shared {
 }
 
 impl Requests {
-    pub(super) fn new(metrics: &Metrics, host: &str) -> Self {
+    /// What counts requests to the API server at `host`.
+    pub fn new(metrics: &Metrics, host: &str) -> Self {
         let host = KeyValue::new("host", host.to_owned());
         let timers = METHODS.map(|(method, code)| {
             let verb = KeyValue::new("verb", method.to_string());

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use opentelemetry::trace::{SpanContext, TraceFlags, TraceState};
+use opentelemetry::{
+    Context, SpanId, TraceId,
+    trace::{SpanContext, TraceContextExt as _, TraceFlags, TraceState},
+};
 
 use super::*;
 use crate::app::tests::APP;
@@ -137,7 +140,10 @@ fn names_and_labels_are_legal() {
 #[test]
 fn requests_are_counted() {
     let (metrics, _provider) = metrics();
-    let (work, lease) = (metrics.requests("h:1"), metrics.requests("h:1"));
+    let (work, lease) = (
+        requests::Requests::new(&metrics, "h:1"),
+        requests::Requests::new(&metrics, "h:1"),
+    );
     for requests in [work, lease] {
         requests.ended(&http::Method::GET, Some(404), Duration::from_millis(3));
         requests.ended(&http::Method::PATCH, None, Duration::from_secs(5));
