@@ -383,6 +383,7 @@ mod host;
 mod ineffective;
 mod instruments;
 mod key;
+mod layer;
 mod log_once;
 mod manager;
 mod object;

@@ -12,6 +12,7 @@
 use super::{term::Term, writes::Write};
 use crate::{
     config::{MUTATION_TIMEOUT, grace},
+    layer::{Around, Layered},
     log_once::Causes,
     telemetry::{Metrics, metrics::table},
 };
@@ -291,24 +292,14 @@ fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
 }
 
 impl<S> Layer<S> for FenceLayer {
-    type Service = Fence<S>;
+    type Service = Layered<Self, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Fence {
-            inner,
-            fence: self.clone(),
-        }
+        Layered::new(self, inner)
     }
 }
 
-/// The service that [`FenceLayer`] makes.
-#[derive(Clone, Debug)]
-pub struct Fence<S> {
-    inner: S,
-    fence: FenceLayer,
-}
-
-impl<S, B> Service<Request<Body>> for Fence<S>
+impl<S, B> Around<S, Request<Body>> for FenceLayer
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -317,28 +308,26 @@ where
     B::Error: Into<BoxError>,
 {
     type Response = Response<Either<B, Full<Bytes>>>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn around(
+        &self,
+        mut request: Request<Body>,
+        inner: &mut S,
+    ) -> BoxFuture<'static, Result<Self::Response, BoxError>> {
         if matches!(
             *request.method(),
             Method::GET | Method::HEAD | Method::OPTIONS
         ) {
-            let reply = self.inner.call(request);
+            let reply = inner.call(request);
             return Box::pin(async move { Ok(reply.await.map_err(Into::into)?.map(Either::Left)) });
         }
-        let (limit, write) = match self.fence.admit(&mut request) {
+        let (limit, write) = match self.admit(&mut request) {
             Ok(admitted) => admitted,
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
-        let fence = self.fence.clone();
+        let fence = self.clone();
         let judged = !harmless(request.uri().path());
-        let reply = self.inner.call(request);
+        let reply = inner.call(request);
         let reply = async move {
             let reply = reply.await.map_err(plain).inspect_err(|error| {
                 if is_refused(&**error) {

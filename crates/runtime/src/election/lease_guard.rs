@@ -6,7 +6,10 @@
 //! guard per lock, and one call of the lock after the other.
 
 use super::decide::{Record, Sighting};
-use crate::clock::Clock;
+use crate::{
+    clock::Clock,
+    layer::{Around, Layered},
+};
 use futures::{
     FutureExt,
     future::{self, BoxFuture},
@@ -21,11 +24,7 @@ use k8s_openapi::{
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tower::{BoxError, Layer, Service};
 
 /// What a reader of a Lease is told instead of its `renewTime`: these are far enough from any clock that is merely wrong.
@@ -286,23 +285,14 @@ impl Call {
 }
 
 impl<S> Layer<S> for LeaseGuardLayer {
-    type Service = LeaseGuard<S>;
+    type Service = Layered<Self, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        LeaseGuard {
-            inner,
-            guard: self.clone(),
-        }
+        Layered::new(self, inner)
     }
 }
 
-/// The service that [`LeaseGuardLayer`] makes.
-pub struct LeaseGuard<S> {
-    inner: S,
-    guard: LeaseGuardLayer,
-}
-
-impl<S, B> Service<Request<Body>> for LeaseGuard<S>
+impl<S, B> Around<S, Request<Body>> for LeaseGuardLayer
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -311,21 +301,19 @@ where
     B::Error: Into<BoxError>,
 {
     type Response = Response<Either<B, Full<Bytes>>>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let guard = self.guard.clone();
+    fn around(
+        &self,
+        request: Request<Body>,
+        inner: &mut S,
+    ) -> BoxFuture<'static, Result<Self::Response, BoxError>> {
+        let guard = self.clone();
         let (call, request) = match guard.condition(request) {
             Ok(conditional) => conditional,
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
         let timeout = guard.timeout;
-        let reply = self.inner.call(request);
+        let reply = inner.call(request);
         let reply = async move {
             let (parts, body) = reply.await.map_err(Into::into)?.into_parts();
             if matches!(call, Call::Watch) {

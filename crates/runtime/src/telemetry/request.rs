@@ -4,10 +4,7 @@
 //! A span ends with the answer's headers: that of a watch does not last as long as the watch. An object's name and
 //! the query are in `url.full` alone, so that spans of one kind have one name.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use http::{
@@ -24,7 +21,10 @@ use super::{
     metrics::{self, Metrics},
     trace,
 };
-use crate::failure::root_cause;
+use crate::{
+    failure::root_cause,
+    layer::{Around, Layered},
+};
 
 /// Makes the spans of one client.
 #[derive(Clone, Debug)]
@@ -144,47 +144,35 @@ fn base(server: &Uri) -> String {
 }
 
 impl<S> Layer<S> for RequestLayer {
-    type Service = Requests<S>;
+    type Service = Layered<Self, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Requests {
-            inner,
-            layer: self.clone(),
-        }
+        Layered::new(self, inner)
     }
 }
 
-/// The service that [`RequestLayer`] makes.
-#[derive(Clone, Debug)]
-pub struct Requests<S> {
-    inner: S,
-    layer: RequestLayer,
-}
-
-impl<S, B> Service<Request<Body>> for Requests<S>
+impl<S, B> Around<S, Request<Body>> for RequestLayer
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
 {
     type Response = S::Response;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let span = self.layer.span(&request);
+    fn around(
+        &self,
+        mut request: Request<Body>,
+        inner: &mut S,
+    ) -> BoxFuture<'static, Result<Self::Response, BoxError>> {
+        let span = self.span(&request);
         let reply = span.in_scope(|| {
             if !span.is_disabled() {
                 tell(request.headers_mut());
             }
             let method = request.method().clone();
-            let (counts, failed_by) = (self.layer.counts.clone(), self.layer.failed_by);
+            let (counts, failed_by) = (self.counts.clone(), self.failed_by);
             let begun = Instant::now();
-            let reply = self.inner.call(request);
+            let reply = inner.call(request);
             async move {
                 let reply = reply.await.map_err(Into::into);
                 let code = reply.as_ref().map(|response| response.status().as_u16());

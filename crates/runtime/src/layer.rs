@@ -1,0 +1,53 @@
+//! What a client's layers have in common: each is kept whole in its service, sees the request, and has the rest of the way to
+//! call or not to call.
+
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use tower::{BoxError, Service};
+
+/// A layer that stands around the service `S`.
+pub trait Around<S, R>: Clone {
+    /// What it makes of the service's answer.
+    type Response;
+
+    /// Sees to one request. `inner` is ready for it.
+    fn around(
+        &self,
+        request: R,
+        inner: &mut S,
+    ) -> BoxFuture<'static, Result<Self::Response, BoxError>>;
+}
+
+/// The service that such a layer makes.
+#[derive(Clone, Debug)]
+pub struct Layered<L, S> {
+    layer: L,
+    inner: S,
+}
+
+impl<L: Clone, S> Layered<L, S> {
+    pub(crate) fn new(layer: &L, inner: S) -> Self {
+        let layer = layer.clone();
+        Self { layer, inner }
+    }
+}
+
+impl<L, S, R> Service<R> for Layered<L, S>
+where
+    L: Around<S, R>,
+    S: Service<R>,
+    S::Error: Into<BoxError>,
+{
+    type Response = L::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<L::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        self.layer.around(request, &mut self.inner)
+    }
+}
