@@ -125,7 +125,7 @@ pub async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfi
 }
 
 /// Whether the cluster is the one that this process is a pod of.
-pub fn is_pods_own(host: &Host, config: &Config) -> bool {
+pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
     config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
 

@@ -2,7 +2,7 @@
 
 /// A DNS-1123 label: what a namespace may be called.
 #[must_use]
-pub fn is_label(text: &str) -> bool {
+pub(crate) fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_part(text)
 }
 

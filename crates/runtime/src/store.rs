@@ -70,12 +70,12 @@ pub struct Change<V> {
 
 /// The moment before a write is sent; see [`Store::observe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark(u32);
+pub(crate) struct Mark(u32);
 
 impl<V: Cached> Store<V> {
     /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
     #[must_use]
-    pub fn new(scopes: &[Option<String>]) -> Self {
+    pub(crate) fn new(scopes: &[Option<String>]) -> Self {
         let scope = |namespace| Scope {
             namespace,
             epoch: 0,
@@ -107,7 +107,7 @@ impl<V: Cached> Store<V> {
 
     /// All keys, in no order.
     #[must_use]
-    pub fn keys(&self) -> Vec<Key> {
+    pub(crate) fn keys(&self) -> Vec<Key> {
         self.state.read().objects.keys().cloned().collect()
     }
 
@@ -132,7 +132,7 @@ impl<V: Cached> Store<V> {
     }
 
     /// The version to name in a write that is based on this snapshot: the newest that reads the same.
-    pub fn newest(&self, key: &Key, snapshot: &Snapshot<V>) -> u64 {
+    pub(crate) fn newest(&self, key: &Key, snapshot: &Snapshot<V>) -> u64 {
         let now = self.get(key);
         let same = now.filter(|now| Arc::ptr_eq(&now.view, &snapshot.view));
         same.map_or(snapshot.version, |now| now.version)
@@ -156,7 +156,7 @@ impl<V: Cached> Store<V> {
 
     /// Notes that the API server has this object no more, or another one of its name, while the watch has told of
     /// nothing after `version` yet. It is so until the watch has.
-    pub fn outdate(&self, key: &Key, version: u64) {
+    pub(crate) fn outdate(&self, key: &Key, version: u64) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
         {
@@ -166,7 +166,7 @@ impl<V: Cached> Store<V> {
 
     /// Whether [`outdate`](Self::outdate) was noted of what is here.
     #[must_use]
-    pub fn is_outdated(&self, key: &Key) -> bool {
+    pub(crate) fn is_outdated(&self, key: &Key) -> bool {
         let state = self.state.read();
         state.objects.get(key).is_some_and(|entry| entry.outdated)
     }
@@ -174,7 +174,7 @@ impl<V: Cached> Store<V> {
     /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
     /// was found before.
     #[must_use]
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.state.read().changes
     }
 
@@ -193,7 +193,7 @@ impl<V: Cached> Store<V> {
     ///
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
     /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
-    pub fn mark(&self, key: &Key) -> Mark {
+    pub(crate) fn mark(&self, key: &Key) -> Mark {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
             entry.marked = true;
@@ -206,7 +206,7 @@ impl<V: Cached> Store<V> {
     ///
     /// An answer that is older than what the watch has told, or that met a list being read, is left out:
     /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
-    pub fn observe(&self, answer: Object<V>, sent: Mark) -> Arc<V> {
+    pub(crate) fn observe(&self, answer: Object<V>, sent: Mark) -> Arc<V> {
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version

@@ -42,7 +42,7 @@ impl App {
     /// The annotation by which an object names the trace that changed it: a `traceparent` of W3C Trace Context. Whoever
     /// changes an object may set it; on the controller's events it names the reconcile.
     #[must_use]
-    pub fn trace_annotation(&self) -> String {
+    pub(crate) fn trace_annotation(&self) -> String {
         format!("{}/traceparent", self.name)
     }
 

@@ -68,7 +68,7 @@ impl Identity {
     /// # Errors
     /// [`Error::Claimed`] if there is another.
     #[cfg(target_os = "linux")]
-    pub fn claim(&self, namespace: &str, lease: &str) -> Result<Claim, Error> {
+    pub(crate) fn claim(&self, namespace: &str, lease: &str) -> Result<Claim, Error> {
         let name = format!("{}/{namespace}/{lease}/{self}", env!("CARGO_PKG_NAME"));
         // An address has room for 107 bytes.
         let name = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
@@ -80,7 +80,7 @@ impl Identity {
 
     /// There are no pods elsewhere than on Linux.
     #[cfg(not(target_os = "linux"))]
-    pub fn claim(&self, _namespace: &str, _lease: &str) -> Result<Claim, Error> {
+    pub(crate) fn claim(&self, _namespace: &str, _lease: &str) -> Result<Claim, Error> {
         Ok(Claim {})
     }
 
@@ -93,7 +93,7 @@ impl Identity {
 
 /// What [`Identity::claim`] holds, until it is dropped.
 #[derive(Debug)]
-pub struct Claim {
+pub(crate) struct Claim {
     #[cfg(target_os = "linux")]
     _socket: UnixDatagram,
 }
@@ -108,7 +108,7 @@ impl fmt::Display for Identity {
 /// is worked in, its service account. `None` outside a pod. A guess would be another Lease than the other replicas', and a
 /// second leader (H17).
 #[must_use]
-pub fn pod_namespace(host: &Host, in_cluster: bool) -> Option<String> {
+pub(crate) fn pod_namespace(host: &Host, in_cluster: bool) -> Option<String> {
     let service_account = in_cluster.then_some(Path::new(SERVICE_ACCOUNT_NAMESPACE));
     first_namespace(host.variable("POD_NAMESPACE"), service_account)
 }

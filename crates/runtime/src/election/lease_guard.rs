@@ -127,7 +127,7 @@ impl LeaseGuardLayer {
 
     /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was
     /// deleted.
-    pub fn leads_until(&self, deadline: Option<Duration>) {
+    pub(crate) fn leads_until(&self, deadline: Option<Duration>) {
         self.seen.lock().deadline = deadline.unwrap_or_default();
     }
 
@@ -244,7 +244,7 @@ impl LeaseGuardLayer {
 /// Marks a request, by its extensions, that has nothing to do with what the lock does, which may be at it: a read of the Lease
 /// that is none of the lock's is not what its next write is based on.
 #[derive(Clone, Copy, Debug)]
-pub struct Aside;
+pub(crate) struct Aside;
 
 /// What a request is to the guard.
 enum Call {

@@ -21,8 +21,8 @@ mod writes;
 pub use crate::clock::Clock;
 pub use decide::Ability;
 pub use error::Error;
-pub use identity::pod_namespace;
-pub use identity::{Claim, Identity};
+pub use identity::Identity;
+pub(crate) use identity::pod_namespace;
 pub use term::Term;
 
 use crate::{

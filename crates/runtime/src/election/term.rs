@@ -60,7 +60,7 @@ impl Term {
 
     /// The term of a process that stands in no election (`--leader-election=false`): it never ends.
     #[must_use]
-    pub fn unlimited() -> Self {
+    pub(crate) fn unlimited() -> Self {
         Self {
             id: 1,
             transitions: 0,

@@ -93,7 +93,7 @@ impl Health {
     }
 
     /// Adds a check of readiness with a `note` on what is amiss without failing it, for those who list the checks.
-    pub fn ready_with_note(
+    pub(crate) fn ready_with_note(
         &mut self,
         name: impl Into<String>,
         complaint: impl Fn() -> Option<String> + Send + Sync + 'static,

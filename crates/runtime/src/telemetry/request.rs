@@ -84,7 +84,7 @@ impl RequestLayer {
 
     /// The same, but for requests that are part of a span: the others are of no interest each.
     #[must_use]
-    pub fn within_spans(self) -> Self {
+    pub(crate) fn within_spans(self) -> Self {
         Self {
             alone: false,
             ..self

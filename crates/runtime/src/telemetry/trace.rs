@@ -57,7 +57,7 @@ pub fn decided(decision: impl Into<Cow<'static, str>>) {
 }
 
 /// Links the current span to one in another trace that brought it about.
-pub fn because_of(other: &SpanContext) {
+pub(crate) fn because_of(other: &SpanContext) {
     let span = Span::current();
     if !span.is_none() {
         span.add_link(other.clone());
