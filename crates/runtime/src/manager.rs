@@ -61,7 +61,7 @@ pub async fn run<R: Reconciler>(
         let named = config.leader_election.lease_namespace.take();
         let namespace = named
             .or(cluster.pod_namespace)
-            .ok_or(election::Error::Namespace)?;
+            .ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
         let lease = &config.leader_election.lease_name;
         _claim = Some(identity.claim(&namespace, lease)?);
         config.leader_election.lease_namespace = Some(namespace);

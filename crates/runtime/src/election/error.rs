@@ -8,13 +8,13 @@ pub enum Error {
         "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
     )]
     Identity(String),
-    /// Nothing says where the Lease is (H17).
+    /// Nothing says where the Lease is (H17). With what the names of the environment variables begin with.
     #[error(
         "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \
-         FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
+         {0}LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
          leader_election.enabled (--leader-election) to false for one replica alone"
     )]
-    Namespace,
+    Namespace(String),
     /// Another process stands by this identity, or it cannot be told (H18).
     #[error(
         "this is not to be the only process that runs for leader as {0}, or it cannot be told: {1}; \

@@ -231,7 +231,8 @@ impl Standing {
         let app = metrics.app();
         let counts = Counts::new(metrics, &settings.lease_name);
         let call = settings.call_timeout();
-        let namespace = settings.lease_namespace.clone().ok_or(Error::Namespace)?;
+        let namespace = settings.lease_namespace.clone();
+        let namespace = namespace.ok_or_else(|| Error::Namespace(app.env_prefix()))?;
         let name = settings.lease_name.clone();
         let params = LeaseLockParams {
             lease_name: name.clone(),
