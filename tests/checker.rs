@@ -17,7 +17,9 @@ use cluster::{AuditEvent, Cluster, eventually};
 use controller::Controller;
 use foo_controller::api::Foo;
 use foos::{DEADLINE, delays};
-use invariants::{Election, FENCING_HOLDER, GENERATION, Report, check, unsettled, version};
+use invariants::{
+    Election, FENCING_HOLDER, GENERATION, Report, Work, check, check_of, unsettled, version,
+};
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
 };
@@ -112,15 +114,26 @@ impl Log {
         log
     }
 
-    fn check(&self) -> Report {
-        let election = Election {
+    /// A write of an object that an object of this kind controls.
+    fn owned(&mut self, user: &str, verb: &str, resource: &str, kind: &str, owner: &str) {
+        let owner = json!({ "apiVersion": "v1", "kind": kind, "name": "o", "uid": owner, "controller": true });
+        let metadata = json!({ "name": "o", "uid": resource, "ownerReferences": [owner] });
+        let object = json!({ "metadata": metadata });
+        self.add(user, verb, resource, Value::Null, object);
+    }
+
+    fn election() -> Election {
+        Election {
             users: ["a".to_owned(), "b".to_owned()].into(),
             lease: "l".to_owned(),
             renew_deadline: Duration::from_secs(10),
-        };
+        }
+    }
+
+    fn check(&self) -> Report {
         check(
             &self.0,
-            &election,
+            &Self::election(),
             &[(
                 Timestamp::UNIX_EPOCH + Duration::from_secs(100),
                 Timestamp::MAX,
@@ -335,6 +348,92 @@ fn i6_a_write_where_nothing_changed_is_found() {
         log.review("a");
     };
     assert!(after_good(question).is_empty(), "it stores nothing");
+}
+
+/// Of another kind than Foo: what it may write is judged as a Foo's is, and of the object itself it may write the finalizers.
+#[test]
+fn i5_another_kind_is_judged_by_what_is_its_own() {
+    const OTHER: Work = Work {
+        kind: "Other",
+        primary: "others",
+        owned: &["configmaps", "services"],
+        status: true,
+        finalizers: true,
+        fencing_holder: "example.com/lease-holder",
+    };
+    let violated = |fault: &dyn Fn(&mut Log)| {
+        let mut log = Log::default();
+        let metadata = json!({ "name": "o", "namespace": "n", "uid": "other" });
+        log.add(
+            "admin",
+            "create",
+            "others",
+            Value::Null,
+            json!({ "metadata": metadata }),
+        );
+        log.lease("a", "", 0);
+        log.lease("a", "a_1", 1);
+        log.owned("a", "create", "configmaps", "Other", "other");
+        log.owned("a", "patch", "services", "Other", "other");
+        fault(&mut log);
+        let report = check_of(&OTHER, &log.0, &Log::election(), &[]);
+        let lines = report.violations.iter();
+        (
+            report.writes,
+            lines.map(|line| line[..2].to_owned()).collect::<Vec<_>>(),
+        )
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(violated(&|_| {}), (2, none.clone()));
+    assert_eq!(
+        violated(&|log| log.owned("a", "patch", "services", "Other", "another")).1,
+        ["I5"]
+    );
+    assert_eq!(
+        violated(&|log| log.owned("a", "create", "services", "Foo", "other")).1,
+        ["I4"]
+    );
+    assert_eq!(
+        violated(&|log| log.owned("a", "create", "deployments", "Other", "other")).1,
+        ["I5"]
+    );
+    assert_eq!(
+        violated(&|log| log.owned("b", "patch", "services", "Other", "other")).1,
+        ["I1", "I2"]
+    );
+    let patch = |log: &mut Log, user: &str, more: Value| {
+        let mut request =
+            json!({ "metadata": { "uid": "other", "resourceVersion": "1", "finalizers": ["f"] } });
+        request
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let other = json!({ "metadata": { "name": "o", "namespace": "n", "uid": "other" } });
+        log.add(user, "patch", "others", request, other);
+    };
+    assert_eq!(
+        violated(&|log| patch(log, "a", json!({}))),
+        (3, none.clone())
+    );
+    assert_eq!(
+        violated(&|log| patch(log, "a", json!({ "spec": {} }))).1,
+        ["I5"]
+    );
+    assert_eq!(violated(&|log| patch(log, "b", json!({}))).1, ["I1", "I2"]);
+
+    // The last finalizer's end is the object's, and the answer has the resourceVersion of before: of the time of another leader.
+    let ended_by = |user: &'static str| {
+        move |log: &mut Log| {
+            log.lease("a", "", 1);
+            log.lease("b", "b_1", 2);
+            patch(log, user, json!({}));
+            let last = log.0.last_mut().unwrap();
+            last.response_object["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into();
+            last.response_object["metadata"]["resourceVersion"] = "1".into();
+        }
+    };
+    assert_eq!(violated(&ended_by("b")), (3, none));
+    assert_eq!(violated(&ended_by("a")).1, ["I1", "I2"]);
 }
 
 #[test]

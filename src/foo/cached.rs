@@ -400,6 +400,10 @@ impl Cached for Deployment {
         self.owner.iter().map(|owner| &*owner.name)
     }
 
+    fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
     /// Its rollout is no change that somebody makes.
     fn content(&self, state: &mut impl Hasher) {
         (self.generation, &self.labels).hash(state);

@@ -110,6 +110,7 @@ impl From<ApiError> for Error {
             ApiError::NamespaceTerminating => Self::NamespaceTerminating,
             ApiError::Conflict => Self::Conflict,
             ApiError::NotLeading => Self::NotLeading,
+            ApiError::Foreign(_, name) => Self::ResourceExists(name),
             ApiError::Contested(name, what, time) => Self::Contested(name, what, time),
             ApiError::Transient(words, time) => Self::Transient(words, time),
         }

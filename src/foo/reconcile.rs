@@ -4,7 +4,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
 use operator_runtime::{
     Action, ApiError, Context, Event, Key, Reconciler, Retry, Snapshot, Writer, telemetry::trace,
 };
@@ -60,7 +59,8 @@ impl Reconciler for FooReconciler {
         }
     }
 
-    fn is_up_to_date(&self, key: &Key, foo: &Snapshot<Foo>) -> bool {
+    fn is_up_to_date(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> bool {
+        let key = cx.key();
         if foo.view.deleting {
             return true;
         }
@@ -73,9 +73,7 @@ impl Reconciler for FooReconciler {
             Ok(_) => return false,
             Err(error) => (self.serving(key, &foo.view), Some(error)),
         };
-        // Of a status that says the same, no time is looked at.
-        let now = Timestamp::UNIX_EPOCH;
-        let status = status::of(&foo.view, deployed.as_ref(), error.as_ref(), now);
+        let status = status::of(&foo.view, deployed.as_ref(), error.as_ref(), cx.now());
         status.is_none_or(|status| !self.foos.is_news(key, foo, &status))
     }
 }
@@ -311,6 +309,7 @@ mod tests {
     use std::{convert::Infallible, ops::Deref};
 
     use http::Method;
+    use k8s_openapi::jiff::Timestamp;
     use kube::Client;
     use operator_runtime::{Object, testing::Harness};
     use parking_lot::Mutex;

@@ -25,7 +25,8 @@ pub struct AuditEvent {
     pub uri: String,
     /// The HTTP status of the answer.
     pub code: u16,
-    /// The body of a write to a Lease, a Deployment, a Foo or its status; null for everything else.
+    /// The body of a write to what `audit-policy.yaml` names: a Lease, a Deployment, a Foo or its status, …; null for
+    /// everything else.
     pub request_object: Value,
     /// The answer to such a write: the object with its resourceVersion, or a Status that says what was wrong.
     pub response_object: Value,

@@ -30,11 +30,12 @@ use crate::{
 const APISERVER: &str = "kube-apiserver";
 /// The name of the second one's log and kubeconfig.
 const SECOND: &str = "kube-apiserver-2";
-const USERS: [&str; 7] = [
+const USERS: [&str; 8] = [
     "admin",
     "replica-1",
     "replica-2",
     "replica-3",
+    "replica-4",
     "bench-1",
     "bench-2",
     "bench-load",

@@ -289,17 +289,23 @@ impl Drop for Supervisor {
     }
 }
 
-/// The supervisor's program, beside the test's own: `target/debug/examples/cluster`.
+/// The supervisor's program.
 pub fn supervisor() -> PathBuf {
+    example("cluster")
+}
+
+/// An example's program, beside the test's own: `target/debug/examples/cluster`.
+pub fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test
         .parent()
         .and_then(Path::parent)
         .unwrap()
-        .join("examples/cluster");
+        .join("examples")
+        .join(name);
     assert!(
         path.exists(),
-        "`cargo test --test NAME` builds no examples: run `cargo build --example cluster` first"
+        "`cargo test --test NAME` builds no examples: run `cargo build --workspace --example {name}` first"
     );
     path
 }

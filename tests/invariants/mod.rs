@@ -43,6 +43,32 @@ pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// What the leader writes its identity into, of the Lease's fencing record (`deploy/components/fencing`).
 pub const FENCING_HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
 
+/// What the replicas work on, and may write.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// The kind that is reconciled, and its resource.
+    pub kind: &'static str,
+    pub primary: &'static str,
+    /// The resources of what it controls.
+    pub owned: &'static [&'static str],
+    /// Whether its status is written.
+    pub status: bool,
+    /// Whether its finalizers are written, and nothing else of the objects themselves.
+    pub finalizers: bool,
+    /// What the leader writes its identity into.
+    pub fencing_holder: &'static str,
+}
+
+/// A Foo's.
+pub const FOO: Work = Work {
+    kind: "Foo",
+    primary: "foos",
+    owned: &["deployments"],
+    status: true,
+    finalizers: false,
+    fencing_holder: FENCING_HOLDER,
+};
+
 /// The holder where nobody can know: somebody has written the Lease, and the answer was lost.
 const UNKNOWN: &str = "?";
 
@@ -114,6 +140,16 @@ struct LeaseWrite {
 
 /// Judges a whole log by I1, I2, I4, I5, I7 and I8, and by I6 the times in which, as `quiet` says, nothing changed.
 pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Timestamp)]) -> Report {
+    check_of(&FOO, log, election, quiet)
+}
+
+/// The same, of other controllers than Foo's.
+pub fn check_of(
+    of: &Work,
+    log: &[AuditEvent],
+    election: &Election,
+    quiet: &[(Timestamp, Timestamp)],
+) -> Report {
     let mut report = Report::default();
     let ours: Vec<&AuditEvent> = log
         .iter()
@@ -123,7 +159,7 @@ pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Times
     let work: Vec<&AuditEvent> = ours
         .iter()
         .copied()
-        .filter(|event| is_work(event))
+        .filter(|event| of.includes(event))
         .collect();
     for event in &work {
         match event.code {
@@ -134,7 +170,7 @@ pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Times
     }
     i1_holder(&work, &leases, election, &mut report);
     i2_deadline(&work, &leases, election, &mut report);
-    i4_i5_owner(log, &ours, &election.lease, &mut report);
+    i4_i5_owner(of, log, &ours, &election.lease, &mut report);
     for event in ours.iter().filter(|event| event.resource != "leases") {
         let at = event.received.0;
         if quiet.iter().any(|(from, to)| (*from..*to).contains(&at)) {
@@ -213,8 +249,8 @@ fn has_labels(deployment: &Deployment, foo: &str) -> bool {
     })
 }
 
-/// I1: whoever wrote held the Lease at that resourceVersion. The answer to a deletion names none: of those who held the Lease
-/// between its request and its answer, it was one.
+/// I1: whoever wrote held the Lease at that resourceVersion. The answer to a deletion names none of its own: of those who held
+/// the Lease between its request and its answer, it was one.
 fn i1_holder(
     work: &[&AuditEvent],
     leases: &[LeaseWrite],
@@ -222,7 +258,8 @@ fn i1_holder(
     report: &mut Report,
 ) {
     for event in work.iter().filter(|event| is_made(event)) {
-        let (first, end, when) = if let Some(version) = version(&event.response_object) {
+        let version = version(&event.response_object).filter(|_| !takes_last_finalizer(event));
+        let (first, end, when) = if let Some(version) = version {
             let end = leases.partition_point(|lease| lease.version < version);
             (end.checked_sub(1), end, format!("at {version}"))
         } else {
@@ -316,56 +353,69 @@ fn i2_deadline(
 
 /// I4: a Deployment that we create names its Foo's UID. I5: what no Foo controls is not written, nor anything that is not
 /// ours to write.
-fn i4_i5_owner(log: &[AuditEvent], ours: &[&AuditEvent], lease: &str, report: &mut Report) {
+fn i4_i5_owner(
+    of: &Work,
+    log: &[AuditEvent],
+    ours: &[&AuditEvent],
+    lease: &str,
+    report: &mut Report,
+) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let made = |resource: &'static str| {
         log.iter()
             .filter(move |event| event.resource == resource && is_made(event))
             .map(|event| &event.response_object)
     };
-    let foos: BTreeSet<_> = made("foos")
-        .map(|foo| &foo["metadata"])
-        .map(|foo| {
+    let primaries: BTreeSet<_> = made(of.primary)
+        .map(|object| &object["metadata"])
+        .map(|object| {
             (
-                text(&foo["namespace"]),
-                text(&foo["name"]),
-                text(&foo["uid"]),
+                text(&object["namespace"]),
+                text(&object["name"]),
+                text(&object["uid"]),
             )
         })
         .collect();
-    let is_foos = |namespace: &str, owners: &Value| {
+    let is_controlled = |namespace: &str, owners: &Value| {
         let owners = serde_json::from_value::<Vec<OwnerReference>>(owners.clone());
         let owners = owners.unwrap_or_default();
         controller(&owners).is_some_and(|owner| {
-            let foo = (namespace.to_owned(), owner.name.clone(), owner.uid.clone());
-            owner.kind == "Foo" && foos.contains(&foo)
+            let primary = (namespace.to_owned(), owner.name.clone(), owner.uid.clone());
+            owner.kind == of.kind && primaries.contains(&primary)
         })
     };
-    let owners: HashMap<_, _> = made("deployments")
-        .map(|deployment| &deployment["metadata"])
-        .map(|deployment| (text(&deployment["uid"]), &deployment["ownerReferences"]))
+    let owned = of.owned.iter().flat_map(|resource| made(resource));
+    let owners: HashMap<_, _> = owned
+        .map(|object| &object["metadata"])
+        .map(|object| (text(&object["uid"]), &object["ownerReferences"]))
         .collect();
     for event in ours.iter().filter(|event| is_made(event)) {
         match (&*event.resource, &*event.subresource, &*event.verb) {
-            ("deployments", "", "delete") => {
+            (resource, "", "delete") if of.owned.contains(&resource) => {
                 let uid = text(&event.request_object["preconditions"]["uid"]);
                 let owned = owners.get(&uid);
-                if !owned.is_some_and(|owners| is_foos(&event.namespace, owners)) {
-                    report.violate("I5", event, "which no Foo controls");
+                if !owned.is_some_and(|owners| is_controlled(&event.namespace, owners)) {
+                    report.violate("I5", event, "which nothing of ours controls");
                 }
             }
-            ("deployments", "", verb) => {
+            (resource, "", verb) if of.owned.contains(&resource) => {
                 let owners = &event.response_object["metadata"]["ownerReferences"];
-                if !is_foos(&event.namespace, owners) {
+                if !is_controlled(&event.namespace, owners) {
                     let invariant = if verb == "create" { "I4" } else { "I5" };
-                    report.violate(invariant, event, "which no Foo controls");
+                    report.violate(invariant, event, "which nothing of ours controls");
                 }
             }
-            ("foos", "status", _) | ("events", "", _) => {}
+            ("events", "", _) => {}
+            (resource, "status", _) if of.status && resource == of.primary => {}
+            (resource, "", "patch") if of.finalizers && resource == of.primary => {
+                if !is_of_finalizers(&event.request_object) {
+                    report.violate("I5", event, "which is of more than its finalizers");
+                }
+            }
             ("leases", "", _) if subject(event) == lease => {}
             ("serviceaccounts", "", "patch") if subject(event) == format!("{lease}-fencing") => {
                 let annotations = &event.response_object["metadata"]["annotations"];
-                if user(annotations[FENCING_HOLDER].as_str().unwrap_or_default()) != event.user {
+                if user(annotations[of.fencing_holder].as_str().unwrap_or_default()) != event.user {
                     report.violate("I5", event, "which names another than its writer");
                 }
             }
@@ -561,9 +611,38 @@ fn is_write(event: &AuditEvent) -> bool {
     verbs.contains(&&*event.verb) && !reviews.contains(&&*event.resource)
 }
 
-fn is_work(event: &AuditEvent) -> bool {
-    let what = (&*event.resource, &*event.subresource);
-    matches!(what, ("deployments", _) | ("foos", "status"))
+impl Work {
+    fn includes(&self, event: &AuditEvent) -> bool {
+        let resource = &*event.resource;
+        let is_primary = resource == self.primary;
+        match &*event.subresource {
+            "status" if is_primary => self.status,
+            "" if is_primary && self.finalizers => true,
+            _ => self.owned.contains(&resource),
+        }
+    }
+}
+
+/// Whether a merge patch changes the finalizers alone, of the object that was seen.
+fn is_of_finalizers(patch: &Value) -> bool {
+    let names = |value: &Value| -> Vec<String> {
+        value
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.clone())
+            .collect()
+    };
+    let metadata = &patch["metadata"];
+    names(patch) == ["metadata"] && names(metadata) == ["finalizers", "resourceVersion", "uid"]
+}
+
+/// Whether a write ends an object that is being deleted. Its answer has the resourceVersion of before.
+fn takes_last_finalizer(event: &AuditEvent) -> bool {
+    let metadata = &event.response_object["metadata"];
+    event.verb == "patch"
+        && metadata["deletionTimestamp"].is_string()
+        && metadata["finalizers"].is_null()
 }
 
 fn is_made(event: &AuditEvent) -> bool {

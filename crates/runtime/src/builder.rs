@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use tokio::sync::watch as channel;
 
 use crate::{
-    Cached, Key, Kind, Primary, Store, Writer, instruments,
+    Cached, Finalizer, Key, Kind, Primary, Store, Writer, instruments,
     queue::{Lane, Queue},
     scopes::{Needs, Right, Scopes, Status},
     store::Change,
@@ -69,6 +69,17 @@ impl<P: Primary> Builder<P> {
         &self.metrics
     }
 
+    /// A finalizer on what is reconciled, with its name, `domain/name`: for a kind that has something outside the cluster to
+    /// undo. It takes the right to patch the objects.
+    pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
+        self.rights.push(Right {
+            verb: "patch",
+            kind: P::KIND,
+            subresource: "",
+        });
+        Finalizer::new(name, self.primary())
+    }
+
     /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
     /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them.
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
@@ -80,20 +91,21 @@ impl<P: Primary> Builder<P> {
         // Those of what is owned are asked for first.
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
-        let store = self.add();
+        let store = self.add(false);
         Writer::new(&self.shared, store)
     }
 
     /// Watches a kind that this controller only reads. A change of one enqueues who refers to it.
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
-        self.add()
+        self.add(true)
     }
 
-    fn add<V: Cached>(&mut self) -> Arc<Store<V>> {
+    fn add<V: Cached>(&mut self, is_input: bool) -> Arc<Store<V>> {
         let store = Arc::new(Store::new(&self.namespaces));
         self.dependents.push(Box::new(Watched {
             store: Arc::clone(&store),
             enqueue: Handler::dependent_changed::<V>,
+            is_input,
         }));
         store
     }
@@ -109,6 +121,7 @@ impl<P: Primary> Builder<P> {
         let mut all: Vec<Box<dyn Informer<P>>> = vec![Box::new(Watched {
             store: Arc::clone(self.primary.store()),
             enqueue: Handler::primary_changed,
+            is_input: false,
         })];
         all.extend(self.dependents);
         (self.primary, Informers(all), needs)
@@ -139,11 +152,24 @@ impl<P: Primary> Informers<P> {
         }
         hasher.finish() | 1
     }
+
+    /// The same of the kinds that are only read: what they say, the object asks for, too.
+    pub fn inputs(&self, key: &Key, view: &P) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for informer in self.iter().filter(|informer| informer.is_input()) {
+            for name in view.references() {
+                informer.version(&key.sibling(name)).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
 }
 
 /// A watched kind.
 pub(crate) trait Informer<P>: Send + Sync {
     fn kind(&self) -> Kind;
+    /// Whether it is only read.
+    fn is_input(&self) -> bool;
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
     /// Counts the objects, whenever it is called.
@@ -162,11 +188,16 @@ pub(crate) trait Informer<P>: Send + Sync {
 struct Watched<V, P> {
     store: Arc<Store<V>>,
     enqueue: fn(&Handler<P>, &Change<V>),
+    is_input: bool,
 }
 
 impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
     fn kind(&self) -> Kind {
         V::KIND
+    }
+
+    fn is_input(&self) -> bool {
+        self.is_input
     }
 
     fn changes(&self) -> u64 {

@@ -11,7 +11,7 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     panic::AssertUnwindSafe,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -25,7 +25,8 @@ use tokio::{
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use crate::{
-    Action, Builder, Cached as _, Config, Context, Host, Key, Primary as _, Reconciler, Writer,
+    Action, Builder, Cached as _, Config, Context, Host, Key, Primary as _, Reconciler, Snapshot,
+    Writer,
     builder::{Handler, Informers},
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
@@ -83,6 +84,7 @@ impl<R: Reconciler> Work<R> {
         &self,
         key: &Key,
         others_wait: &(dyn Fn() -> bool + Sync),
+        leads: &(dyn Fn() -> bool + Sync),
     ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
@@ -100,15 +102,29 @@ impl<R: Reconciler> Work<R> {
         if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
             trace::because_of(by);
         }
-        let cx = Context {
+        let cx = self.context(key, &seen, others_wait, leads);
+        self.reconciler.reconcile(&cx, &seen).await
+    }
+
+    pub fn context<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: &'a Snapshot<R::Primary>,
+        others_wait: &'a (dyn Fn() -> bool + Sync),
+        leads: &'a (dyn Fn() -> bool + Sync),
+    ) -> Context<'a, R::Primary> {
+        Context {
             key,
-            seen: &seen,
+            seen,
             host: &self.host,
             recorder: &self.recorder,
             log: &self.log,
             others_wait,
-        };
-        self.reconciler.reconcile(&cx, &seen).await
+            leads,
+            inputs: self.informers.inputs(key, &seen.view),
+            rehearses: false,
+            would_act: AtomicBool::new(false),
+        }
     }
 
     /// Whether a reconcile would find nothing to do. That is noted, and holds until the object or one that it refers to has
@@ -130,7 +146,13 @@ impl<R: Reconciler> Work<R> {
             return true;
         }
         let basis = basis(&seen.view);
-        let is_up_to_date = self.reconciler.is_up_to_date(key, &seen);
+        let is_up_to_date = {
+            let cx = Context {
+                rehearses: true,
+                ..self.context(key, &seen, &|| false, &|| true)
+            };
+            self.reconciler.is_up_to_date(&cx, &seen)
+        };
         if is_up_to_date {
             objects.settle(key, seen.version, basis);
         }
@@ -338,10 +360,13 @@ impl<R: Reconciler> Controller<R> {
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
             let (queue, reconciler) = (queue.clone(), Arc::clone(&self.work));
+            let term = term.clone();
             work.spawn(worker.clone().work(move |key| {
                 let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
                 let others_wait = move || queue.is_busy(Lane::Change);
-                async move { reconciler.reconcile(&key, &others_wait).await }
+                let term = term.clone();
+                let leads = move || is_live(term.borrow().as_ref(), id);
+                async move { reconciler.reconcile(&key, &others_wait, &leads).await }
             }));
         }
         work.spawn({
@@ -535,6 +560,11 @@ async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
     let other = |term: &Option<Term>| term.as_ref().is_none_or(|term| term.id() != id);
     // A closed channel is the end of the election: nobody renews the term any more.
     term.wait_for(other).await.map(drop).unwrap_or_default();
+}
+
+/// Whether this is the term `id`, and not over.
+fn is_live(term: Option<&Term>, id: u64) -> bool {
+    term.is_some_and(|term| term.id() == id && term.remaining().is_some())
 }
 
 async fn died(tasks: &mut Tasks) -> Died {

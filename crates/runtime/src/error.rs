@@ -31,6 +31,10 @@ pub enum ApiError {
     #[error("not leading: nothing was written")]
     NotLeading,
 
+    /// There is an object of this kind and name, and what is being reconciled does not control it: it is not touched.
+    #[error("{0} {1:?} already exists and is controlled by somebody else, or nobody")]
+    Foreign(&'static str, String),
+
     /// Somebody else changes the object, or deletes it, whenever it is as it should be. The next correction waits so long.
     #[error("somebody else changes {0:?} again and again: wanted {1}")]
     Contested(String, String, Duration),
@@ -44,6 +48,38 @@ impl ApiError {
     /// What passes, and in no certain time.
     pub fn transient(words: impl Into<String>) -> Self {
         Self::Transient(words.into(), Duration::ZERO)
+    }
+}
+
+/// For a kind that has no errors of its own: `type Error = ApiError`.
+impl Failure for ApiError {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Rejected(_) => "Rejected",
+            Self::NamespaceTerminating => "NamespaceTerminating",
+            Self::Conflict => "Conflict",
+            Self::NotLeading => "NotLeading",
+            Self::Foreign(..) => "Foreign",
+            Self::Contested(..) => "Contested",
+            Self::Transient(..) => "Transient",
+        }
+    }
+
+    fn reason(&self) -> Option<&'static str> {
+        let told = matches!(
+            self,
+            Self::Rejected(_) | Self::Foreign(..) | Self::Contested(..)
+        );
+        told.then(|| self.name())
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Self::Conflict => Retry::Conflict,
+            Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
+            Self::Contested(.., time) | Self::Transient(_, time) => Retry::Backoff(*time),
+            Self::Rejected(_) | Self::Foreign(..) => Retry::Backoff(Duration::ZERO),
+        }
     }
 }
 

@@ -178,7 +178,8 @@ impl Reconciler for Parents {
         Ok(Action::Done)
     }
 
-    fn is_up_to_date(&self, key: &Key, seen: &Snapshot<Parent>) -> bool {
+    fn is_up_to_date(&self, cx: &Context<'_, Parent>, seen: &Snapshot<Parent>) -> bool {
+        let key = cx.key();
         self.missing(key, &seen.view).is_none()
     }
 }

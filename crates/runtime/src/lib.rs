@@ -29,7 +29,7 @@
 //! | | what it says |
 //! |---|---|
 //! | [`App`], a `static` | what the program is called, its API group, its defaults, the settings that it adds |
-//! | [`Cached`], for each kind that is watched | which fields of an object are kept, and what other objects it refers to |
+//! | [`Cached`], for each kind that is watched | which fields of an object are kept, and what other objects it refers to. [`Custom`] and [`Dependent`] are such forms already, which keep a whole spec, or the fields that are named, and take next to no code: `examples/second_kind.rs` |
 //! | [`Primary`], for the kind that is reconciled | where its generation and its status are |
 //! | [`Failure`], for an error type | the reason that users see, and when it is tried again |
 //! | a function that takes a [`Builder`] | which kinds are [owned](Builder::owns) and which are only [read](Builder::watches) |
@@ -183,6 +183,9 @@
 //!     fn references(&self) -> impl Iterator<Item = &str> {
 //!         self.owner.iter().map(|owner| &*owner.name)
 //!     }
+//!     fn owner(&self) -> Option<&Owner> {
+//!         self.owner.as_ref()
+//!     }
 //!     fn content(&self, state: &mut impl Hasher) {
 //!         self.text.hash(state);
 //!     }
@@ -222,7 +225,7 @@
 //!     }
 //! }
 //!
-//! // 4. The reconciler. What is to be done is decided by one pure function, which a resync asks as well.
+//! // 4. The reconciler. A resync runs it, too, up to the first thing that it would do.
 //!
 //! struct Greeter {
 //!     greetings: Arc<Writer<CachedGreeting>>,
@@ -283,16 +286,6 @@
 //!         }
 //!         Ok(Action::Done)
 //!     }
-//!
-//!     fn is_up_to_date(&self, key: &Key, seen: &Snapshot<CachedGreeting>) -> bool {
-//!         let greeting = &*seen.view;
-//!         let (Ok(spec), Some(map)) = (&greeting.spec, self.maps.store().get(key)) else {
-//!             return greeting.deleting;
-//!         };
-//!         let plan = |map: &Snapshot<ConfigMap>| plan(&spec.text, &map.view);
-//!         self.maps.needed(key, &map, plan).is_none()
-//!             && !self.greetings.is_news(key, seen, &status_of(greeting))
-//!     }
 //! }
 //!
 //! // 5. The program.
@@ -304,7 +297,7 @@
 //!     group: "example.com",
 //!     controller: "greeting",
 //!     reporter: "greeter",
-//!     defaults: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/defaults.toml")),
+//!     defaults: "",
 //!     keys: &[],
 //!     crates: &["greeter"],
 //! };
@@ -361,8 +354,8 @@
 //!
 //! # Only a part of it
 //!
-//! An operator that keeps kube's own `Controller` can take the election and the fence alone: [`election::run`] publishes
-//! the term, and [`client::fenced`] makes the client that writes only under it.
+//! An operator that keeps kube's own `Controller` takes the election and the fence alone: a [`candidate()`], which publishes
+//! the term and has the client that writes only under it, as in `examples/kube_controller.rs`.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
@@ -387,6 +380,7 @@ mod layer;
 mod log_once;
 mod manager;
 mod object;
+mod plain;
 mod queue;
 mod reconciler;
 mod recorder;
@@ -394,7 +388,7 @@ mod resync;
 mod scopes;
 mod store;
 pub mod telemetry;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transport;
 mod version;
@@ -410,9 +404,10 @@ pub use controller::{Controller, Died};
 pub use error::{ApiError, Failure, Retry};
 pub use host::Host;
 pub use key::Key;
-pub use manager::{Error, run};
+pub use manager::{Candidate, Error, candidate, run};
 pub use object::{Cached, Field, Kind, Meta, Metadata, Object, Owner, OwnerReference, Primary};
+pub use plain::{Custom, Dependent, Fields, Spec, condition};
 pub use reconciler::{Action, Context, Reconciler};
 pub use recorder::Event;
 pub use store::{Snapshot, Store};
-pub use writer::{Patched, Writer, wanted};
+pub use writer::{Finalizer, Patched, Writer, wanted};

@@ -3,15 +3,23 @@
 use std::convert::Infallible;
 
 use futures::FutureExt as _;
-use tokio::sync::{oneshot, watch};
+use kube::Client;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
 use tracing::info;
 
 use crate::{
-    Builder, Config, Host, Reconciler,
+    App, Builder, Config, Host, Reconciler,
     client::{self, Cluster},
     controller::{Controller, Died},
-    election::{self, Election, Identity},
-    telemetry::{self, Metrics, health::Health, http::Server},
+    election::{self, Ability, Claim, Election, Identity, Term},
+    telemetry::{
+        self, Metrics,
+        health::{Health, Pulse},
+        http::Server,
+    },
     version,
 };
 
@@ -55,17 +63,7 @@ pub async fn run<R: Reconciler>(
 ) -> Result<(), Error> {
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
-    let identity = Identity::of(host)?;
-    let mut _claim = None;
-    if config.leader_election.enabled {
-        let named = config.leader_election.lease_namespace.take();
-        let namespace = named
-            .or(cluster.pod_namespace)
-            .ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
-        let lease = &config.leader_election.lease_name;
-        _claim = Some(identity.claim(&namespace, lease)?);
-        config.leader_election.lease_namespace = Some(namespace);
-    }
+    let (identity, _claim) = identity(app, host, cluster.pod_namespace, &mut config)?;
     let commit = version::commit().unwrap_or("unknown");
     info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
@@ -111,4 +109,77 @@ pub async fn run<R: Reconciler>(
     released.map_err(|_| Died("the election"))??;
     info!("stopped");
     Ok(())
+}
+
+/// Who runs for leader, alone under its name; where the Lease is by default, the configuration says then.
+fn identity(
+    app: &App,
+    host: &Host,
+    pod_namespace: Option<String>,
+    config: &mut Config,
+) -> Result<(Identity, Option<Claim>), election::Error> {
+    let identity = Identity::of(host)?;
+    if !config.leader_election.enabled {
+        return Ok((identity, None));
+    }
+    let named = config.leader_election.lease_namespace.take();
+    let namespace = named
+        .or(pod_namespace)
+        .ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
+    let claim = identity.claim(&namespace, &config.leader_election.lease_name)?;
+    config.leader_election.lease_namespace = Some(namespace);
+    Ok((identity, Some(claim)))
+}
+
+/// A replica that runs for leader beside a controller of one's own.
+pub struct Candidate {
+    /// Reads at any time, and [writes](election::fence) only while this replica leads.
+    pub client: Client,
+    /// The term, while this replica leads: what the controller is to run under. What it would write without one is refused.
+    pub term: watch::Receiver<Option<Term>>,
+    /// Ends when the Lease has been given back. An end before that is to end the process.
+    pub election: JoinHandle<Result<(), election::Error>>,
+}
+
+/// Runs for leader, for those who bring a controller of their own, such as kube's: the election and the fence of [`run`], and
+/// nothing else of it. `drained` is to resolve when the controller was asked to stop and has ended: then the Lease is given
+/// back.
+///
+/// # Errors
+/// See [`Error`].
+pub async fn candidate(
+    host: &Host,
+    cluster: Cluster,
+    mut config: Config,
+    metrics: Metrics,
+    drained: impl Future<Output = ()> + Send + 'static,
+) -> Result<Candidate, Error> {
+    let (identity, claim) = identity(metrics.app(), host, cluster.pod_namespace, &mut config)?;
+    let (publish, term) = watch::channel(None);
+    let client = client::fenced_over(
+        cluster.requests,
+        &cluster.server,
+        cluster.namespace,
+        term.clone(),
+        &metrics,
+    );
+    let election = Election {
+        server: cluster.server,
+        transport: cluster.lease,
+        host: host.clone(),
+        settings: config.leader_election,
+        identity,
+        metrics,
+        ability: watch::channel(Ability::All).1,
+    };
+    let election = async move {
+        let ended = election::run(election, publish, Pulse::default(), drained).await;
+        drop(claim);
+        ended
+    };
+    Ok(Candidate {
+        client,
+        term,
+        election: tokio::spawn(election),
+    })
 }

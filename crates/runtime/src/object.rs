@@ -46,6 +46,22 @@ impl Kind {
         }
     }
 
+    /// One of one's own.
+    #[must_use]
+    pub const fn custom(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+    ) -> Self {
+        Self {
+            group,
+            version,
+            kind,
+            plural,
+        }
+    }
+
     /// `group/version`, as in `apiVersion`.
     #[must_use]
     pub fn api_version(&self) -> String {
@@ -69,6 +85,11 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// The names of other objects in the same namespace that this one refers to: what it wants to be there, what it reads,
     /// who controls it. A change of one of these enqueues what refers to it.
     fn references(&self) -> impl Iterator<Item = &str>;
+    /// Who controls it, by [`Metadata::take_owner`]: a [`Writer`](crate::Writer) changes and deletes nothing of a kind that is
+    /// made here but what the object that is being reconciled controls. Without this, it is nothing.
+    fn owner(&self) -> Option<&Owner> {
+        None
+    }
     /// Whatever somebody else changes in it on purpose, and nothing that changes by itself, as counts in a status do. While
     /// this stays as it is, a patch that has changed nothing is not sent again.
     fn content(&self, state: &mut impl Hasher);
@@ -95,6 +116,11 @@ pub trait Primary: Cached {
     fn is_observed(&self) -> bool;
     /// What a status says, whenever it came to say so: without times.
     fn says(status: &Self::Status, state: &mut impl Hasher);
+    /// `metadata.finalizers`, all of them, by [`Metadata::take_finalizers`]: for a kind with a
+    /// [`Finalizer`](crate::Finalizer).
+    fn finalizers(&self) -> &[String] {
+        &[]
+    }
     /// The trace that changed it, where its annotation `<application>/traceparent` names one.
     fn trace(&self) -> Option<&SpanContext> {
         None
@@ -272,6 +298,12 @@ impl<L, A> Metadata<L, A> {
             namespace: self.namespace,
             resource_version: self.resource_version,
         }
+    }
+
+    /// Takes the finalizers out.
+    pub fn take_finalizers(&mut self) -> Vec<String> {
+        let finalizers = std::mem::take(&mut self.finalizers).or_default();
+        finalizers.into_iter().map(Field::or_default).collect()
     }
 
     /// Takes the controller's ownerReference out, where it names an object of this kind in whatever version.

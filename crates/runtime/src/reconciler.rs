@@ -1,7 +1,13 @@
 //! What a kind brings: what is watched, and how one object gets to be as it should be.
 
-use std::{fmt, hash::Hash, time::Duration};
+use std::{
+    fmt,
+    hash::Hash,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
+use futures::FutureExt as _;
 use k8s_openapi::jiff::Timestamp;
 use tracing::{debug, warn};
 
@@ -37,8 +43,8 @@ pub trait Reconciler: Send + Sync + 'static {
     type Error: Failure + From<ApiError>;
 
     /// Brings one object to what it should be, and reports its status. It is called for one object by one worker at a time;
-    /// where nothing is to be changed, it sends no request. It is called while the object is being deleted, too, if that
-    /// takes a while.
+    /// where nothing is to be changed, it sends no request, and awaits nothing. It is called while the object is being deleted,
+    /// too, if that takes a while. What it does, it does through `cx` and its [`Writer`](crate::Writer)s.
     fn reconcile(
         &self,
         cx: &Context<'_, Self::Primary>,
@@ -46,9 +52,18 @@ pub trait Reconciler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Action, Self::Error>> + Send;
 
     /// Whether [`reconcile`](Self::reconcile) would find nothing to do: asked at each resync, and of all objects by a new
-    /// leader. It sends no request and must be quick. An answer that is yes holds until the object, or one that it
-    /// [refers to](crate::Cached::references), has another version.
-    fn is_up_to_date(&self, key: &Key, seen: &Snapshot<Self::Primary>) -> bool;
+    /// leader. An answer that is yes holds until the object, or one that it [refers to](crate::Cached::references), has
+    /// another version.
+    ///
+    /// Unless a kind knows something cheaper, it is reconciled up to the first thing that it would do: with this `cx`, nothing
+    /// is written, done or reported. What takes its place must send no request, and be quick.
+    fn is_up_to_date(
+        &self,
+        cx: &Context<'_, Self::Primary>,
+        seen: &Snapshot<Self::Primary>,
+    ) -> bool {
+        self.reconcile(cx, seen).now_or_never().is_some() && !cx.would_act.load(Relaxed)
+    }
 }
 
 /// What a reconcile that did not fail has come to.
@@ -84,6 +99,13 @@ pub struct Context<'a, P> {
     pub(crate) recorder: &'a Recorder,
     pub(crate) log: &'a LogOnce,
     pub(crate) others_wait: &'a (dyn Fn() -> bool + Sync),
+    pub(crate) leads: &'a (dyn Fn() -> bool + Sync),
+    /// A fingerprint of what is read of others: see [`Informers::inputs`](crate::builder::Informers::inputs).
+    pub(crate) inputs: u64,
+    /// Whether nothing is to be done.
+    pub(crate) rehearses: bool,
+    /// Whether something would have been done.
+    pub(crate) would_act: AtomicBool,
 }
 
 impl<P: Primary> Context<'_, P> {
@@ -105,13 +127,28 @@ impl<P: Primary> Context<'_, P> {
         (self.others_wait)()
     }
 
+    /// Whether something is to be done, rather than to be known.
+    pub(crate) fn may_act(&self) -> Result<(), ApiError> {
+        self.would_act.store(true, Relaxed);
+        if self.rehearses {
+            return Err(ApiError::NotLeading);
+        }
+        Ok(())
+    }
+
     /// Has an event about the object written, when there is time.
     pub fn event(&self, event: Event) {
+        if self.rehearses {
+            return;
+        }
         self.recorder.send(self.key, self.seen.view.uid(), event);
     }
 
     /// One line about what is not tried again, unless many like it were logged of late.
     pub fn log_once(&self, error: &impl Failure, then: &str) {
+        if self.rehearses {
+            return;
+        }
         let object = self.key;
         if self.log.is_news(error) {
             warn!(%object, reason = error.reason(), "{error}; {then}");
@@ -120,9 +157,14 @@ impl<P: Primary> Context<'_, P> {
         }
     }
 
-    /// What corrections are for: another object, or another generation, is another matter.
+    /// What corrections are for: another object, another generation, or something else in what it refers to, is another
+    /// matter.
     pub(crate) fn wanted_by(&self) -> impl Hash {
-        (self.seen.view.uid(), self.seen.view.generation())
+        (
+            self.seen.view.uid(),
+            self.seen.view.generation(),
+            self.inputs,
+        )
     }
 }
 

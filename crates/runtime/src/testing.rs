@@ -87,7 +87,7 @@ impl<R: Reconciler> Harness<R> {
     /// # Errors
     /// Those of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
-        self.work.reconcile(key, &|| false).await
+        self.work.reconcile(key, &|| false, &|| true).await
     }
 
     /// What a reconcile of this object is given, to try writers by themselves.
@@ -97,14 +97,7 @@ impl<R: Reconciler> Harness<R> {
         key: &'a Key,
         seen: &'a Snapshot<R::Primary>,
     ) -> Context<'a, R::Primary> {
-        Context {
-            key,
-            seen,
-            host: &self.work.host,
-            recorder: &self.work.recorder,
-            log: &self.work.log,
-            others_wait: &|| false,
-        }
+        self.work.context(key, seen, &|| false, &|| true)
     }
 
     /// Whether a resync would leave the object alone.

@@ -4,7 +4,11 @@
 //! answer in the store before anybody looks again. What an answer did not change is not asked again until somebody changes
 //! the object, and what is changed back by somebody else again and again is corrected ever more slowly.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
+    fmt::Display,
     hash::Hash,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -21,9 +25,10 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::{
-    App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
+    App, Cached, Context, Event, Host, Key, Object, Primary, Snapshot, Store,
     corrections::Corrections,
     error::ApiError,
+    failure::brief,
     ineffective::Ineffective,
     object::{Content, Says},
     scopes::Scopes,
@@ -134,6 +139,7 @@ impl<V: Cached> Writer<V> {
         body: &impl Serialize,
         corrects: bool,
     ) -> Result<Arc<V>, ApiError> {
+        cx.may_act()?;
         if corrects {
             self.may_correct(cx, key, None)?;
         }
@@ -172,6 +178,8 @@ impl<V: Cached> Writer<V> {
                 overruled: None,
             });
         };
+        Self::check_owner(cx, key, seen)?;
+        cx.may_act()?;
         self.may_correct(cx, key, Some(&asked))?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
@@ -191,7 +199,8 @@ impl<V: Cached> Writer<V> {
         let changed = version != seen.version;
         if changed {
             self.corrections.record(key, cx.wanted_by());
-            info!(object = %cx.key(), dependent = %key, spec = %patch["spec"], "changed the {}", V::KIND.kind);
+            let spec = patch.get("spec").map(tracing::field::display);
+            info!(object = %cx.key(), dependent = %key, spec, "changed the {}", V::KIND.kind);
         }
         let stored = Snapshot {
             version,
@@ -212,6 +221,51 @@ impl<V: Cached> Writer<V> {
         })
     }
 
+    /// Sees to it that an object is as it should be that is made for the one being reconciled: creates it as `manifest` says
+    /// where there is none, under this name and controlled by that one, or [patches](Self::patch) it as `plan` says. One that
+    /// is somebody else's stays as it is.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn ensure<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        mut manifest: Value,
+        plan: impl Fn(&V) -> Option<Value>,
+    ) -> Result<Patched<V>, ApiError> {
+        let Some(actual) = self.store.get(key) else {
+            // What was reported of this generation was there.
+            let corrects = cx.seen.view.is_observed();
+            let metadata = &mut manifest["metadata"];
+            metadata["name"] = key.name().into();
+            metadata["namespace"] = key.namespace().into();
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": P::KIND.api_version(),
+                "kind": P::KIND.kind,
+                "name": cx.key().name(),
+                "uid": cx.seen.view.uid(),
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]);
+            return Ok(Patched {
+                view: self.create(cx, key, &manifest, corrects).await?,
+                changed: true,
+                overruled: None,
+            });
+        };
+        Self::check_owner(cx, key, &actual)?;
+        let plan = |actual: &Snapshot<V>| plan(&actual.view);
+        if self.needed(key, &actual, plan).is_none() {
+            return Ok(Patched {
+                overruled: plan(&actual),
+                view: actual.view,
+                changed: false,
+            });
+        }
+        self.patch(cx, key, &actual, plan).await
+    }
+
     /// Deletes an object, and in the background what it owns.
     ///
     /// # Errors
@@ -222,6 +276,8 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         seen: &Snapshot<V>,
     ) -> Result<(), ApiError> {
+        Self::check_owner(cx, key, seen)?;
+        cx.may_act()?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
             resource_version: Some(seen.version.to_string()),
@@ -235,6 +291,19 @@ impl<V: Cached> Writer<V> {
         self.written(cx.key(), answer)?;
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
+    }
+
+    /// Nothing is changed that the object being reconciled does not control (invariant I5).
+    fn check_owner<P: Primary>(
+        cx: &Context<'_, P>,
+        key: &Key,
+        actual: &Snapshot<V>,
+    ) -> Result<(), ApiError> {
+        if is_controlled(&*actual.view, &*cx.seen.view) {
+            Ok(())
+        } else {
+            Err(ApiError::Foreign(V::KIND.kind, key.name().to_owned()))
+        }
     }
 
     /// What a write for this object came to. A refused one calls for a check of the rights, whatever else becomes of it.
@@ -271,6 +340,24 @@ impl<P: Primary> Writer<P> {
                 .contains(key, Says::<P>(status), self.refuses(key, seen))
     }
 
+    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn report(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+        event: Event,
+    ) -> Result<(), ApiError> {
+        if !self.is_news(cx.key(), seen, status) {
+            return Ok(());
+        }
+        cx.event(event);
+        self.update_status(cx, seen, status).await
+    }
+
     /// Reports the status.
     ///
     /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
@@ -284,6 +371,7 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
+        cx.may_act()?;
         let key = cx.key();
         let mark = self.store.mark(key);
         // Somebody may have annotated the object while others were written: no conflict.
@@ -303,11 +391,7 @@ impl<P: Primary> Writer<P> {
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
-        if let Err(kube::Error::Api(status)) = &answer
-            && is_gone(status, key)
-        {
-            self.store.outdate(key, version);
-        }
+        self.notice_end(key, version, &answer);
         let answer = self.written(key, answer)?;
         let stored = self.store.observe(answer, mark);
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
@@ -321,6 +405,45 @@ impl<P: Primary> Writer<P> {
         Ok(())
     }
 
+    /// Replaces the finalizers.
+    async fn set_finalizers(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        finalizers: &[&str],
+    ) -> Result<Snapshot<P>, ApiError> {
+        cx.may_act()?;
+        let key = cx.key();
+        let mark = self.store.mark(key);
+        let version = self.store.newest(key, seen);
+        // A custom resource takes no strategic merge patch.
+        let patch = Patch::Merge(json!({ "metadata": {
+            "uid": seen.view.uid(),
+            "resourceVersion": version.to_string(),
+            "finalizers": finalizers,
+        }}));
+        let params = PatchParams {
+            field_manager: self.params().field_manager,
+            ..PatchParams::default()
+        };
+        let answer = self.api(key).patch(key.name(), &params, &patch).await;
+        self.notice_end(key, version, &answer);
+        let answer = self.written(key, answer)?;
+        Ok(Snapshot {
+            version: answer.version,
+            view: self.store.observe(answer, mark),
+        })
+    }
+
+    /// Notes that the object is gone, if that is why a write failed.
+    fn notice_end<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
+        if let Err(kube::Error::Api(status)) = answer
+            && is_gone(status, key)
+        {
+            self.store.outdate(key, version);
+        }
+    }
+
     /// Notes that this status is refused and not worth another try: until the object is another one, or rights that were
     /// missing are back, it is no news.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
@@ -330,13 +453,14 @@ impl<P: Primary> Writer<P> {
             .record(cx.key(), Says::<P>(status), left, exists);
     }
 
-    /// Asks the API server whether the object is as the store has it: before what a controller of an earlier generation must
-    /// not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
+    /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
+    /// of an earlier generation must not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
     /// may be behind.
     ///
     /// # Errors
     /// [`ApiError::Conflict`] where it is not.
     pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+        cx.may_act()?;
         let key = cx.key();
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
@@ -355,7 +479,7 @@ impl<P: Primary> Writer<P> {
             let is = &now.view;
             now.key == *key
                 && (is.uid(), is.generation()) == (was.uid(), was.generation())
-                && !is.is_deleting()
+                && is.is_deleting() == was.is_deleting()
         });
         if is_current {
             Ok(())
@@ -372,10 +496,103 @@ impl<P: Primary> Writer<P> {
     }
 }
 
+/// A finalizer of this controller's: while an object has it, the object stays, and can be seen to be on its way out.
+///
+/// It is to be set before anything is done that has to be undone, and cleared when it is.
+pub struct Finalizer<P> {
+    name: &'static str,
+    primary: Arc<Writer<P>>,
+}
+
+impl<P: Primary> Finalizer<P> {
+    pub(crate) fn new(name: &'static str, primary: Arc<Writer<P>>) -> Self {
+        Self { name, primary }
+    }
+
+    /// Whether an object has it.
+    #[must_use]
+    pub fn is_set(&self, seen: &Snapshot<P>) -> bool {
+        seen.view.finalizers().iter().any(|name| name == self.name)
+    }
+
+    /// Sets it where it is not set, and returns the object with it: what follows is based on that.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn set(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+    ) -> Result<Snapshot<P>, ApiError> {
+        if self.is_set(seen) {
+            return Ok(seen.clone());
+        }
+        let others = seen.view.finalizers().iter().map(String::as_str);
+        let all: Vec<_> = others.chain([self.name]).collect();
+        self.primary.set_finalizers(cx, seen, &all).await
+    }
+
+    /// Does something outside the cluster, where no precondition and no fence is, or undoes it: if the object is still as it was
+    /// seen, by the word of the API server, and this replica still leads. (What the stores of a new leader have may be
+    /// older than what the one before has undone.)
+    ///
+    /// A process that is frozen within `act` goes on with it when it is thawed. It is to be short, it must not harm when it is
+    /// done twice, and what must never be done late, the other side has to refuse.
+    ///
+    /// # Errors
+    /// See [`ApiError`]; what goes wrong in `act` is one of those that pass.
+    pub async fn outside<T, E: Display>(
+        &self,
+        cx: &Context<'_, P>,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, ApiError> {
+        let now = self.primary.store().get(cx.key());
+        if !now.is_some_and(|now| self.is_set(&now)) {
+            let words = format!("the finalizer {} is not set yet", self.name);
+            return Err(ApiError::transient(words));
+        }
+        self.primary.confirm(cx, cx.seen).await?;
+        // The answer may have been long in coming.
+        if !(cx.leads)() {
+            return Err(ApiError::NotLeading);
+        }
+        act().map_err(|error| ApiError::transient(brief(&error.to_string())))
+    }
+
+    /// Clears it where it is set. An object that is being deleted is gone with its last one.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn clear(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+        if !self.is_set(seen) {
+            return Ok(());
+        }
+        let all = seen.view.finalizers().iter().map(String::as_str);
+        let others: Vec<_> = all.filter(|name| *name != self.name).collect();
+        self.primary
+            .set_finalizers(cx, seen, &others)
+            .await
+            .map(drop)
+    }
+}
+
+fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {
+    object.owner().is_some_and(|owner| *owner.uid == *by.uid())
+}
+
 /// What a patch is to change, for people.
 #[must_use]
 pub fn wanted(patch: &Value) -> String {
     let metadata = &patch["metadata"];
+    if patch["spec"].is_null() && metadata["labels"].is_null() {
+        // It may be the data of a Secret: what is not told here is told nowhere.
+        let fields = patch.as_object().into_iter().flatten();
+        let fields = fields.map(|(name, _)| &**name);
+        let fields: Vec<_> = fields.filter(|name| *name != "metadata").collect();
+        if !fields.is_empty() {
+            return format!("other {}", fields.join(", "));
+        }
+    }
     let mut wanted = json!({ "labels": metadata["labels"], "spec": patch["spec"] });
     if metadata["labels"].is_null() && patch["spec"] == json!({}) {
         wanted["annotations"] = metadata["annotations"].clone();

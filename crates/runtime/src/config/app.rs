@@ -19,7 +19,8 @@ pub struct App {
     pub controller: &'static str,
     /// What its events name as their reporting controller.
     pub reporter: &'static str,
-    /// The shipped configuration, in TOML: the default of every key.
+    /// The shipped configuration, in TOML: the default of each key that it adds, and of each of the runtime's that is another
+    /// one here.
     pub defaults: &'static str,
     /// The keys of the configuration that it adds to the runtime's.
     pub keys: &'static [Key],
@@ -28,6 +29,27 @@ pub struct App {
 }
 
 impl App {
+    /// One without anything of its own in the configuration, which reports events under its name. For `..App::new(…)`.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        version: &'static str,
+        group: &'static str,
+        controller: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            about: "",
+            version,
+            group,
+            controller,
+            reporter: name,
+            defaults: "",
+            keys: &[],
+            crates: &[],
+        }
+    }
+
     /// Its name where a hyphen is not allowed.
     pub(crate) fn snake_case(&self) -> String {
         self.name.replace('-', "_")
@@ -73,15 +95,8 @@ pub(crate) mod tests {
 
     /// What the tests of the runtime run in.
     pub(crate) static APP: App = App {
-        name: "some-operator",
         about: "An operator",
-        version: "1.2.3",
-        group: "example.com",
-        controller: "parent",
-        reporter: "some-operator",
-        defaults: include_str!("../../tests/defaults.toml"),
-        keys: &[],
-        crates: &[],
+        ..App::new("some-operator", "1.2.3", "example.com", "parent")
     };
 
     /// What a fencing record names its leader by, in that.

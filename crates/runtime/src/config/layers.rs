@@ -63,14 +63,20 @@ impl Provider for Setting {
 }
 
 impl Settings {
-    /// The lowest layer: the shipped file.
+    /// The lowest layer: the runtime's defaults, and the application's over them.
     pub(super) fn defaults(app: &'static App) -> Self {
         let mut settings = Self {
             app,
             merged: Figment::new(),
             problems: Vec::new(),
         };
-        settings.toml(app.defaults, &|_| "default".to_owned());
+        let origin = |_| "default".to_owned();
+        settings.toml(include_str!("defaults.toml"), &origin);
+        settings.toml(
+            &format!("leader_election.lease_name = {:?}", app.name),
+            &origin,
+        );
+        settings.toml(app.defaults, &origin);
         settings
     }
 

@@ -26,6 +26,26 @@ pub struct Key {
     pub rule: Rule,
 }
 
+impl Key {
+    /// One of an application's own, at the top of the file: its flag is its name, so that is one word.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        placeholder: &'static str,
+        rule: Rule,
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            flag: name,
+            heading: WORK,
+            placeholder,
+            help,
+            rule,
+        }
+    }
+}
+
 /// One environment variable of OpenTelemetry's. What cannot be used of it is warned about and ignored, as the
 /// specification has it, unless it [is strict](Self::is_strict).
 #[derive(Debug)]

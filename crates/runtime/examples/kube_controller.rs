@@ -1,0 +1,103 @@
+//! kube's own `Controller`, under the runtime's election and behind its fence, for those who want nothing else of it.
+//!
+//! Each `ConfigMap` labelled `mirror=yes` gets another one with the same data, `<name>-mirror`.
+#![allow(missing_docs, reason = "nobody calls it")]
+
+use std::{error::Error, future::ready, sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, Resource as _, ResourceExt as _,
+    api::{ObjectMeta, PostParams},
+    runtime::{Controller, controller::Action, watcher},
+};
+use operator_runtime::{
+    App, Candidate, Host, candidate, client::Cluster, config, election::Term, telemetry::Telemetry,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
+
+static APP: App = App::new("mirror-operator", "0.1.0", "example.com", "configmap");
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let flags = clap::Command::new(APP.name).args(config::args(&APP));
+    let host = Host::of_this_process();
+    let (config, _) = config::load(&APP, &flags.get_matches(), host.variables())?;
+    let metrics = Telemetry::start(&APP, &host, &config)?.metrics();
+    let cluster = Cluster::find(&APP, &host, &config).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (working, drained) = oneshot::channel::<()>();
+    let drained = async { drained.await.unwrap_or_default() };
+    let Candidate {
+        client,
+        mut term,
+        mut election,
+    } = candidate(&host, cluster, config, metrics, drained).await?;
+    loop {
+        let id = tokio::select! {
+            led = term.wait_for(Option::is_some) => led?.as_ref().map(Term::id),
+            _ = terminate.recv() => break,
+            ended = &mut election => return Ok(ended??),
+        };
+        // With the term, or the program, all that runs is dropped: what was not sent by then never is, and the Lease is not given
+        // back before what was sent is over.
+        tokio::select! {
+            () = run(client.clone()) => {}
+            lost = term.wait_for(|term| term.as_ref().map(Term::id) != id) => drop(lost?),
+            _ = terminate.recv() => break,
+            ended = &mut election => return Ok(ended??),
+        }
+    }
+    drop(working);
+    Ok(election.await??)
+}
+
+async fn run(client: Client) {
+    let all = || Api::<ConfigMap>::all(client.clone());
+    let sources = Controller::new(all(), watcher::Config::default().labels("mirror=yes"));
+    let controller = sources.owns(all(), watcher::Config::default());
+    let results = controller.run(reconcile, retry, Arc::new(client.clone()));
+    results.for_each(|_| ready(())).await;
+}
+
+async fn reconcile(source: Arc<ConfigMap>, client: Arc<Client>) -> kube::Result<Action> {
+    let namespace = source.namespace().unwrap_or_default();
+    let api = Api::<ConfigMap>::namespaced((*client).clone(), &namespace);
+    let owner = source.controller_owner_ref(&());
+    let name = format!("{}-mirror", source.name_any());
+    match api.get_opt(&name).await? {
+        _ if source.meta().deletion_timestamp.is_some() => {}
+        None => {
+            let owner_references = owner.map(|owner| vec![owner]);
+            let metadata = ObjectMeta {
+                name: Some(name),
+                owner_references,
+                ..ObjectMeta::default()
+            };
+            let mirror = ConfigMap {
+                metadata,
+                data: source.data.clone(),
+                ..ConfigMap::default()
+            };
+            api.create(&PostParams::default(), &mirror).await?;
+        }
+        Some(old) if old.data == source.data => {}
+        Some(old) if !owner.is_some_and(|owner| old.owner_references().contains(&owner)) => {}
+        Some(old) => {
+            let mirror = ConfigMap {
+                data: source.data.clone(),
+                ..old
+            };
+            api.replace(&name, &PostParams::default(), &mirror).await?;
+        }
+    }
+    Ok(Action::await_change())
+}
+
+fn retry(_: Arc<ConfigMap>, _: &kube::Error, _: Arc<Client>) -> Action {
+    Action::requeue(Duration::from_secs(1))
+}

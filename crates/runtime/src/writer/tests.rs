@@ -1,0 +1,325 @@
+//! What no kind can do otherwise, because there is no other way to write.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tower::service_fn;
+
+use super::*;
+use crate::{
+    Action, Builder, Custom, Dependent, Fields, Kind, Reconciler, Spec, app::tests::APP,
+    testing::Harness,
+};
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Wish {
+    text: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Said {
+    observed_generation: Option<i64>,
+}
+
+impl Spec for Wish {
+    const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
+    type Status = Said;
+    fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        std::iter::once(name)
+    }
+    fn observed_generation(status: &Said) -> Option<i64> {
+        status.observed_generation
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+struct Data {
+    data: BTreeMap<String, String>,
+}
+
+impl Fields for Data {
+    const KIND: Kind = Kind::of::<ConfigMap>();
+    const OWNER: Option<Kind> = Some(Wish::KIND);
+}
+
+/// Each Wish gets a `ConfigMap` with its text, and is granted outside the cluster.
+struct Granter {
+    wishes: Arc<Writer<Custom<Wish>>>,
+    maps: Writer<Dependent<Data>>,
+    finalizer: Finalizer<Custom<Wish>>,
+    granted: AtomicUsize,
+}
+
+fn build(builder: &mut Builder<Custom<Wish>>) -> Granter {
+    Granter {
+        wishes: builder.primary(),
+        maps: builder.owns(),
+        finalizer: builder.finalizer("example.com/ours"),
+        granted: AtomicUsize::new(0),
+    }
+}
+
+impl Granter {
+    async fn grant(&self, cx: &Context<'_, Custom<Wish>>) -> Result<(), ApiError> {
+        let granted = || {
+            self.granted.fetch_add(1, SeqCst);
+            Ok::<_, Infallible>(())
+        };
+        self.finalizer.outside(cx, granted).await
+    }
+}
+
+fn plan(text: &str) -> impl Fn(&Dependent<Data>) -> Option<Value> {
+    move |actual| {
+        let right = actual.fields.data.get("text").is_some_and(|is| is == text);
+        (!right).then(|| json!({ "data": { "text": text } }))
+    }
+}
+
+impl Reconciler for Granter {
+    type Primary = Custom<Wish>;
+    type Error = ApiError;
+
+    async fn reconcile(
+        &self,
+        cx: &Context<'_, Custom<Wish>>,
+        seen: &Snapshot<Custom<Wish>>,
+    ) -> Result<Action, ApiError> {
+        let seen = self.finalizer.set(cx, seen).await?;
+        let text = &seen.view.spec.as_ref().unwrap().text;
+        let new = json!({ "data": { "text": text } });
+        self.maps.ensure(cx, cx.key(), new, plan(text)).await?;
+        let status = Said {
+            observed_generation: Some(seen.view.generation),
+        };
+        let event = Event::normal("Reported", "reported");
+        self.wishes.report(cx, &seen, &status, event).await?;
+        Ok(Action::Done)
+    }
+}
+
+/// An API server that takes every write as it is, and keeps what was sent; and what a list has.
+#[derive(Clone, Default)]
+struct Server {
+    sent: Arc<Mutex<Vec<(Method, String, Value)>>>,
+    listed: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Server {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let path = parts.uri.path().to_owned();
+                let answer = if parts.method == Method::GET {
+                    json!({ "metadata": { "resourceVersion": "9" }, "items": *server.listed.lock() })
+                } else {
+                    let mut answer = body.clone();
+                    let metadata = &mut answer["metadata"];
+                    metadata["name"] = "w".into();
+                    metadata["namespace"] = "n".into();
+                    metadata["resourceVersion"] = "9".into();
+                    if metadata["uid"].is_null() {
+                        metadata["uid"] = "new".into();
+                    }
+                    answer
+                };
+                server.sent.lock().push((parts.method, path, body));
+                let answer = Body::from(answer.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::new(answer))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn sent(&self) -> Vec<(Method, String, Value)> {
+        std::mem::take(&mut self.sent.lock())
+    }
+}
+
+fn object<V: Cached>(value: &Value) -> Object<V> {
+    serde_json::from_str(&value.to_string()).unwrap()
+}
+
+fn wish(finalizers: &[&str], observed: i64) -> Value {
+    json!({
+        "metadata": { "name": "w", "namespace": "n", "uid": "wish", "resourceVersion": "3", "generation": 2,
+            "finalizers": finalizers },
+        "spec": { "text": "a" },
+        "status": { "observedGeneration": observed },
+    })
+}
+
+fn map(owner: &str, text: &str) -> Value {
+    let owner = json!({ "apiVersion": "example.com/v1", "kind": "Wish", "name": "w", "uid": owner, "controller": true });
+    json!({
+        "metadata": { "name": "w", "namespace": "n", "uid": "map", "resourceVersion": "4", "ownerReferences": [owner] },
+        "data": { "text": text },
+    })
+}
+
+fn harness(server: &Server, wish: &Value, map: Option<&Value>) -> Harness<Granter> {
+    let harness = Harness::new(&APP, &server.client(), build);
+    let Granter { wishes, maps, .. } = harness.reconciler();
+    harness.apply(wishes.store(), object(wish));
+    if let Some(map) = map {
+        harness.apply(maps.store(), object(map));
+    }
+    harness
+}
+
+fn key() -> Key {
+    Key::new("n", "w")
+}
+
+/// Invariant I4: whatever the kind says of it, what is made has the name that it is known by here, and its owner.
+#[tokio::test]
+async fn i4_what_is_made_is_controlled_by_what_it_is_made_for() {
+    let server = Server::default();
+    let harness = harness(&server, &wish(&["example.com/ours"], 2), None);
+    harness.reconcile(&key()).await.unwrap();
+    let sent = server.sent();
+    let [(method, path, body)] = &*sent else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(
+        (method, &**path),
+        (&Method::POST, "/api/v1/namespaces/n/configmaps")
+    );
+    let metadata = &body["metadata"];
+    assert_eq!(metadata["name"], "w");
+    let owner = json!({ "apiVersion": "example.com/v1", "kind": "Wish", "name": "w", "uid": "wish",
+        "controller": true, "blockOwnerDeletion": true });
+    assert_eq!(metadata["ownerReferences"], json!([owner]));
+}
+
+/// Invariant I5: by the UID, not by the name, and by whichever way.
+#[tokio::test]
+async fn i5_what_another_controls_is_not_changed_in_any_way() {
+    let server = Server::default();
+    let harness = harness(
+        &server,
+        &wish(&["example.com/ours"], 2),
+        Some(&map("earlier", "b")),
+    );
+    let foreign = ApiError::Foreign("ConfigMap", "w".to_owned());
+    assert_eq!(harness.reconcile(&key()).await.unwrap_err(), foreign);
+    let Granter { wishes, maps, .. } = harness.reconciler();
+    let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
+    let cx = harness.context(&key, &seen);
+    let actual = maps.store().get(&key).unwrap();
+    let plan = |actual: &Snapshot<_>| plan("a")(&actual.view);
+    let patched = maps.patch(&cx, &key, &actual, plan).await;
+    assert_eq!(patched.map(drop).unwrap_err(), foreign);
+    let deleted = maps.delete(&cx, &key, &actual).await;
+    assert_eq!(deleted.unwrap_err(), foreign);
+    assert!(server.sent().is_empty());
+}
+
+/// Of a patch, the finalizers of others are a part: they stay, and so does what somebody adds meanwhile, as the version that
+/// was seen is named.
+#[tokio::test]
+async fn the_finalizers_of_others_stay() {
+    let server = Server::default();
+    let harness = harness(
+        &server,
+        &wish(&["others/theirs"], 2),
+        Some(&map("wish", "a")),
+    );
+    let Granter {
+        wishes, finalizer, ..
+    } = harness.reconciler();
+    let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
+    let cx = harness.context(&key, &seen);
+    let patch = |finalizers: Value, version: &str| json!({ "metadata": { "uid": "wish", "resourceVersion": version, "finalizers": finalizers } });
+    let kept = finalizer.set(&cx, &seen).await.unwrap();
+    assert!(finalizer.is_set(&kept) && !finalizer.is_set(&seen));
+    finalizer.set(&cx, &kept).await.unwrap();
+    let sent: Vec<_> = server.sent().into_iter().map(|(_, _, body)| body).collect();
+    assert_eq!(
+        sent,
+        [patch(json!(["others/theirs", "example.com/ours"]), "3")]
+    );
+    finalizer.clear(&cx, &kept).await.unwrap();
+    finalizer.clear(&cx, &seen).await.unwrap();
+    let sent: Vec<_> = server.sent().into_iter().map(|(_, _, body)| body).collect();
+    assert_eq!(sent, [patch(json!(["others/theirs"]), "9")]);
+}
+
+/// Whether all is up to date is found out by the reconcile itself, which then does nothing.
+#[tokio::test]
+async fn what_is_up_to_date_is_known_without_a_request() {
+    let server = Server::default();
+    let ours = ["example.com/ours"];
+    for (wish, map, expected) in [
+        (wish(&ours, 2), Some(map("wish", "a")), true),
+        (wish(&[], 2), Some(map("wish", "a")), false),
+        (wish(&ours, 1), Some(map("wish", "a")), false),
+        (wish(&ours, 2), Some(map("wish", "b")), false),
+        (wish(&ours, 2), None, false),
+        // It is tried again with backoff, or when the other one is gone.
+        (wish(&ours, 2), Some(map("earlier", "b")), true),
+    ] {
+        let harness = harness(&server, &wish, map.as_ref());
+        assert_eq!(harness.is_up_to_date(&key()), expected, "{wish} {map:?}");
+    }
+    assert!(server.sent().is_empty());
+}
+
+/// Outside the cluster nothing refuses what is late. So it is asked first, by a leader.
+#[tokio::test]
+async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
+    let (ours, server) = (["example.com/ours"], Server::default());
+    let now = wish(&ours, 2);
+    let mut newer = now.clone();
+    newer["metadata"]["generation"] = 3.into();
+    let mut deleting = now.clone();
+    deleting["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into();
+    let mut another = now.clone();
+    another["metadata"]["uid"] = "another".into();
+    for (seen, listed, leads, expected) in [
+        (&now, Some(&now), true, true),
+        (&deleting, Some(&deleting), true, true),
+        (&now, Some(&now), false, false),
+        (&now, Some(&newer), true, false),
+        (&now, Some(&deleting), true, false),
+        (&now, Some(&another), true, false),
+        (&now, None, true, false),
+        (&wish(&[], 2), Some(&now), true, false),
+    ] {
+        let harness = harness(&server, seen, None);
+        *server.listed.lock() = listed.into_iter().cloned().collect();
+        let wishes = harness.reconciler();
+        let (key, seen) = (key(), wishes.wishes.store().get(&key()).unwrap());
+        let cx = Context {
+            leads: &|| leads,
+            ..harness.context(&key, &seen)
+        };
+        let granted = wishes.grant(&cx).await;
+        assert_eq!(
+            granted.is_ok(),
+            expected,
+            "{seen:?} {listed:?}: {granted:?}"
+        );
+        assert_eq!(wishes.granted.load(SeqCst), usize::from(expected));
+    }
+}
