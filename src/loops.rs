@@ -49,7 +49,7 @@ use operator_runtime::{
     telemetry::{
         Metrics,
         auth::Auth,
-        health::{Health, Question},
+        health::{Health, Probe},
         request::RequestLayer,
     },
 };
@@ -276,7 +276,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     let alive = async {
         loop {
             let _ = timeout(seconds(1), health.watch()).await;
-            assert_eq!(health.failing(Question::Live), [""; 0]);
+            assert_eq!(health.failing(Probe::Live), [""; 0]);
         }
     };
     tokio::select! {

@@ -69,7 +69,7 @@ impl Scene {
     /// With a controller that works.
     async fn new(name: &str, env: &[(&str, String)]) -> Self {
         let scene = Self::start(name, env).await;
-        scene.controller.wait_for_log("working").await;
+        scene.controller.wait_for_log("started workers").await;
         scene
     }
 

@@ -3,7 +3,7 @@
 //! The replicas, the API server and the network are a state machine; stateright walks all of its states. Between a read
 //! and the write that is based on it any time passes; a write whose sender has given up, crashed or stopped may still
 //! land; replicas crash, come back under their name, and are asked to stop; the Lease is deleted, at any time; each has a
-//! monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`Sighting`] are the
+//! monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`ObservedRecord`] are the
 //! shipped code. Around them, what the guard adds and what `kube-leader-election` does is modelled after the source.
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use operator_runtime::election::decide::{
-    Ability, Action, Elector, Event, Outcome, Record, Sighting, Timing,
+    Ability, Action, Elector, Event, ObservedRecord, Outcome, Record, Timing,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -97,7 +97,7 @@ struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Replica {
     elector: Elector,
-    sighting: Sighting,
+    observed: ObservedRecord,
     /// A call of the crate that has read the Lease and sent its write.
     call: Option<Call>,
     done: bool,
@@ -179,7 +179,7 @@ fn standing(replica: usize, election: Election) -> Replica {
     };
     Replica {
         elector: Elector::new(NAMES[replica].to_owned(), timing),
-        sighting: Sighting::default(),
+        observed: ObservedRecord::default(),
         call: None,
         done: false,
     }
@@ -221,13 +221,13 @@ impl State {
     fn observe(&mut self, replica: usize, election: Election) -> bool {
         let record = |lease| record(lease, election);
         let (now, record) = (self.clock(replica), self.lease.as_ref().map(record));
-        self.replicas[replica].sighting.observe(now, record)
+        self.replicas[replica].observed.observe(now, record)
     }
 
     fn step(&mut self, replica: usize, event: Event, election: Election) {
         let now = self.clock(replica);
         let it = &mut self.replicas[replica];
-        match it.elector.step(now, event, &it.sighting) {
+        match it.elector.step(now, event, &it.observed) {
             Action::Wait(_) => {}
             Action::Try(_) => self.call(replica, false, election),
             Action::Release => self.call(replica, true, election),
@@ -247,7 +247,7 @@ impl State {
         let deadline = it.elector.held().map(|held| held.deadline);
         let expired = |lease: &Lease| {
             if election.guard {
-                it.sighting.is_free(sent, deadline.unwrap_or_default())
+                it.observed.is_free(sent, deadline.unwrap_or_default())
             } else {
                 lease.holder.is_none() || wall > lease.renewed + election.lease
             }
@@ -262,13 +262,13 @@ impl State {
             }
             _ if release => return self.step(replica, Event::Released, election),
             None => {
-                let gone = it.sighting.free_at();
+                let gone = it.observed.free_at();
                 let waited = sent >= gone + Duration::from_secs(election.lease);
-                let own = it.sighting.names(NAMES[replica]);
+                let own = it.observed.names(NAMES[replica]);
                 let creates = match election.creation {
                     Creation::Unheld => true,
                     Creation::HeldAtOnce => {
-                        let known = NAMES.iter().any(|name| it.sighting.names(name));
+                        let known = NAMES.iter().any(|name| it.observed.names(name));
                         waited || own || !known
                     }
                     Creation::HeldInTime => waited || deadline.is_some_and(|end| sent < end),

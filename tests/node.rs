@@ -527,7 +527,7 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
     assert_eq!(pods.len(), 2);
     assert!(pods.iter().all(|pod| pod.ready), "{pods:?}");
     let leader = installation.leader(None).await;
-    leader.logs("working").await;
+    leader.logs("started workers").await;
     let service = format!("/api/v1/namespaces/{NAMESPACE}/services/foo-controller-metrics:http");
     let metrics = run(&format!("kubectl get --raw {service}/proxy/metrics")).await;
     assert!(metrics.contains("\n# TYPE "), "{metrics}");
@@ -935,7 +935,13 @@ async fn an_upgrade_and_back_delay_nobody() {
 #[ignore = "make e2e"]
 async fn a_changed_configuration_rolls_out_and_back() {
     let installation = PLAIN.install().await;
-    let said = async || installation.leader(None).await.logs("\"working\"").await;
+    let said = async || {
+        installation
+            .leader(None)
+            .await
+            .logs("\"started workers\"")
+            .await
+    };
     assert!(said().await.contains(r#""workers":2,"resync":"30s""#));
 
     let before = installation.pods().await;

@@ -131,7 +131,7 @@ async fn proxies_of_the_environment_are_not_used() {
         start(&|command| set(command, "not a proxy")),
     ];
     for controller in &controllers {
-        controller.wait_for_log("working").await;
+        controller.wait_for_log("started workers").await;
     }
     let connected = tokio::time::timeout(Duration::ZERO, silent.accept()).await;
     assert!(connected.is_err(), "the proxy was asked");
@@ -184,10 +184,10 @@ async fn p1_finds_its_cluster() {
         command.arg(&scope).env("HOME", dir.path());
     });
     tokio::join!(
-        by_flag.wait_for_log("working"),
-        by_variable.wait_for_log("working"),
-        by_master.wait_for_log("working"),
-        at_home.wait_for_log("working"),
+        by_flag.wait_for_log("started workers"),
+        by_variable.wait_for_log("started workers"),
+        by_master.wait_for_log("started workers"),
+        at_home.wait_for_log("started workers"),
     );
 }
 
@@ -356,7 +356,7 @@ async fn p2_either_signal_ends_it_with_0() {
     let namespace = namespace("signal").await;
     for signal in [Signal::TERM, Signal::INT] {
         let mut controller = Controller::start(shared(), &["--namespace", &namespace]);
-        controller.wait_for_log("working").await;
+        controller.wait_for_log("started workers").await;
         controller.signal(signal);
         assert_eq!(controller.exit_code().await, 0);
         controller.wait_for_log("stopped").await;
@@ -504,7 +504,7 @@ async fn waits_for_the_api_server() {
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(3), "SIGTERM took {took:?}");
     cluster.start_apiserver().await;
-    waiting.wait_for_log("working").await;
+    waiting.wait_for_log("started workers").await;
     for resource in ["foos", "deployments"] {
         let said = waiting
             .log()
@@ -534,7 +534,7 @@ async fn waits_for_the_crd() {
     assert_eq!(get(addr, "/livez").await, 200);
     assert_eq!(get(addr, "/readyz").await, 503);
     cluster.install_crd().await;
-    controller.wait_for_log("working").await;
+    controller.wait_for_log("started workers").await;
     ready(&controller, 200, "").await;
     assert_eq!(controller.logged("is not installed"), 1);
 }
@@ -727,7 +727,7 @@ async fn names_the_right_that_it_lacks() {
         ("apps", "deployments", "list,watch"),
     ];
     nobody.grant(&namespace, "reads", &reads).await;
-    controller.wait_for_log("working").await;
+    controller.wait_for_log("started workers").await;
     for (right, rule) in [
         ("create deployments", ("apps", "deployments", "create")),
         ("patch deployments", ("apps", "deployments", "patch")),
@@ -781,7 +781,7 @@ async fn a_forbidden_namespace_stops_no_other() {
     ready(&two, 200, "[+]informer-sync ok\n").await;
     apply(shared(), &b, &foo("second")).await;
     deployed(&b, "second", SOON).await;
-    let begun = two.logged("working in another namespace");
+    let begun = two.logged("started workers for another namespace");
     assert_eq!(begun, 1, "within the term");
 }
 
@@ -898,7 +898,7 @@ async fn logs_in_the_form_asked_for() {
         }
     }
     let mut text = Controller::start(shared(), &[&scope, "--log-format=text"]);
-    text.wait_for_log(" INFO working").await;
+    text.wait_for_log(" INFO started workers").await;
     assert_eq!(text.stop().await, 0);
     assert!(!text.log().contains('\u{1b}'), "{}", text.log());
 }
@@ -912,7 +912,7 @@ async fn the_token_is_never_logged() {
     let token = &shared().ready().tokens["admin"];
     for (level, says) in [("debug", " INFO "), ("trace,kube_client=trace", "TRACE ")] {
         let mut controller = Controller::start(shared(), &[&scope, "--log-level", level]);
-        controller.wait_for_log("working").await;
+        controller.wait_for_log("started workers").await;
         assert_eq!(controller.stop().await, 0);
         let log = controller.log();
         assert!(log.contains(says) && !log.contains(token), "at {level}");

@@ -30,7 +30,7 @@ use operator_runtime::{
         fence::{self, FenceLayer},
         run,
     },
-    telemetry::{Metrics, health::Pulse},
+    telemetry::{Metrics, health::Heartbeat},
 };
 use proxy::{At, Proxy};
 use serde_json::json;
@@ -78,7 +78,7 @@ impl Replica {
             ability: watch::channel(Ability::All).1,
         };
         let task = tokio::spawn(async move {
-            run(election, sender, Pulse::default(), async {
+            run(election, sender, Heartbeat::default(), async {
                 drop(stopped.await);
             })
             .await

@@ -472,7 +472,7 @@ async fn variables_have_their_effect() {
     let disabled = controller(cluster, &namespace, &collector.endpoint(), |command| {
         command.env("OTEL_SDK_DISABLED", "true");
     });
-    disabled.wait_for_log("working").await;
+    disabled.wait_for_log("started workers").await;
     drop(exporting);
     drop(disabled);
     let from_disabled = collector.received().logs.into_iter().skip(before);
@@ -820,7 +820,7 @@ async fn sighup_changes_the_log_level() {
         configuration.contains("log.level = \"info\""),
         "{configuration}"
     );
-    controller.wait_for_log("working").await;
+    controller.wait_for_log("started workers").await;
     assert_eq!(controller.logged("DEBUG"), 0);
 
     std::fs::write(&file, "log.level = 'loud'").unwrap();
@@ -927,7 +927,7 @@ async fn one_cause_is_told_a_few_times() {
     let namespace = cluster.namespace("quota").await;
     foreign(cluster, &namespace, "taken").await;
     let controller = Controller::start(cluster, &["--namespace", &namespace, "--resync=1h"]);
-    controller.wait_for_log("working").await;
+    controller.wait_for_log("started workers").await;
     let items: Vec<_> = foos::names("f", 100)
         .iter()
         .map(|name| foo(name, "taken", 1))

@@ -44,7 +44,7 @@ pub enum Error {
     NamespaceTerminating,
 
     /// The object changed between reading and writing: another look will do.
-    #[error("changed meanwhile")]
+    #[error("conflict: the object changed since it was read")]
     Conflict,
 
     /// This replica does not lead (any more): whoever leads goes on.

@@ -14,7 +14,7 @@ use crate::{
     queue::{Lane, Queue},
     scopes::{Needs, Right, Scopes, Status},
     store::Change,
-    telemetry::{Metrics, health::Pulse},
+    telemetry::{Metrics, health::Heartbeat},
     watch::watch,
     writer::Shared,
 };
@@ -180,7 +180,7 @@ pub(crate) trait Informer<P>: Send + Sync {
         shared: &Arc<Shared>,
         status: Status,
         metrics: &Metrics,
-        pulse: Pulse,
+        pulse: Heartbeat,
         handler: Handler<P>,
     ) -> BoxFuture<'static, ()>;
 }
@@ -218,7 +218,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
         shared: &Arc<Shared>,
         status: Status,
         metrics: &Metrics,
-        pulse: Pulse,
+        pulse: Heartbeat,
         handler: Handler<P>,
     ) -> BoxFuture<'static, ()> {
         let enqueue = self.enqueue;
@@ -250,7 +250,7 @@ impl<P: Primary> Handler<P> {
         if let Some(queue) = &*self.queue.borrow()
             && self.scopes.is_in_sync(&change.key)
         {
-            queue.add(change.key.clone(), Lane::Change);
+            queue.add(change.key.clone(), Lane::Event);
         }
     }
 
@@ -272,9 +272,9 @@ impl<P: Primary> Handler<P> {
         };
         for key in owners.chain(self.primaries.referring(&change.key)) {
             if is_progress {
-                queue.add_after(key, Lane::Change, ROLLOUT_PACE);
+                queue.add_after(key, Lane::Event, ROLLOUT_PACE);
             } else {
-                queue.add(key, Lane::Change);
+                queue.add(key, Lane::Event);
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     config::LeaderElection,
     election::{
         self, Term,
-        fence::{FenceLayer, at_the_socket},
+        fence::{FenceLayer, recheck_before_sending},
     },
     telemetry::{
         Metrics,
@@ -273,7 +273,7 @@ pub fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<T
         .option_layer(kube.auth_layer()?)
         .layer(kube.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .map_request(at_the_socket)
+        .map_request(recheck_before_sending)
         .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
         .map_err(BoxError::from)
         .and_then(keep_retry_after);

@@ -31,8 +31,8 @@ use crate::{
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
     instruments::{self, Instruments},
-    log_once::LogOnce,
-    queue::{Lane, Queue, Taken},
+    log_once::LogDeduplication,
+    queue::{Lane, Queue, WorkItem},
     reconciler::Failed,
     recorder::{About, Recorder},
     resync::{self, Triggers},
@@ -75,7 +75,7 @@ pub(crate) struct Work<R: Reconciler> {
     pub informers: Informers<R::Primary>,
     pub recorder: Recorder,
     pub scopes: Arc<Scopes>,
-    pub log: Arc<LogOnce>,
+    pub log: Arc<LogDeduplication>,
     pub host: Host,
 }
 
@@ -134,7 +134,7 @@ impl<R: Reconciler> Work<R> {
         let basis = |view: &R::Primary| {
             self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
         };
-        if let Some((view, noted)) = objects.settled_with(key)
+        if let Some((view, noted)) = objects.up_to_date_basis(key)
             && noted == basis(&view)
         {
             return true;
@@ -154,7 +154,7 @@ impl<R: Reconciler> Work<R> {
             self.reconciler.is_up_to_date(&cx, &seen)
         };
         if is_up_to_date {
-            objects.settle(key, seen.version, basis);
+            objects.note_up_to_date(key, seen.version, basis);
         }
         is_up_to_date
     }
@@ -165,7 +165,7 @@ type Tasks = JoinSet<&'static str>;
 
 /// Why [`Controller::run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} came to an end, which it never should; see the log above")]
+#[error("{0} exited unexpectedly; see the log above")]
 pub struct Died(pub &'static str);
 
 /// How a term ended.
@@ -348,7 +348,7 @@ impl<R: Reconciler> Controller<R> {
             objects = self.work.primary.store().len(),
             workers = self.config.workers,
             resync = ?self.config.resync,
-            "working"
+            "started workers"
         );
         let triggers = Triggers::default();
         let worker = Worker {
@@ -363,7 +363,7 @@ impl<R: Reconciler> Controller<R> {
             let term = term.clone();
             work.spawn(worker.clone().work(move |key| {
                 let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
-                let others_wait = move || queue.is_busy(Lane::Change);
+                let others_wait = move || queue.is_busy(Lane::Event);
                 let term = term.clone();
                 let leads = move || is_live(term.borrow().as_ref(), id);
                 async move { reconciler.reconcile(&key, &others_wait, &leads).await }
@@ -385,7 +385,7 @@ impl<R: Reconciler> Controller<R> {
                         };
                         if begun > 0 {
                             let namespace = scopes.namespace(scope);
-                            info!(namespace, "working in another namespace");
+                            info!(namespace, "started workers for another namespace");
                         }
                         let is_in_scope = |key: &Key| scopes.covers(scope, key);
                         resync::first(&queue, objects, is_in_scope, is_up_to_date, &triggers).await;
@@ -397,7 +397,7 @@ impl<R: Reconciler> Controller<R> {
                 );
             }
         });
-        work.spawn(Arc::clone(&self.work.log).sum_up());
+        work.spawn(Arc::clone(&self.work.log).report_suppressed());
         let mut able = self.scopes.ability();
         let elects = self.config.leader_election.enabled;
         let ended = tokio::select! {
@@ -446,7 +446,7 @@ struct Worker {
     queue: Queue<Key>,
     triggers: Triggers,
     instruments: Instruments,
-    log: Arc<LogOnce>,
+    log: Arc<LogDeduplication>,
 }
 
 impl Worker {
@@ -455,11 +455,11 @@ impl Worker {
         self,
         reconcile: impl Fn(Key) -> F,
     ) {
-        while let Some(taken) = self.queue.get().await {
-            let trigger = self.triggers.lock().remove(taken.key());
-            let span = span(&taken, trigger);
+        while let Some(item) = self.queue.get().await {
+            let trigger = self.triggers.lock().remove(item.key());
+            let span = span(&item, trigger);
             let begun = Instant::now();
-            let attempt = reconcile(taken.key().clone()).instrument(span.clone());
+            let attempt = reconcile(item.key().clone()).instrument(span.clone());
             // Row Q6: a panic is this object's failure.
             let result = AssertUnwindSafe(attempt).catch_unwind().await;
             let result = match result {
@@ -468,28 +468,28 @@ impl Worker {
             };
             span.in_scope(|| {
                 self.instruments
-                    .ended(&result, taken.waited(), begun.elapsed());
+                    .ended(&result, item.waited(), begun.elapsed());
                 match result {
                     Ok(Action::Done) | Err(_) => {}
                     Ok(Action::StatusPending) => {
-                        self.triggers.lock().insert(taken.key().clone(), "status");
-                        self.queue.add(taken.key().clone(), Lane::Background);
+                        self.triggers.lock().insert(item.key().clone(), "status");
+                        self.queue.add(item.key().clone(), Lane::Background);
                     }
                     Ok(Action::After(time)) => {
-                        let key = taken.key().clone();
+                        let key = item.key().clone();
                         self.queue.add_after(key, Lane::Background, time);
                     }
                 }
-                settle(taken, result, &self.log);
+                finish_item(item, result, &self.log);
             });
         }
     }
 }
 
 /// The root of a reconcile's trace. Of kind internal, since what woke it is no message that somebody sent.
-fn span(taken: &Taken<Key>, trigger: Option<&'static str>) -> Span {
-    let trigger = match taken.lane() {
-        Lane::Change => "change",
+fn span(item: &WorkItem<Key>, trigger: Option<&'static str>) -> Span {
+    let trigger = match item.lane() {
+        Lane::Event => "change",
         Lane::Retry => "retry",
         Lane::Background => trigger.unwrap_or("resync"),
     };
@@ -499,30 +499,34 @@ fn span(taken: &Taken<Key>, trigger: Option<&'static str>) -> Span {
         otel.status_description = Empty,
         error.type = Empty,
         // Not `k8s.namespace.name`, which is where this process runs.
-        object.namespace = taken.key().namespace(),
-        object.name = taken.key().name(),
+        object.namespace = item.key().namespace(),
+        object.name = item.key().name(),
         object.uid = Empty,
         object.generation = Empty,
         reconcile.trigger = trigger,
-        reconcile.queue_seconds = taken.waited().as_secs_f64(),
-        reconcile.attempt = i64::from(taken.failures()) + 1,
+        reconcile.queue_seconds = item.waited().as_secs_f64(),
+        reconcile.attempt = i64::from(item.failures()) + 1,
     )
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn settle<E: Failure>(taken: Taken<Key>, result: Result<Action, Failed<E>>, log: &LogOnce) {
-    let object = taken.key().clone();
+fn finish_item<E: Failure>(
+    item: WorkItem<Key>,
+    result: Result<Action, Failed<E>>,
+    log: &LogDeduplication,
+) {
+    let object = item.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.name(), error);
     }
     match result {
-        Ok(_) => taken.succeed(),
+        Ok(_) => item.forget(),
         Err(error) => match error.retry() {
             // Logged when it was reported.
-            Retry::OnChange => taken.succeed(),
+            Retry::OnChange => item.forget(),
             retry => {
-                let attempt = taken.failures() + 1;
-                let delay = taken.retry_after(retry.after());
+                let attempt = item.failures() + 1;
+                let delay = item.add_rate_limited_after(retry.after());
                 // What passes by itself has passed by then.
                 let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
                 if (stuck || !retry.is_quiet()) && log.is_news(&error) {

@@ -24,7 +24,7 @@ pub enum ApiError {
     NamespaceTerminating,
 
     /// The object is not there any more, or changed between reading and writing: another look will do.
-    #[error("changed meanwhile")]
+    #[error("conflict: the object changed since it was read")]
     Conflict,
 
     /// This replica does not lead (any more): whoever leads goes on.

@@ -193,7 +193,7 @@ pub enum TestError {
     Rejected(String),
     #[error("{0}")]
     Transient(String),
-    #[error("changed meanwhile")]
+    #[error("conflict: the object changed since it was read")]
     Conflict,
     #[error("not leading")]
     NotLeading,

@@ -186,14 +186,14 @@ mod tests {
         for adds in ["2", "4"] {
             let queue = Queue::new(&Config::shipped(&APP).backoff);
             instruments.term_begins(&queue);
-            queue.add(Key::new("n", "a"), Lane::Change);
-            queue.add(Key::new("n", "b"), Lane::Change);
+            queue.add(Key::new("n", "a"), Lane::Event);
+            queue.add(Key::new("n", "b"), Lane::Event);
             assert_eq!(
                 (counted("adds_total"), counted("depth")),
                 (adds.into(), "2".into())
             );
             if let Some(taken) = queue.get().await {
-                taken.retry_after(Duration::ZERO);
+                taken.add_rate_limited_after(Duration::ZERO);
             }
             queue.shut_down();
             assert_eq!(

@@ -1,6 +1,6 @@
 //! The same trouble is not logged again and again.
 //!
-//! Of many objects that fail for one cause, [`LogOnce`] lets [`TOLD`] lines out in one [`PERIOD`]; the rest is counted, and
+//! Of many objects that fail for one cause, [`LogDeduplication`] lets [`TOLD`] lines out in one [`PERIOD`]; the rest is counted, and
 //! the count is logged when the period is over. A cause is an error's text without what differs from object to object.
 //!
 //! Of one thing that fails again and again, [`Causes`] lets each cause out once in an outage.
@@ -22,14 +22,14 @@ const CAUSES: usize = 32;
 
 /// What was told of late.
 #[derive(Default)]
-pub struct LogOnce(Mutex<HashMap<String, Cause>>);
+pub struct LogDeduplication(Mutex<HashMap<String, Cause>>);
 
 struct Cause {
     since: Instant,
     times: u32,
 }
 
-impl LogOnce {
+impl LogDeduplication {
     /// Whether this failure is worth a line.
     pub fn is_news(&self, error: &impl Failure) -> bool {
         let (cause, now) = (cause(error), Instant::now());
@@ -47,7 +47,7 @@ impl LogOnce {
     }
 
     /// Tells what is counted when its period is over; for ever.
-    pub async fn sum_up(self: Arc<Self>) {
+    pub async fn report_suppressed(self: Arc<Self>) {
         loop {
             sleep(PERIOD).await;
             self.tell();
@@ -162,7 +162,7 @@ mod tests {
     /// However many objects fail, and however often: a cause is a few lines in each period.
     #[tokio::test(start_paused = true)]
     async fn a_thousand_objects_are_a_few_lines() {
-        let repeats = LogOnce::default();
+        let repeats = LogDeduplication::default();
         let mut told = 0;
         for _ in 0..10 {
             told += (0..1000)
@@ -178,7 +178,7 @@ mod tests {
     /// One cause does not hide another, and even causes without number are bounded.
     #[tokio::test(start_paused = true)]
     async fn another_cause_is_told() {
-        let repeats = LogOnce::default();
+        let repeats = LogDeduplication::default();
         assert_eq!(
             (0..1000)
                 .filter(|number| repeats.is_news(&quota(*number)))

@@ -17,7 +17,7 @@ use crate::{
     election::{self, Ability, Claim, Election, Identity, Term},
     telemetry::{
         self, Metrics,
-        health::{Health, Pulse},
+        health::{Health, Heartbeat},
         http::Server,
     },
     version,
@@ -173,7 +173,7 @@ pub async fn candidate(
         ability: watch::channel(Ability::All).1,
     };
     let election = async move {
-        let ended = election::run(election, publish, Pulse::default(), drained).await;
+        let ended = election::run(election, publish, Heartbeat::default(), drained).await;
         drop(claim);
         ended
     };

@@ -11,8 +11,8 @@
 //! # Fairness
 //!
 //! Within a lane, first come, first served. Of any eight keys handed out in a row, one comes from
-//! [`Lane::Background`], one from [`Lane::Retry`] and six from [`Lane::Change`], as far as
-//! something waits there. What [`Lane::Change`] leaves goes to the other two by turns, so that a new
+//! [`Lane::Background`], one from [`Lane::Retry`] and six from [`Lane::Event`], as far as
+//! something waits there. What [`Lane::Event`] leaves goes to the other two by turns, so that a new
 //! leader's first look at everything does not wait for those that fail; what they leave goes to it
 //! first. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
 //! `8 * (n + 1)` calls of `get` that return a key**, whatever is added meanwhile. A key that moves
@@ -92,7 +92,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// The next key to work on, waiting for one if need be; `None` once the queue is shut down.
     /// Safe to cancel: a key is either returned or still in the queue.
-    pub async fn get(&self) -> Option<Taken<K>> {
+    pub async fn get(&self) -> Option<WorkItem<K>> {
         // A worker that never has to wait still lets other tasks run.
         consume_budget().await;
         let mut watch = Watch {
@@ -109,7 +109,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     return None;
                 }
                 if let Some(next) = state.take(now) {
-                    return Some(Taken {
+                    return Some(WorkItem {
                         queue: self.clone(),
                         key: next.key,
                         lane: next.lane,
@@ -198,12 +198,12 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
     }
 }
 
-/// A key with a worker. No other worker gets it until this is dropped, whatever becomes of the
+/// A work item: a key with a worker. No other worker gets it until this is dropped, whatever becomes of the
 /// worker. A drop alone says that the work is over and nothing about how it went, as when it was
 /// cut short: the key is queued again only if it was added meanwhile. So that a panic can be
-/// answered with [`retry`](Self::retry) (row Q6), keep this outside of what may panic.
+/// answered with [`add_rate_limited`](Self::add_rate_limited) (row Q6), keep this outside of what may panic.
 #[must_use = "dropping it gives the key back"]
-pub struct Taken<K: Clone + Eq + Hash> {
+pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
     key: K,
     lane: Lane,
@@ -211,7 +211,7 @@ pub struct Taken<K: Clone + Eq + Hash> {
     failures: u32,
 }
 
-impl<K: Clone + Eq + Hash> Taken<K> {
+impl<K: Clone + Eq + Hash> WorkItem<K> {
     /// What to work on.
     pub fn key(&self) -> &K {
         &self.key
@@ -234,7 +234,7 @@ impl<K: Clone + Eq + Hash> Taken<K> {
 
     /// Gives the key back; its failures are forgotten. Also right for an object that is gone:
     /// nothing stays behind.
-    pub fn succeed(self) {
+    pub fn forget(self) {
         self.queue.forget(&self.key);
     }
 
@@ -243,7 +243,7 @@ impl<K: Clone + Eq + Hash> Taken<K> {
     /// at once, as if it had not failed. A conflict is retried in this way, too, so that it cannot
     /// spin; whether it is worth an error in the log, the caller knows.
     /// Not before `least`, for which the API server may have asked.
-    pub fn retry_after(self, least: Duration) -> Duration {
+    pub fn add_rate_limited_after(self, least: Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);
         let delay = state.retry(&self.key, least, now);
@@ -252,7 +252,7 @@ impl<K: Clone + Eq + Hash> Taken<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Drop for Taken<K> {
+impl<K: Clone + Eq + Hash> Drop for WorkItem<K> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.queue.state(now);

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use crate::{
     Host, Key, Primary, Snapshot,
     error::{ApiError, Failure, Retry},
-    log_once::LogOnce,
+    log_once::LogDeduplication,
     recorder::{Event, Recorder},
 };
 
@@ -97,7 +97,7 @@ pub struct Context<'a, P> {
     pub(crate) seen: &'a Snapshot<P>,
     pub(crate) host: &'a Host,
     pub(crate) recorder: &'a Recorder,
-    pub(crate) log: &'a LogOnce,
+    pub(crate) log: &'a LogDeduplication,
     pub(crate) others_wait: &'a (dyn Fn() -> bool + Sync),
     pub(crate) leads: &'a (dyn Fn() -> bool + Sync),
     /// A fingerprint of what is read of others: see [`Informers::inputs`](crate::builder::Informers::inputs).

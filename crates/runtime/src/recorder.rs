@@ -47,7 +47,7 @@ const ASIDE_OF_ONE: usize = WAITING / 2;
 
 /// How long an event lets work go first while there is some: it would take from it a share of the API server. With
 /// half of the room taken, events are written without a pause.
-const GIVE_WAY: Duration = Duration::from_millis(100);
+const YIELD_DELAY: Duration = Duration::from_millis(100);
 
 /// How many events are remembered, to make a series of them; past that, all are forgotten, and a series that
 /// this cuts goes on as a new one.
@@ -60,7 +60,7 @@ const LONGEST_NOTE: usize = 1024;
 const SERIES: Duration = Duration::from_mins(6);
 
 /// How long an event is tried to be written: an API server that is frozen or restarted loses none.
-const PATIENCE: Duration = Duration::from_mins(1);
+const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause before the second try, doubled before each of the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ const QUICK: Duration = Duration::from_secs(1);
 const TRY: Duration = Duration::from_secs(10);
 
 /// How often it is told that events are dropped.
-const TOLD: Duration = Duration::from_mins(10);
+const LOG_INTERVAL: Duration = Duration::from_mins(10);
 
 /// What there is to report to people: `kubectl describe` shows it.
 ///
@@ -135,7 +135,7 @@ fn cut(message: &str) -> Cow<'_, str> {
 }
 
 /// An event on its way.
-struct News {
+struct Queued {
     key: Key,
     uid: Box<str>,
     event: Event,
@@ -145,7 +145,7 @@ struct News {
     trace: Option<SpanContext>,
 }
 
-impl News {
+impl Queued {
     /// The trace that it is from.
     fn annotations(&self, app: &App) -> Option<BTreeMap<String, String>> {
         let trace = trace::annotation(self.trace.as_ref()?);
@@ -168,7 +168,7 @@ pub(crate) struct About {
 /// Where events are handed in.
 #[derive(Clone)]
 pub struct Recorder {
-    sender: mpsc::Sender<News>,
+    sender: mpsc::Sender<Queued>,
     drops: Arc<Drops>,
     host: Host,
 }
@@ -202,14 +202,14 @@ impl Recorder {
 
     /// Hands in an event about the object `key` with this UID, if there is room.
     pub fn send(&self, key: &Key, uid: &str, event: Event) {
-        let news = News {
+        let queued = Queued {
             key: key.clone(),
             uid: uid.into(),
             event,
             time: self.host.now(),
             trace: trace::current(),
         };
-        if self.sender.try_send(news).is_err() {
+        if self.sender.try_send(queued).is_err() {
             self.drops.full(key);
         }
     }
@@ -247,7 +247,7 @@ impl Drops {
         self.late.add(1);
         self.tell(
             key,
-            &format!("could not be written within {PATIENCE:?}: {error}"),
+            &format!("could not be written within {WRITE_TIMEOUT:?}: {error}"),
         );
     }
 
@@ -259,9 +259,9 @@ impl Drops {
     fn tell(&self, key: &Key, why: &str) {
         let now = Instant::now();
         let mut told = self.told.lock();
-        if told.is_none_or(|told| now - told >= TOLD) {
+        if told.is_none_or(|told| now - told >= LOG_INTERVAL) {
             *told = Some(now);
-            warn!(object = %key, "an event is dropped, and more may be in the next {TOLD:?} without a word: it {why}");
+            warn!(object = %key, "an event is dropped, and more may be in the next {LOG_INTERVAL:?} without a word: it {why}");
         } else {
             debug!(object = %key, "an event is dropped: it {why}");
         }
@@ -291,7 +291,7 @@ struct Aside {
 
 /// Those of one namespace, in their order.
 struct Lane {
-    events: VecDeque<News>,
+    events: VecDeque<Queued>,
     /// When the first of them was first tried.
     since: Instant,
     pause: Duration,
@@ -316,18 +316,18 @@ struct Unwritten {
 }
 
 impl Writer {
-    async fn run(self, mut events: mpsc::Receiver<News>, busy: impl Fn() -> bool) {
+    async fn run(self, mut events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
         let first = async {
-            while let Some(news) = events.recv().await {
-                let Some(news) = self.behind_others(news) else {
+            while let Some(queued) = events.recv().await {
+                let Some(queued) = self.behind_others(queued) else {
                     continue;
                 };
                 if events.len() < WAITING / 2 && busy() {
-                    sleep(GIVE_WAY).await;
+                    sleep(YIELD_DELAY).await;
                 }
                 let since = Instant::now();
-                if let Err(failure) = self.write(&news, QUICK).await {
-                    self.put_aside(news, since, &failure);
+                if let Err(failure) = self.write(&queued, QUICK).await {
+                    self.put_aside(queued, since, &failure);
                     sleep(GAP).await;
                 }
             }
@@ -338,28 +338,28 @@ impl Writer {
     }
 
     /// Puts an event aside where there are others of its namespace; hands it back where there are none.
-    fn behind_others(&self, news: News) -> Option<News> {
+    fn behind_others(&self, queued: Queued) -> Option<Queued> {
         let mut aside = self.aside.lock();
         let full = aside.count >= ASIDE;
-        let Some(lane) = aside.lanes.get_mut(news.key.namespace()) else {
-            return Some(news);
+        let Some(lane) = aside.lanes.get_mut(queued.key.namespace()) else {
+            return Some(queued);
         };
         if full || lane.events.len() >= ASIDE_OF_ONE {
             drop(aside);
-            self.drops.full(&news.key);
+            self.drops.full(&queued.key);
         } else {
-            lane.events.push_back(news);
+            lane.events.push_back(queued);
             aside.count += 1;
         }
         None
     }
 
     /// Puts the first of a namespace aside.
-    fn put_aside(&self, news: News, since: Instant, failure: &Unwritten) {
+    fn put_aside(&self, queued: Queued, since: Instant, failure: &Unwritten) {
         let mut aside = self.aside.lock();
         if aside.count >= ASIDE {
             drop(aside);
-            self.drops.full(&news.key);
+            self.drops.full(&queued.key);
             return;
         }
         let lane = Lane {
@@ -368,9 +368,9 @@ impl Writer {
             due: Instant::now() + failure.wait.max(PAUSE),
             events: VecDeque::new(),
         };
-        let namespace = news.key.namespace().into();
+        let namespace = queued.key.namespace().into();
         let lane = aside.lanes.entry(namespace).or_insert(lane);
-        lane.events.push_back(news);
+        lane.events.push_back(queued);
         aside.count += 1;
         drop(aside);
         self.put_aside.notify_one();
@@ -398,12 +398,12 @@ impl Writer {
                 // Which may be due before.
                 () = self.put_aside.notified() => continue,
             }
-            let Some(news) = self.first_of(&namespace) else {
+            let Some(queued) = self.first_of(&namespace) else {
                 continue;
             };
-            let result = self.write(&news, TRY).await;
+            let result = self.write(&queued, TRY).await;
             let is_written = result.is_ok();
-            self.tried_again(&namespace, news, result);
+            self.tried_again(&namespace, queued, result);
             if is_written {
                 gap = GAP;
             } else {
@@ -414,15 +414,15 @@ impl Writer {
     }
 
     /// Takes out the first event of a namespace, whose others stay.
-    fn first_of(&self, namespace: &str) -> Option<News> {
+    fn first_of(&self, namespace: &str) -> Option<Queued> {
         let mut aside = self.aside.lock();
-        let news = aside.lanes.get_mut(namespace)?.events.pop_front()?;
+        let queued = aside.lanes.get_mut(namespace)?.events.pop_front()?;
         aside.count -= 1;
-        Some(news)
+        Some(queued)
     }
 
     /// Has the namespace's next event tried, or the same one after a while; without any it is like all others.
-    fn tried_again(&self, namespace: &str, news: News, result: Result<(), Unwritten>) {
+    fn tried_again(&self, namespace: &str, queued: Queued, result: Result<(), Unwritten>) {
         let now = Instant::now();
         let mut overdue = None;
         let mut aside = self.aside.lock();
@@ -435,12 +435,12 @@ impl Writer {
             Err(failure) => {
                 lane.pause = (lane.pause * 2).min(MAX_PAUSE);
                 lane.due = now + failure.wait.max(lane.pause);
-                if now - lane.since < PATIENCE {
-                    lane.events.push_front(news);
+                if now - lane.since < WRITE_TIMEOUT {
+                    lane.events.push_front(queued);
                     back = 1;
                 } else {
                     lane.since = lane.due;
-                    overdue = Some((news.key, failure.error));
+                    overdue = Some((queued.key, failure.error));
                 }
             }
         }
@@ -455,14 +455,14 @@ impl Writer {
     }
 
     /// Writes an event, or learns that the API server refuses it, once and within `limit`.
-    async fn write(&self, news: &News, limit: Duration) -> Result<(), Unwritten> {
-        let span = trace::within(news.trace.as_ref(), "event");
-        let failure = match timeout(limit, self.publish(news)).instrument(span).await {
+    async fn write(&self, queued: &Queued, limit: Duration) -> Result<(), Unwritten> {
+        let span = trace::within(queued.trace.as_ref(), "event");
+        let failure = match timeout(limit, self.publish(queued)).instrument(span).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(kube::Error::Api(status)))
                 if (400..500).contains(&status.code) && status.code != 429 =>
             {
-                self.drops.refused(&news.key, &status.message);
+                self.drops.refused(&queued.key, &status.message);
                 return Ok(());
             }
             Ok(Err(error)) => Unwritten {
@@ -475,22 +475,26 @@ impl Writer {
             },
         };
         debug!(
-            object = %news.key,
+            object = %queued.key,
             "an event could not be written: {}; trying again", failure.error
         );
         Err(failure)
     }
 
     /// Creates an event, or counts it where it was created a short while ago.
-    async fn publish(&self, news: &News) -> kube::Result<()> {
-        let events = Api::namespaced(self.client.clone(), news.key.namespace());
-        let note = news.event.note();
-        let series = (news.uid.clone(), news.event.reason, note.as_ref().into());
+    async fn publish(&self, queued: &Queued) -> kube::Result<()> {
+        let events = Api::namespaced(self.client.clone(), queued.key.namespace());
+        let note = queued.event.note();
+        let series = (
+            queued.uid.clone(),
+            queued.event.reason,
+            note.as_ref().into(),
+        );
         let before = self.written.lock().get(&series).cloned();
         if let Some(before) = before.filter(|before| before.last.elapsed() < SERIES) {
             let again = json!({
-                "metadata": { "annotations": news.annotations(self.about.app) },
-                "series": { "count": before.count + 1, "lastObservedTime": MicroTime(news.time) },
+                "metadata": { "annotations": queued.annotations(self.about.app) },
+                "series": { "count": before.count + 1, "lastObservedTime": MicroTime(queued.time) },
             });
             let params = PatchParams::default();
             match events
@@ -506,9 +510,9 @@ impl Writer {
                 }
             }
         }
-        let name = format!("{}.{:x}", news.key.name(), news.time.as_nanosecond());
+        let name = format!("{}.{:x}", queued.key.name(), queued.time.as_nanosecond());
         match events
-            .create(&PostParams::default(), &self.event(news, &name))
+            .create(&PostParams::default(), &self.event(queued, &name))
             .await
         {
             // The first try was taken, and its answer lost.
@@ -529,28 +533,28 @@ impl Writer {
         written.insert(series, Written { name, count, last });
     }
 
-    fn event(&self, news: &News, name: &str) -> v1::Event {
+    fn event(&self, queued: &Queued, name: &str) -> v1::Event {
         v1::Event {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
-                annotations: news.annotations(self.about.app),
+                annotations: queued.annotations(self.about.app),
                 ..ObjectMeta::default()
             },
-            event_time: Some(MicroTime(news.time)),
+            event_time: Some(MicroTime(queued.time)),
             regarding: Some(ObjectReference {
                 api_version: Some(self.about.kind.api_version()),
                 kind: Some(self.about.kind.kind.to_owned()),
-                namespace: Some(news.key.namespace().to_owned()),
-                name: Some(news.key.name().to_owned()),
-                uid: Some(news.uid.to_string()),
+                namespace: Some(queued.key.namespace().to_owned()),
+                name: Some(queued.key.name().to_owned()),
+                uid: Some(queued.uid.to_string()),
                 ..ObjectReference::default()
             }),
             reporting_controller: Some(self.about.reporter.to_owned()),
             reporting_instance: Some(self.about.instance.clone()),
-            action: Some(news.event.action.to_owned()),
-            reason: Some(news.event.reason.to_owned()),
-            type_: Some(news.event.type_.to_owned()),
-            note: Some(news.event.note().into_owned()),
+            action: Some(queued.event.action.to_owned()),
+            reason: Some(queued.event.reason.to_owned()),
+            type_: Some(queued.event.type_.to_owned()),
+            note: Some(queued.event.note().into_owned()),
             ..v1::Event::default()
         }
     }
@@ -657,8 +661,8 @@ mod tests {
         }
     }
 
-    fn news(message: &str) -> News {
-        News {
+    fn queued(message: &str) -> Queued {
+        Queued {
             key: Key::new("default", "parent"),
             uid: "parent-uid".into(),
             event: Event::failed(&TestError::Rejected(message.into())),
@@ -673,7 +677,7 @@ mod tests {
         let server = Server::default();
         let writer = writer(&server);
         for deployment in ["first", "second", "first"] {
-            writer.publish(&news(deployment)).await.unwrap();
+            writer.publish(&queued(deployment)).await.unwrap();
         }
         assert_eq!(server.verbs(), [Method::POST, Method::POST, Method::PATCH]);
         let stored = server.stored.lock();
@@ -690,12 +694,12 @@ mod tests {
     async fn a_deleted_event_is_written_anew() {
         let server = Server::default();
         let writer = writer(&server);
-        writer.publish(&news("it")).await.unwrap();
+        writer.publish(&queued("it")).await.unwrap();
         server.stored.lock().clear();
-        writer.publish(&news("it")).await.unwrap();
+        writer.publish(&queued("it")).await.unwrap();
         assert_eq!(server.verbs(), [Method::POST, Method::PATCH, Method::POST]);
         assert_eq!(server.stored.lock().len(), 1);
-        writer.publish(&news("it")).await.unwrap();
+        writer.publish(&queued("it")).await.unwrap();
         assert_eq!(server.verbs(), [Method::PATCH]);
         let stored = server.stored.lock();
         let series = stored.values().next().unwrap().series.as_ref();
@@ -741,10 +745,10 @@ mod tests {
         };
         send(WAITING / 2 + 3);
         // More than half of the room is taken, and then it is not.
-        sleep(GIVE_WAY / 2).await;
+        sleep(YIELD_DELAY / 2).await;
         assert_eq!(written.load(SeqCst), 3);
         for more in 1..=5 {
-            sleep(GIVE_WAY).await;
+            sleep(YIELD_DELAY).await;
             assert_eq!(written.load(SeqCst), 3 + more);
         }
         busy.store(false, SeqCst);
@@ -904,7 +908,7 @@ mod tests {
         let full = u64::try_from(2 * 10 + ASIDE_OF_ONE + 10).unwrap();
         let found = dropped(&metrics, "full");
         assert!(found.abs_diff(full) <= 3, "{found} of about {full}");
-        sleep(PATIENCE * 5).await;
+        sleep(WRITE_TIMEOUT * 5).await;
         assert!(dropped(&metrics, "late") >= 4);
         assert_eq!(lines.load(SeqCst), 1);
         events.send(&Key::new("good", "f"), "u", SYNCED);
@@ -929,7 +933,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_is_of_when_it_happened() {
         let server = Server::default();
-        let mut late = news("it");
+        let mut late = queued("it");
         late.time = "2026-01-01T00:00:00Z".parse().unwrap();
         for _ in 0..2 {
             // Another writer remembers nothing of the first.

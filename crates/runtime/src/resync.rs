@@ -45,7 +45,7 @@ pub(crate) async fn first<P: Primary>(
     }
     unseen.sort_unstable_by_key(|(version, _)| *version);
     for (_, key) in unseen {
-        queue.add(key, Lane::Change);
+        queue.add(key, Lane::Event);
     }
     for some in seen.chunks(AT_A_TIME) {
         for key in some.iter().filter(|key| !is_up_to_date(key)) {

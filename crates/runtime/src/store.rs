@@ -30,12 +30,12 @@ struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
-    /// See [`Store::mark`].
+    /// See [`Store::expect_write`].
     marked: bool,
     /// See [`Store::outdate`].
     outdated: bool,
-    /// See [`Store::settle`].
-    settled_with: Option<NonZeroU64>,
+    /// See [`Store::note_up_to_date`].
+    up_to_date_basis: Option<NonZeroU64>,
     view: Arc<V>,
 }
 
@@ -68,9 +68,9 @@ pub struct Change<V> {
     pub new: Option<Arc<V>>,
 }
 
-/// The moment before a write is sent; see [`Store::observe`].
+/// The moment before a write is sent; see [`Store::record_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(u32);
+pub(crate) struct Expectation(u32);
 
 impl<V: Cached> Store<V> {
     /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
@@ -139,19 +139,19 @@ impl<V: Cached> Store<V> {
     }
 
     /// Notes that this object at `version` is up to date while all that it depends on is as `basis` says.
-    pub(crate) fn settle(&self, key: &Key, version: u64, basis: u64) {
+    pub(crate) fn note_up_to_date(&self, key: &Key, version: u64, basis: u64) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
         {
-            entry.settled_with = NonZeroU64::new(basis);
+            entry.up_to_date_basis = NonZeroU64::new(basis);
         }
     }
 
-    /// What was noted by [`settle`](Self::settle), and whether the object has not changed since.
-    pub(crate) fn settled_with(&self, key: &Key) -> Option<(Arc<V>, u64)> {
+    /// What was noted by [`note_up_to_date`](Self::note_up_to_date), and whether the object has not changed since.
+    pub(crate) fn up_to_date_basis(&self, key: &Key) -> Option<(Arc<V>, u64)> {
         let state = self.state.read();
         let entry = state.objects.get(key)?;
-        Some((Arc::clone(&entry.view), entry.settled_with?.get()))
+        Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
     /// Notes that the API server has this object no more, or another one of its name, while the watch has told of
@@ -189,16 +189,16 @@ impl<V: Cached> Store<V> {
             .unwrap_or_default()
     }
 
-    /// Marks the moment before a write is sent, for [`Store::observe`].
+    /// Marks the moment before a write is sent, for [`Store::record_response`].
     ///
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
     /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
-    pub(crate) fn mark(&self, key: &Key) -> Mark {
+    pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
             entry.marked = true;
         }
-        Mark(state.scope_of(key).map_or(0, |scope| scope.epoch))
+        Expectation(state.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
     /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
@@ -206,7 +206,7 @@ impl<V: Cached> Store<V> {
     ///
     /// An answer that is older than what the watch has told, or that met a list being read, is left out:
     /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
-    pub(crate) fn observe(&self, answer: Object<V>, sent: Mark) -> Arc<V> {
+    pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Arc<V> {
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
@@ -324,14 +324,14 @@ impl<V: Cached> State<V> {
                     epoch,
                     marked: false,
                     outdated: false,
-                    settled_with: None,
+                    up_to_date_basis: None,
                     view: Arc::clone(&view),
                 },
             );
             return (None, view);
         };
         if entry.version != version || *entry.view != view {
-            entry.settled_with = None;
+            entry.up_to_date_basis = None;
             entry.marked = false;
             entry.outdated = false;
             self.changes += 1;
@@ -493,7 +493,7 @@ mod tests {
     fn the_answer_to_a_write_is_taken_in() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.observe(at("n", "a", 5, "e"), cache.mark(&key));
+        cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
         assert_eq!(cache.get(&key).unwrap().version, 5);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
     }
@@ -504,13 +504,13 @@ mod tests {
     fn what_a_write_conflicts_with_is_a_change() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.mark(&key);
+        cache.expect_write(&key);
         assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
         assert!(cache.apply(0, at("n", "a", 2, "d")).is_some());
         assert_eq!(cache.apply(0, at("n", "a", 3, "d")), None, "that was all");
 
-        let sent = cache.mark(&key);
-        cache.observe(at("n", "a", 4, "e"), sent);
+        let sent = cache.expect_write(&key);
+        cache.record_response(at("n", "a", 4, "e"), sent);
         assert_eq!(
             cache.apply(0, at("n", "a", 5, "e")),
             None,
@@ -524,23 +524,23 @@ mod tests {
     fn a_late_answer_does_not_bring_back_the_dead() {
         let cache = listed([]);
         let key = Key::new("n", "a");
-        let sent = cache.mark(&key);
+        let sent = cache.expect_write(&key);
         cache.apply(0, at("n", "a", 5, "d"));
         cache.delete(0, &at("n", "a", 6, "d"));
-        cache.observe(at("n", "a", 5, "d"), sent);
+        cache.record_response(at("n", "a", 5, "d"), sent);
         assert!(cache.get(&key).is_none());
 
-        let sent = cache.mark(&key);
+        let sent = cache.expect_write(&key);
         cache.list_begins(0);
-        cache.observe(at("n", "a", 7, "d"), sent);
+        cache.record_response(at("n", "a", 7, "d"), sent);
         assert!(
             cache.get(&key).is_none(),
             "a list is being read: it will tell"
         );
-        cache.observe(at("n", "a", 7, "d"), cache.mark(&key));
+        cache.record_response(at("n", "a", 7, "d"), cache.expect_write(&key));
         assert!(cache.get(&key).is_none());
         cache.list_ends(0, 0);
-        cache.observe(at("n", "a", 7, "d"), sent);
+        cache.record_response(at("n", "a", 7, "d"), sent);
         assert!(
             cache.get(&key).is_none(),
             "a list was read meanwhile: it has told"
@@ -552,8 +552,8 @@ mod tests {
     fn an_echo_of_an_older_write_does_not_put_the_older_version_back() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.observe(at("n", "a", 5, "e"), cache.mark(&key));
-        cache.observe(at("n", "a", 6, "f"), cache.mark(&key));
+        cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
+        cache.record_response(at("n", "a", 6, "f"), cache.expect_write(&key));
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
         assert_eq!(cache.get(&key).unwrap().version, 6);
         assert_eq!(
@@ -563,7 +563,7 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
 
         // Deleted by somebody, and created again by us, before the watch tells of the deletion.
-        cache.observe(at("n", "a", 9, "f"), cache.mark(&key));
+        cache.record_response(at("n", "a", 9, "f"), cache.expect_write(&key));
         assert_eq!(cache.delete(0, &at("n", "a", 8, "f")), None);
         assert_eq!(cache.get(&key).unwrap().version, 9);
         assert!(cache.delete(0, &at("n", "a", 10, "f")).is_some());

@@ -25,7 +25,7 @@ use crate::{
     log_once::Causes,
     scopes::{Place, Reason, Status},
     store::Change,
-    telemetry::health::Pulse,
+    telemetry::health::Heartbeat,
     transport::{READ_TIMEOUT, retry_after},
     writer::Shared,
 };
@@ -61,7 +61,7 @@ pub(crate) async fn watch<V: Cached>(
     status: Status,
     store: Arc<Store<V>>,
     restarts: BoundCounter<u64>,
-    pulse: Pulse,
+    pulse: Heartbeat,
     changed: impl Fn(Change<V>) + Send,
 ) {
     let namespace = status.namespace();
@@ -128,7 +128,7 @@ struct Watch<V, F> {
     api: Api<Object<V>>,
     store: Arc<Store<V>>,
     scope: usize,
-    pulse: Pulse,
+    pulse: Heartbeat,
     changed: F,
     /// Where the watch goes on; `None`: everything has to be listed first.
     version: Option<String>,
@@ -261,7 +261,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
 
 async fn in_time<T>(
     answer: impl Future<Output = kube::Result<T>>,
-    pulse: &Pulse,
+    pulse: &Heartbeat,
 ) -> kube::Result<T> {
     pulse.beat("waiting for an answer", ANSWER);
     match timeout(ANSWER, answer).await {
@@ -327,7 +327,7 @@ impl Outage {
     }
 
     /// Waits for its own time, or for as long as the API server has `asked` for.
-    async fn pause(&mut self, pulse: &Pulse, asked: Duration) {
+    async fn pause(&mut self, pulse: &Heartbeat, asked: Duration) {
         self.begin_anew_after_quiet();
         let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE);
         let pause = self.shared.host.spread(pause, SPREAD).max(asked);
@@ -346,7 +346,7 @@ impl Outage {
             info!(
                 resource = self.kind.plural,
                 namespace = self.namespace,
-                "the watch goes on"
+                "watch re-established"
             );
         }
     }

@@ -143,7 +143,7 @@ impl<V: Cached> Writer<V> {
         if corrects {
             self.may_correct(cx, key, None)?;
         }
-        let mark = self.store.mark(key);
+        let expectation = self.store.expect_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
             serde_json::to_vec(body).map_err(|error| ApiError::transient(error.to_string()))?;
@@ -156,7 +156,7 @@ impl<V: Cached> Writer<V> {
             self.corrections.record(key, cx.wanted_by());
         }
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
-        Ok(self.store.observe(answer, mark))
+        Ok(self.store.record_response(answer, expectation))
     }
 
     /// Sends the strategic merge patch that `plan` makes of what is seen, if it makes one, and asks `plan` again about the
@@ -184,7 +184,7 @@ impl<V: Cached> Writer<V> {
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = seen.version.to_string().into();
-        let mark = self.store.mark(key);
+        let expectation = self.store.expect_write(key);
         let params = PatchParams {
             field_manager: self.params().field_manager,
             ..PatchParams::default()
@@ -195,7 +195,7 @@ impl<V: Cached> Writer<V> {
             .await;
         let answer = self.written(cx.key(), answer)?;
         let version = answer.version;
-        let view = self.store.observe(answer, mark);
+        let view = self.store.record_response(answer, expectation);
         let changed = version != seen.version;
         if changed {
             self.corrections.record(key, cx.wanted_by());
@@ -286,7 +286,7 @@ impl<V: Cached> Writer<V> {
             preconditions: Some(preconditions),
             ..DeleteParams::background()
         };
-        self.store.mark(key);
+        self.store.expect_write(key);
         let answer = self.api(key).delete(key.name(), &params).await;
         self.written(cx.key(), answer)?;
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
@@ -373,7 +373,7 @@ impl<P: Primary> Writer<P> {
     ) -> Result<(), ApiError> {
         cx.may_act()?;
         let key = cx.key();
-        let mark = self.store.mark(key);
+        let expectation = self.store.expect_write(key);
         // Somebody may have annotated the object while others were written: no conflict.
         let version = self.store.newest(key, seen);
         let update = json!({
@@ -393,7 +393,7 @@ impl<P: Primary> Writer<P> {
             .await;
         self.notice_end(key, version, &answer);
         let answer = self.written(key, answer)?;
-        let stored = self.store.observe(answer, mark);
+        let stored = self.store.record_response(answer, expectation);
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
         if self.statuses.is_same(&asked, &got) {
             self.statuses.forget(key);
@@ -414,7 +414,7 @@ impl<P: Primary> Writer<P> {
     ) -> Result<Snapshot<P>, ApiError> {
         cx.may_act()?;
         let key = cx.key();
-        let mark = self.store.mark(key);
+        let expectation = self.store.expect_write(key);
         let version = self.store.newest(key, seen);
         // A custom resource takes no strategic merge patch.
         let patch = Patch::Merge(json!({ "metadata": {
@@ -431,7 +431,7 @@ impl<P: Primary> Writer<P> {
         let answer = self.written(key, answer)?;
         Ok(Snapshot {
             version: answer.version,
-            view: self.store.observe(answer, mark),
+            view: self.store.record_response(answer, expectation),
         })
     }
 

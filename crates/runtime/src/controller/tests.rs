@@ -25,7 +25,7 @@ use crate::{
     app::tests::APP,
     fixtures::{Parent, Parents, TestError as Error, object},
     scopes::Reason,
-    telemetry::health::Question,
+    telemetry::health::Probe,
     transport::READ_TIMEOUT,
 };
 
@@ -51,7 +51,7 @@ fn worker(queue: &Queue<Key>) -> Worker {
 async fn q2_workers_reconcile_at_once() {
     let queue = queue();
     for number in 0..10 {
-        queue.add(key(&number.to_string()), Lane::Change);
+        queue.add(key(&number.to_string()), Lane::Event);
     }
     let running = Arc::new(Semaphore::new(0));
     let mut work = JoinSet::new();
@@ -71,8 +71,8 @@ async fn q2_workers_reconcile_at_once() {
 #[tokio::test(start_paused = true)]
 async fn q6_a_panic_is_one_objects_failure() {
     let queue = queue();
-    queue.add(key("bad"), Lane::Change);
-    queue.add(key("good"), Lane::Change);
+    queue.add(key("bad"), Lane::Event);
+    queue.add(key("good"), Lane::Event);
     let runs = Arc::new(Mutex::new(HashMap::new()));
     let seen = Arc::clone(&runs);
     let worker = tokio::spawn(worker(&queue).work(move |key| {
@@ -96,15 +96,15 @@ async fn q6_a_panic_is_one_objects_failure() {
 #[tokio::test(start_paused = true)]
 async fn what_is_untold_comes_again() {
     let queue = queue();
-    queue.add(key("a"), Lane::Change);
-    queue.add(key("b"), Lane::Change);
+    queue.add(key("a"), Lane::Event);
+    queue.add(key("b"), Lane::Event);
     let runs = Arc::new(Mutex::new(Vec::new()));
     let (seen, others) = (Arc::clone(&runs), queue.clone());
     let worker = worker(&queue);
     let triggers = Arc::clone(&worker.triggers);
     tokio::spawn(worker.work(move |key| {
         seen.lock().push(key.name().to_owned());
-        let wait = others.is_busy(Lane::Change);
+        let wait = others.is_busy(Lane::Event);
         let action = if wait {
             Action::StatusPending
         } else {
@@ -127,9 +127,9 @@ async fn r7_a_final_failure_waits_for_the_user() {
         (Error::Transient("x".into()), 1),
     ] {
         let queue = queue();
-        queue.add(key("a"), Lane::Change);
-        let (taken, error) = (queue.get().await.unwrap(), Failed::Error(error));
-        settle(taken, Err(error), &LogOnce::default());
+        queue.add(key("a"), Lane::Event);
+        let (item, error) = (queue.get().await.unwrap(), Failed::Error(error));
+        finish_item(item, Err(error), &LogDeduplication::default());
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
             (retries, retries)
@@ -140,11 +140,11 @@ async fn r7_a_final_failure_waits_for_the_user() {
 /// A conflict passes by itself, and is no news; one that goes on and on is.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_does_not_pass_is_told() {
-    let (queue, log) = (queue(), LogOnce::default());
-    queue.add(key("a"), Lane::Change);
+    let (queue, log) = (queue(), LogDeduplication::default());
+    queue.add(key("a"), Lane::Event);
     for _ in 0..CONFLICTS + 2 {
-        let taken = queue.get().await.unwrap();
-        settle(taken, Err(Failed::Error(Error::Conflict)), &log);
+        let item = queue.get().await.unwrap();
+        finish_item(item, Err(Failed::Error(Error::Conflict)), &log);
     }
     let of_ten = (0..10).filter(|_| log.is_news(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
@@ -176,13 +176,13 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
     resync::first::<Parent>(&queue, &parents, |_| true, settled, &Triggers::default()).await;
     let mut looks = Vec::new();
     while queue.stats().depth != [0; 3] {
-        let taken = queue.get().await.unwrap();
-        looks.push((taken.key().name().to_owned(), taken.lane()));
-        taken.succeed();
+        let item = queue.get().await.unwrap();
+        looks.push((item.key().name().to_owned(), item.lane()));
+        item.forget();
     }
     let expected = [
-        ("changed", Lane::Change),
-        ("young", Lane::Change),
+        ("changed", Lane::Event),
+        ("young", Lane::Event),
         ("seen", Lane::Background),
     ];
     assert_eq!(looks, expected.map(|(name, lane)| (name.to_owned(), lane)));
@@ -219,10 +219,10 @@ async fn q4_a_resync_is_spread_over_its_period() {
         let waiting = queue.stats().depth.iter().sum::<usize>();
         most = most.max(waiting);
         for _ in 0..waiting {
-            let taken = queue.get().await.unwrap();
-            assert_eq!(taken.lane(), Lane::Background);
-            *handed_out.entry(taken.key().clone()).or_insert(0) += 1;
-            taken.succeed();
+            let item = queue.get().await.unwrap();
+            assert_eq!(item.lane(), Lane::Background);
+            *handed_out.entry(item.key().clone()).or_insert(0) += 1;
+            item.forget();
         }
     }
     assert!(handed_out.len() == 99 && handed_out.values().all(|times| *times == 2));
@@ -369,13 +369,13 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
     advance(Duration::from_mins(1)).await;
     sleep(Duration::from_mins(1)).await;
     assert_eq!(
-        health.failing(Question::Ready),
+        health.failing(Probe::Ready),
         ["informer-sync: not in sync yet: children"]
     );
     assert_eq!(*server.writes.lock(), []);
     server.let_children.add_permits(1);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(health.failing(Question::Ready), [""; 0]);
+    assert_eq!(health.failing(Probe::Ready), [""; 0]);
     let create = (
         Method::POST,
         "/apis/example.com/v1/namespaces/n/children".to_owned(),
@@ -398,11 +398,7 @@ async fn no_work_without_a_term() {
     };
     let running = tokio::spawn(async move { controller.run(term, stopped).await });
     sleep(Duration::from_mins(1)).await;
-    assert_eq!(
-        health.failing(Question::Ready),
-        [""; 0],
-        "a standby is warm"
-    );
+    assert_eq!(health.failing(Probe::Ready), [""; 0], "a standby is warm");
     assert_eq!(*server.writes.lock(), []);
 
     publish.send_replace(Some(Term::unlimited()));
@@ -425,7 +421,7 @@ async fn no_work_without_a_term() {
 /// What fails liveness after `wait`, without the time of day.
 async fn dead_after(wait: Duration, health: &Health) -> Vec<String> {
     assert!(timeout(wait, health.watch()).await.is_err());
-    let failing = health.failing(Question::Live).into_iter();
+    let failing = health.failing(Probe::Live).into_iter();
     failing
         .map(|line| line.split(" since ").next().unwrap().to_owned())
         .collect()
@@ -479,7 +475,7 @@ async fn liveness_does_not_depend_on_the_api_server() {
         let running =
             tokio::spawn(async move { controller.run(term, std::future::pending()).await });
         assert_eq!(dead_after(Duration::from_hours(1), &health).await, [""; 0]);
-        assert_eq!(health.failing(Question::Ready).len(), 1);
+        assert_eq!(health.failing(Probe::Ready).len(), 1);
         running.abort();
     }
 }

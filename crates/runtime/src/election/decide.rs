@@ -39,7 +39,7 @@ impl Record {
 
 /// The Lease as last seen, and since when (client-go's observedTime, H5).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Sighting {
+pub struct ObservedRecord {
     /// What it says, or said before it was deleted; `None` if it was never seen.
     record: Option<Record>,
     /// `None` if nobody has looked yet.
@@ -50,7 +50,7 @@ pub struct Sighting {
     since: Duration,
 }
 
-impl Sighting {
+impl ObservedRecord {
     /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is news.
     pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
         let was_released = self.is_released();
@@ -177,7 +177,7 @@ pub enum Event {
     Tick,
     /// How much of its work this replica can do from now on. A leader that can do none has been drained.
     Able(Ability),
-    /// The watch delivered the Lease: it works. `news` as [`Sighting::observe`] said.
+    /// The watch delivered the Lease: it works. `news` as [`ObservedRecord::observe`] said.
     Watched {
         /// Whether the Lease differs from what was seen before.
         news: bool,
@@ -295,7 +295,7 @@ impl Elector {
     }
 
     /// Takes in what happened and says what to do. `lease` is the Lease as last seen by anyone in this process.
-    pub fn step(&mut self, now: Duration, event: Event, lease: &Sighting) -> Action {
+    pub fn step(&mut self, now: Duration, event: Event, lease: &ObservedRecord) -> Action {
         match event {
             Event::Tick => {}
             Event::Able(ability) => {
@@ -381,7 +381,7 @@ impl Elector {
         self.watching = false;
     }
 
-    fn next(&self, now: Duration, lease: &Sighting) -> Action {
+    fn next(&self, now: Duration, lease: &ObservedRecord) -> Action {
         if self.stopping || self.ability == Ability::Nothing {
             return match (self.may_hold, self.stopping) {
                 (true, _) => Action::Release,

@@ -1,7 +1,7 @@
 //! The fence: a tower layer in the work's client that lets no write past the end of the term (H6, I2).
 //!
 //! A mutation needs a live term, ends with it at the latest, and tells the API server so (`timeout=`), which then drops
-//! it rather than carry it out late. It needs the term again when it is handed to its connection ([`at_the_socket`]):
+//! it rather than carry it out late. It needs the term again when it is handed to its connection ([`recheck_before_sending`]):
 //! what waited for a connection, or in a process that was frozen, is not sent late. Reads pass: a standby keeps its
 //! caches warm. So do events, which tell people what happened and harm nobody, and reviews, which store nothing.
 //!
@@ -195,7 +195,7 @@ impl Leave {
 
 /// The other half of the fence, for the innermost service of a client: asks again whether a write may be sent, at the
 /// moment when hyper puts its bytes into the connection. Until then it may have waited for one, or for its turn.
-pub fn at_the_socket(mut request: Request<Body>) -> Request<Guarded> {
+pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
     let leave = request.extensions_mut().remove();
     request.map(|body| Guarded { body, leave })
 }
@@ -563,7 +563,7 @@ mod tests {
                 let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
                 let service = ServiceBuilder::new()
                     .layer(FenceLayer::new(receiver, &Metrics::disconnected(&APP)))
-                    .map_request(at_the_socket)
+                    .map_request(recheck_before_sending)
                     .service(client.build(connect));
                 let request = Request::builder()
                     .method(method.clone())

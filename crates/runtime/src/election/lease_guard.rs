@@ -5,7 +5,7 @@
 //! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
 //! guard per lock, and one call of the lock after the other.
 
-use super::decide::{Record, Sighting};
+use super::decide::{ObservedRecord, Record};
 use crate::{
     clock::Clock,
     layer::{Around, Layered},
@@ -68,7 +68,7 @@ struct Seen {
     read: Option<String>,
     /// The newest version seen: a watch may be served by an API server that is behind.
     version: u64,
-    sighting: Sighting,
+    observed: ObservedRecord,
     /// When the term of this process ends, if it has one.
     deadline: Duration,
 }
@@ -106,7 +106,7 @@ impl LeaseGuardLayer {
     pub fn observe(&self, lease: Option<&Lease>) -> bool {
         match lease {
             Some(lease) => self.see(version(lease), self.record(lease)),
-            None => self.seen.lock().sighting.observe(self.clock.now(), None),
+            None => self.seen.lock().observed.observe(self.clock.now(), None),
         }
     }
 
@@ -116,13 +116,13 @@ impl LeaseGuardLayer {
             return false;
         }
         seen.version = version;
-        seen.sighting.observe(self.clock.now(), Some(record))
+        seen.observed.observe(self.clock.now(), Some(record))
     }
 
     /// The Lease as last seen.
     #[must_use]
-    pub fn sighting(&self) -> Sighting {
-        self.seen.lock().sighting.clone()
+    pub fn observed(&self) -> ObservedRecord {
+        self.seen.lock().observed.clone()
     }
 
     /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was
@@ -176,8 +176,8 @@ impl LeaseGuardLayer {
         let mut seen = self.seen.lock();
         seen.read.clone_from(&lease.metadata.resource_version);
         seen.version = version(&lease);
-        seen.sighting.observe(now, Some(record.clone()));
-        let free = seen.sighting.is_free(now, seen.deadline);
+        seen.observed.observe(now, Some(record.clone()));
+        let free = seen.observed.is_free(now, seen.deadline);
         lease.spec = Some(LeaseSpec {
             renew_time: Some(MicroTime(if free { LONG_AGO } else { FAR_AHEAD })),
             // The lock adds it to that.
@@ -217,7 +217,7 @@ impl LeaseGuardLayer {
             Call::Read if status == StatusCode::NOT_FOUND => {
                 let mut seen = self.seen.lock();
                 seen.read = None;
-                seen.sighting.observe(self.clock.now(), None);
+                seen.observed.observe(self.clock.now(), None);
                 Ok(body)
             }
             Call::Read if status.is_success() => {
@@ -403,13 +403,13 @@ mod tests {
         let (guard, leases) = guarded(&api);
         leases.get("l").await.unwrap();
         api.put(&held("2020-01-01T00:00:01.000000Z"));
-        let sighting = guard.sighting();
+        let observed = guard.observed();
         let path = format!("{}/l", leases.resource_url());
         let aside = Request::get(path).extension(Aside).body(Vec::new());
         let client = leases.clone().into_client();
         let read: Lease = client.request(aside.unwrap()).await.unwrap();
         assert_eq!(json!(read.spec), json!(api.spec()), "as it is");
-        assert_eq!(guard.sighting(), sighting);
+        assert_eq!(guard.observed(), observed);
         let conflict = patch(&leases, "a").await.unwrap_err();
         assert!(matches!(conflict, kube::Error::Api(status) if status.code == 409));
     }

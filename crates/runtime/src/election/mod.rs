@@ -34,7 +34,7 @@ use crate::{
     recorder::{self, About, Recorder},
     telemetry::{
         Metrics,
-        health::Pulse,
+        health::Heartbeat,
         metrics::{Timer, table},
         request::{FailedBy, RequestLayer},
         trace,
@@ -115,7 +115,7 @@ pub async fn run(
         ability,
     }: Election,
     term: watch::Sender<Option<Term>>,
-    pulse: Pulse,
+    pulse: Heartbeat,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
     if !settings.enabled {
@@ -280,7 +280,7 @@ impl Standing {
 
     async fn run(
         mut self,
-        pulse: &Pulse,
+        pulse: &Heartbeat,
         mut ability: watch::Receiver<Ability>,
         stop: impl Future<Output = ()>,
     ) {
@@ -297,14 +297,14 @@ impl Standing {
             );
             let action = self
                 .elector
-                .step(self.clock.now(), event, &self.guard.sighting());
+                .step(self.clock.now(), event, &self.guard.observed());
             self.publish(stopping);
-            let sighting = self.guard.sighting();
+            let observed = self.guard.observed();
             // A leader needs none; nor is one kept that did not tell what an attempt then found.
             if self.published.is_some() || (tried && watched && !self.elector.watching()) {
                 watch = None;
             }
-            if watch.is_none() && self.published.is_none() && sighting.is_known() {
+            if watch.is_none() && self.published.is_none() && observed.is_known() {
                 watch = Some(self.watch());
             }
             event = match action {
@@ -509,7 +509,7 @@ impl Standing {
         }
         if holder.is_empty() {
             if !std::mem::replace(&mut self.unheld, true) && self.published.is_none() {
-                let wait = self.guard.sighting().free_at();
+                let wait = self.guard.observed().free_at();
                 let wait = wait.saturating_sub(self.clock.now());
                 let lease = &self.lease;
                 info!(

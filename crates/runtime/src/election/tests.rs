@@ -13,7 +13,7 @@ use super::{
     *,
 };
 use crate::app::tests::{APP, HOLDER_KEY};
-use crate::telemetry::health::{Health, Question};
+use crate::telemetry::health::{Health, Probe};
 use http::{Method, Request};
 use kube::client::{Body, ClientBuilder};
 use proptest::prelude::*;
@@ -141,7 +141,7 @@ impl Replica {
     /// What fails liveness, looked at for an hour.
     async fn failing(&self) -> Vec<String> {
         let _ = timeout(Duration::from_hours(1), self.health.watch()).await;
-        self.health.failing(Question::Live)
+        self.health.failing(Probe::Live)
     }
 
     fn id(&self) -> Option<u64> {
@@ -204,14 +204,14 @@ async fn a_loop_that_is_stuck_fails_liveness() {
     assert!(timeout(SOON, &mut running).await.is_err());
     // Nobody polls it any more.
     let _ = timeout(Duration::from_mins(1), health.watch()).await;
-    let failing = health.failing(Question::Live).concat();
+    let failing = health.failing(Probe::Live).concat();
     assert!(
         failing.starts_with("leader-election: taking its turn since "),
         "{failing}"
     );
     assert!(timeout(LEASE, &mut running).await.is_err());
     let _ = timeout(SOON, health.watch()).await;
-    assert_eq!(health.failing(Question::Live), [""; 0]);
+    assert_eq!(health.failing(Probe::Live), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
     /// The object or what it owns changed: someone may be looking.
-    Change,
+    Event,
     /// It failed before.
     Retry,
     /// It can wait: a resync, a new leader looking at everything, a status to be told when the Deployments are made.
@@ -15,15 +15,15 @@ pub enum Lane {
 
 impl Lane {
     /// All of them, the most urgent first; the order of [`Stats::depth`].
-    pub const ALL: [Self; 3] = [Self::Change, Self::Retry, Self::Background];
+    pub const ALL: [Self; 3] = [Self::Event, Self::Retry, Self::Background];
 
     /// The lane whose turn it is, and where to look instead if nothing waits there; `turn` counts
     /// keys handed out.
     pub(super) fn by_turn(turn: u64) -> [Self; 3] {
         match turn % 8 {
-            3 => [Self::Retry, Self::Change, Self::Background],
-            7 => [Self::Background, Self::Change, Self::Retry],
-            even if even % 2 == 0 => [Self::Change, Self::Background, Self::Retry],
+            3 => [Self::Retry, Self::Event, Self::Background],
+            7 => [Self::Background, Self::Event, Self::Retry],
+            even if even % 2 == 0 => [Self::Event, Self::Background, Self::Retry],
             _ => Self::ALL,
         }
     }

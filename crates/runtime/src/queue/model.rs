@@ -108,7 +108,7 @@ impl Model {
             1 => first(Lane::Background).or(first(Lane::Retry)),
             _ => first(Lane::Retry).or(first(Lane::Background)),
         };
-        let next = favoured.or(first(Lane::Change)).or(leftover)?;
+        let next = favoured.or(first(Lane::Event)).or(leftover)?;
         self.turn += 1;
         let w = self.waiting.remove(next);
         for other in &mut self.waiting {

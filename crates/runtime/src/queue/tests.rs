@@ -38,21 +38,21 @@ fn q3() -> Backoff {
 }
 
 /// The next key, if one is there.
-fn try_take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> Option<Taken<K>> {
+fn try_take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> Option<WorkItem<K>> {
     unconstrained(queue.get()).now_or_never().flatten()
 }
 
 /// The next key, which is there.
-fn take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> Taken<K> {
+fn take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> WorkItem<K> {
     try_take(queue).unwrap()
 }
 
 /// Adds `key`, takes it and lets it fail; the delay of its retry.
 fn fail(queue: &Queue<usize>, key: usize) -> Duration {
-    queue.add(key, Lane::Change);
+    queue.add(key, Lane::Event);
     let taken = take(queue);
     assert_eq!(*taken.key(), key);
-    taken.retry_after(Duration::ZERO)
+    taken.add_rate_limited_after(Duration::ZERO)
 }
 
 // ---------- the model ----------
@@ -91,7 +91,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Both {
     queue: Queue<Key>,
     model: Model,
-    held: Vec<Taken<Key>>,
+    held: Vec<WorkItem<Key>>,
     /// Keys that were added and not handed out since.
     owed: BTreeSet<Key>,
 }
@@ -125,14 +125,14 @@ impl Both {
                 if let Some(taken) = self.give_back(*i) {
                     self.model.forget(*taken.key());
                     self.model.release(*taken.key());
-                    taken.succeed();
+                    taken.forget();
                 }
             }
             Op::Retry(i) => {
                 if let Some(taken) = self.give_back(*i) {
                     self.owed.insert(*taken.key());
                     let expected = self.model.retry(*taken.key());
-                    assert_eq!(taken.retry_after(Duration::ZERO), expected);
+                    assert_eq!(taken.add_rate_limited_after(Duration::ZERO), expected);
                 }
             }
             Op::Drop(i) => {
@@ -156,7 +156,7 @@ impl Both {
         assert_eq!(self.queue.stats(), self.model.stats());
     }
 
-    fn give_back(&mut self, which: usize) -> Option<Taken<Key>> {
+    fn give_back(&mut self, which: usize) -> Option<WorkItem<Key>> {
         let n = self.held.len();
         (n > 0).then(|| self.held.remove(which % n))
     }
@@ -178,7 +178,7 @@ fn side_by_side(ops: &[Op]) {
         advance(Duration::from_secs(100)).await;
         while let Some(taken) = try_take(&both.queue) {
             both.owed.remove(taken.key());
-            taken.succeed();
+            taken.forget();
         }
         if !both.queue.0.state.lock().is_shut_down() {
             assert_eq!(both.owed, BTreeSet::new(), "lost");
@@ -224,7 +224,7 @@ proptest! {
 
 fn op_add() -> impl Strategy<Value = Op> {
     let lane = prop_oneof![
-        8 => Just(Lane::Change),
+        8 => Just(Lane::Event),
         1 => Just(Lane::Retry),
         1 => Just(Lane::Background),
     ];
@@ -237,11 +237,11 @@ fn op_add() -> impl Strategy<Value = Op> {
 #[tokio::test(start_paused = true)]
 async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
     let queue = Queue::new(&q3());
-    queue.add("ns/a", Lane::Change);
+    queue.add("ns/a", Lane::Event);
     for failure in 0..25 {
         let taken = queue.get().await.unwrap();
         assert_eq!(taken.failures(), failure);
-        let delay = taken.retry_after(Duration::ZERO);
+        let delay = taken.add_rate_limited_after(Duration::ZERO);
         let expected = (5 * MS * (1 << failure.min(20))).min(Duration::from_secs(1000));
         assert_eq!(delay, expected, "failure {failure}");
         let failed = Instant::now();
@@ -278,7 +278,7 @@ async fn q3_the_delays_are_always_finite() {
             for _ in 0..3 {
                 fail(&queue, 1);
             }
-            queue.add_after(2, Lane::Change, Duration::MAX);
+            queue.add_after(2, Lane::Event, Duration::MAX);
         }
     }
 }
@@ -308,10 +308,10 @@ async fn q3_the_bucket_is_over_all_retries() {
     }
     assert_eq!(queue.stats().depth[1], 10_000);
     for key in 10_000..10_050 {
-        queue.add(key, Lane::Change);
+        queue.add(key, Lane::Event);
     }
     let delays: Vec<_> = (0..52)
-        .map(|_| take(&queue).retry_after(Duration::ZERO))
+        .map(|_| take(&queue).add_rate_limited_after(Duration::ZERO))
         .filter(|delay| *delay <= 10 * MS)
         .collect();
     assert!((50..=52).contains(&delays.len()), "{delays:?}");
@@ -326,7 +326,7 @@ async fn q3_a_resync_does_not_shorten_a_delay() {
     for _second in 0..600 {
         while let Some(taken) = try_take(&queue) {
             tries += 1;
-            taken.retry_after(Duration::ZERO);
+            taken.add_rate_limited_after(Duration::ZERO);
         }
         queue.add(1, Lane::Background);
         advance(Duration::from_secs(1)).await;
@@ -336,8 +336,8 @@ async fn q3_a_resync_does_not_shorten_a_delay() {
         "{tries} tries in 600 s: 5 ms doubled 17 times are 655 s"
     );
     assert!(try_take(&queue).is_none());
-    queue.add(1, Lane::Change);
-    assert_eq!(take(&queue).lane(), Lane::Change);
+    queue.add(1, Lane::Event);
+    assert_eq!(take(&queue).lane(), Lane::Event);
 }
 
 /// Q3: success forgets the failures, and so does `forget`; a drop forgets nothing.
@@ -346,11 +346,11 @@ async fn q3_success_forgets() {
     let queue = Queue::new(&q3());
     assert_eq!(fail(&queue, 1), 5 * MS);
     assert_eq!(fail(&queue, 1), 10 * MS);
-    queue.add(1, Lane::Change);
+    queue.add(1, Lane::Event);
     drop(take(&queue));
     assert_eq!(fail(&queue, 1), 20 * MS);
-    queue.add(1, Lane::Change);
-    take(&queue).succeed();
+    queue.add(1, Lane::Event);
+    take(&queue).forget();
     assert_eq!(queue.stats().failing, 0);
     assert_eq!(fail(&queue, 1), 5 * MS);
     queue.forget(&1);
@@ -363,16 +363,16 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
     let queue = Queue::new(&q3());
     fail(&queue, 1);
     assert_eq!(queue.stats().delayed, 1);
-    queue.add(1, Lane::Change);
+    queue.add(1, Lane::Event);
     assert_eq!(queue.stats().delayed, 0);
     let taken = take(&queue);
-    assert_eq!((taken.lane(), taken.failures()), (Lane::Change, 1));
+    assert_eq!((taken.lane(), taken.failures()), (Lane::Event, 1));
     // Changed again while it is being worked on: the retry is that change.
-    queue.add(1, Lane::Change);
-    assert_eq!(taken.retry_after(Duration::ZERO), Duration::ZERO);
+    queue.add(1, Lane::Event);
+    assert_eq!(taken.add_rate_limited_after(Duration::ZERO), Duration::ZERO);
     let taken = take(&queue);
-    assert_eq!((taken.lane(), taken.failures()), (Lane::Change, 2));
-    assert_eq!(taken.retry_after(Duration::ZERO), 20 * MS);
+    assert_eq!((taken.lane(), taken.failures()), (Lane::Event, 2));
+    assert_eq!(taken.add_rate_limited_after(Duration::ZERO), 20 * MS);
 }
 
 /// An object that fails and changes all the time keeps no other one from its retry: what it
@@ -393,10 +393,10 @@ async fn q1_delayed_adds_collapse_to_the_earliest() {
     let start = Instant::now();
     queue.add_after(1, Lane::Background, 30 * MS);
     queue.add_after(1, Lane::Retry, 10 * MS);
-    queue.add_after(1, Lane::Change, 20 * MS);
+    queue.add_after(1, Lane::Event, 20 * MS);
     let taken = queue.get().await.unwrap();
     assert_eq!((start.elapsed(), taken.lane()), (10 * MS, Lane::Retry));
-    taken.succeed();
+    taken.forget();
     assert!(timeout(100 * MS, queue.get()).await.is_err());
 }
 
@@ -409,12 +409,12 @@ async fn hot_keys_starve_nobody() {
     const HOT: usize = 40;
     let queue = Queue::new(&q3());
     for key in 0..HOT {
-        queue.add(key, Lane::Change);
+        queue.add(key, Lane::Event);
     }
     let mut waiting = BTreeSet::new();
     for n in 0..20 {
         for lane in Lane::ALL {
-            let before = n + if lane == Lane::Change { HOT } else { 0 };
+            let before = n + if lane == Lane::Event { HOT } else { 0 };
             let key = 100 * (lane as usize + 1) + n;
             queue.add(key, lane);
             waiting.insert((8 * (before + 1), key));
@@ -423,7 +423,7 @@ async fn hot_keys_starve_nobody() {
     for turn in 1..=8 * (HOT + 20) {
         let taken = take(&queue);
         if *taken.key() < HOT {
-            queue.add(*taken.key(), Lane::Change);
+            queue.add(*taken.key(), Lane::Event);
         }
         waiting.retain(|(bound, key)| {
             assert!(turn <= *bound, "{key} should have had turn {bound}");
@@ -455,14 +455,14 @@ async fn a_key_wakes_one_worker() {
         let (queue, polls) = (queue.clone(), polls.clone());
         tokio::spawn(async move {
             while let Some(taken) = counted(queue.get(), &polls).await {
-                taken.succeed();
+                taken.forget();
             }
         });
     }
     sleep(MS).await;
     let woken = || polls.swap(0, SeqCst);
     assert_eq!(woken(), 50);
-    queue.add(1, Lane::Change);
+    queue.add(1, Lane::Event);
     sleep(MS).await;
     assert_eq!(woken(), 2, "one to take it, and the same to wait again");
     for delay in 1..=100 {
@@ -479,7 +479,7 @@ async fn a_key_wakes_one_worker() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_get_passes_the_watch_on() {
     let queue = Queue::new(&q3());
-    queue.add_after(1, Lane::Change, 10 * MS);
+    queue.add_after(1, Lane::Event, 10 * MS);
     let mut first = Box::pin(queue.get());
     let mut second = Box::pin(queue.get());
     assert!(poll!(&mut first).is_pending());
@@ -495,7 +495,7 @@ async fn a_cancelled_get_passes_the_watch_on() {
     let mut second = Box::pin(queue.get());
     assert!(poll!(&mut first).is_pending());
     assert!(poll!(&mut second).is_pending());
-    queue.add(2, Lane::Change);
+    queue.add(2, Lane::Event);
     drop(first);
     let taken = timeout(Duration::from_secs(1), second).await;
     assert_eq!(*taken.unwrap().unwrap().key(), 2);
@@ -505,11 +505,11 @@ async fn a_cancelled_get_passes_the_watch_on() {
 #[tokio::test(start_paused = true)]
 async fn an_earlier_key_moves_the_watch_forward() {
     let queue = Queue::new(&q3());
-    queue.add_after(1, Lane::Change, 100 * MS);
+    queue.add_after(1, Lane::Event, 100 * MS);
     let start = Instant::now();
     let mut get = Box::pin(queue.get());
     assert!(poll!(&mut get).is_pending());
-    queue.add_after(2, Lane::Change, 10 * MS);
+    queue.add_after(2, Lane::Event, 10 * MS);
     assert_eq!(*get.await.unwrap().key(), 2);
     assert_eq!(start.elapsed(), 10 * MS);
     assert_eq!(*queue.get().await.unwrap().key(), 1);
@@ -527,7 +527,7 @@ async fn a_busy_worker_lets_others_run() {
         let queue = queue.clone();
         async move {
             while let Some(taken) = queue.get().await {
-                taken.succeed();
+                taken.forget();
             }
         }
     });
@@ -544,7 +544,7 @@ async fn a_busy_worker_lets_others_run() {
 async fn p2_a_shutdown_lets_running_work_finish() {
     let queue = Queue::new(&q3());
     for key in 0..5 {
-        queue.add(key, Lane::Change);
+        queue.add(key, Lane::Event);
     }
     queue.add_after(5, Lane::Background, MS);
     let (running, failing) = (take(&queue), take(&queue));
@@ -562,12 +562,12 @@ async fn p2_a_shutdown_lets_running_work_finish() {
         assert!(timeout(MS, get).await.unwrap().is_none());
     }
     assert!(timeout(MS, queue.get()).await.unwrap().is_none());
-    queue.add(9, Lane::Change);
-    queue.add_after(9, Lane::Change, MS);
+    queue.add(9, Lane::Event);
+    queue.add_after(9, Lane::Event, MS);
     assert!(poll!(&mut drained).is_pending());
-    failing.retry_after(Duration::ZERO);
+    failing.add_rate_limited_after(Duration::ZERO);
     assert!(poll!(&mut drained).is_pending());
-    running.succeed();
+    running.forget();
     timeout(MS, drained).await.unwrap();
     let stats = queue.stats();
     assert_eq!(
@@ -608,10 +608,10 @@ async fn q1_holds_on_real_threads() {
                 object.busy.store(false, SeqCst);
                 n += 1;
                 if n % 5 == 0 {
-                    taken.retry_after(Duration::ZERO);
+                    taken.add_rate_limited_after(Duration::ZERO);
                 } else {
                     object.seen.store(changed, SeqCst);
-                    taken.succeed();
+                    taken.forget();
                 }
             }
         }
@@ -661,7 +661,7 @@ async fn q1_holds_on_real_threads() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q1_an_aborted_worker_gives_its_key_back() {
     let queue = Queue::new(&q3());
-    queue.add("ns/a", Lane::Change);
+    queue.add("ns/a", Lane::Event);
     let (taken, has_taken) = tokio::sync::oneshot::channel();
     let worker = tokio::spawn({
         let queue = queue.clone();
@@ -672,7 +672,7 @@ async fn q1_an_aborted_worker_gives_its_key_back() {
         }
     });
     has_taken.await.unwrap();
-    queue.add("ns/a", Lane::Change);
+    queue.add("ns/a", Lane::Event);
     let mut next = Box::pin(queue.get());
     assert!(poll!(&mut next).is_pending());
     worker.abort();

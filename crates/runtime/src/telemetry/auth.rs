@@ -24,11 +24,11 @@ use tokio::{
 use tracing::warn;
 
 /// How long a yes is kept: as long as a token that was taken back is still good for.
-const YES: Duration = Duration::from_mins(1);
+const ALLOWED_TTL: Duration = Duration::from_mins(1);
 /// How long a no is kept: as long as somebody waits who has just been given the right.
-const NO: Duration = Duration::from_secs(10);
+const DENIED_TTL: Duration = Duration::from_secs(10);
 /// How many answers are kept.
-const KEPT: usize = 1024;
+const CACHE_CAPACITY: usize = 1024;
 /// How many tokens that were never good are reviewed at once; more wait.
 const AT_ONCE: usize = 4;
 /// How many of them may come from one peer, so that it holds at most as many places among those who wait for these turns.
@@ -36,7 +36,7 @@ const OF_ONE_PEER: usize = 2;
 /// How many tokens that were good before are reviewed at once, beside the others.
 const KNOWN_AT_ONCE: usize = 2;
 /// How long both reviews may take, the wait for one's turn included.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why somebody does not get to see the metrics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +122,7 @@ impl Auth {
             return answer;
         }
         let was_good = self.answers.lock().was_good(&id);
-        let reviewed = timeout(PATIENCE, async {
+        let reviewed = timeout(REVIEW_TIMEOUT, async {
             // Semaphores that are never closed.
             if was_good {
                 let _turn = self.turns_of_the_known.acquire().await;
@@ -149,7 +149,7 @@ impl Auth {
             // Where it differs from what it should be is another place each time.
             Ok(Err(kube::Error::SerdeError(_))) => "what came is no review".to_owned(),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer in {PATIENCE:?}"),
+            Err(_) => format!("no answer in {REVIEW_TIMEOUT:?}"),
         };
         self.say(&cause);
         Err(Refusal::NoAnswer)
@@ -238,18 +238,23 @@ impl Answers {
     /// reviewed again. Then what held once makes way for what holds.
     fn keep(&mut self, id: Id, answer: Result<(), Refusal>) {
         let now = Instant::now();
-        if self.0.len() >= KEPT {
+        if self.0.len() >= CACHE_CAPACITY {
             self.0
                 .retain(|_, (until, answer)| answer.is_ok() || now < *until);
         }
-        if self.0.len() >= KEPT {
+        if self.0.len() >= CACHE_CAPACITY {
             self.0.retain(|_, (_, answer)| answer.is_ok());
         }
-        if self.0.len() >= KEPT && answer.is_ok() {
+        if self.0.len() >= CACHE_CAPACITY && answer.is_ok() {
             self.0.retain(|_, (until, _)| now < *until);
         }
-        if self.0.len() < KEPT || self.0.contains_key(&id) {
-            let until = now + if answer.is_ok() { YES } else { NO };
+        if self.0.len() < CACHE_CAPACITY || self.0.contains_key(&id) {
+            let until = now
+                + if answer.is_ok() {
+                    ALLOWED_TTL
+                } else {
+                    DENIED_TTL
+                };
             self.0.insert(id, (until, answer));
         }
     }
@@ -339,8 +344,8 @@ mod tests {
                 Some(Ok(())),
                 Some(Err(Refusal::InvalidToken)),
             ),
-            (NO, Some(Ok(())), None),
-            (YES, None, None),
+            (DENIED_TTL, Some(Ok(())), None),
+            (ALLOWED_TTL, None, None),
         ] {
             tokio::time::advance(wait).await;
             assert_eq!((answers.get(&id(0)), answers.get(&id(1))), (yes, no));
@@ -351,14 +356,14 @@ mod tests {
     async fn made_up_tokens_take_neither_memory_nor_the_place_of_good_ones() {
         let mut answers = Answers::default();
         answers.keep(id(0), Ok(()));
-        for number in 1..5 * KEPT {
+        for number in 1..5 * CACHE_CAPACITY {
             answers.keep(id(number), Err(Refusal::InvalidToken));
-            assert!(answers.0.len() <= KEPT);
+            assert!(answers.0.len() <= CACHE_CAPACITY);
         }
         assert_eq!(answers.get(&id(0)), Some(Ok(())));
-        for number in 1..5 * KEPT {
+        for number in 1..5 * CACHE_CAPACITY {
             answers.keep(id(number), Ok(()));
-            assert!(answers.0.len() <= KEPT);
+            assert!(answers.0.len() <= CACHE_CAPACITY);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What liveness and readiness are judged by: named checks, as Kubernetes' own components have them.
 //!
-//! Each task whose standstill would be the end of the work has a [`Pulse`]. It says what it sets out to do and how long
+//! Each task whose standstill would be the end of the work has a [`Heartbeat`]. It says what it sets out to do and how long
 //! that takes at most, and is stuck when nothing has been heard of it since. All bounds are about this process: an API
 //! server that is down makes calls end, and the tasks go on.
 //!
@@ -44,7 +44,7 @@ struct Check {
 
 /// What is asked about a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum Probe {
     /// Is it to be started anew?
     Live,
     /// May it be counted on? Never whether it leads: a rollout would wait for a leader that waits for the rollout.
@@ -107,8 +107,8 @@ impl Health {
 
     /// Adds a check of liveness that a task moves, and returns what the task says so with.
     #[must_use]
-    pub fn pulse(&mut self, name: impl Into<String>) -> Pulse {
-        let pulse = Pulse::default();
+    pub fn pulse(&mut self, name: impl Into<String>) -> Heartbeat {
+        let pulse = Heartbeat::default();
         let (sign, host) = (Arc::clone(&pulse.0), self.host.clone());
         self.live(name, move || sign.lock().complaint(&host));
         pulse
@@ -136,11 +136,11 @@ impl Health {
     /// The name of each check that `question` is about, with what is wrong, or else to be known: `Err`, or `Ok`.
     pub fn checks(
         &self,
-        question: Question,
+        question: Probe,
     ) -> impl Iterator<Item = (&str, Result<Option<String>, String>)> {
         let (checks, looks) = match question {
-            Question::Live => (&self.live, LOOKS),
-            Question::Ready => (&self.ready, 0),
+            Probe::Live => (&self.live, LOOKS),
+            Probe::Ready => (&self.ready, 0),
         };
         checks.iter().map(move |check| {
             let complaint = (check.looks.load(Relaxed) >= looks).then(|| (check.complaint)());
@@ -153,7 +153,7 @@ impl Health {
 impl Health {
     /// What fails, and why.
     #[must_use]
-    pub fn failing(&self, question: Question) -> Vec<String> {
+    pub fn failing(&self, question: Probe) -> Vec<String> {
         let failing =
             |(name, result): (&str, Result<_, String>)| Some(format!("{name}: {}", result.err()?));
         self.checks(question).filter_map(failing).collect()
@@ -181,7 +181,7 @@ impl Check {
 
 /// A task's sign of life. Dropped, the task is dead.
 #[derive(Debug, Default)]
-pub struct Pulse(Arc<Mutex<Sign>>);
+pub struct Heartbeat(Arc<Mutex<Sign>>);
 
 /// What a task said last.
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl Default for Sign {
     }
 }
 
-impl Pulse {
+impl Heartbeat {
     /// The task sets out to be `doing` something, for `limit` at most; it says so again when it is done. Before the
     /// first time nothing is expected of it.
     pub fn beat(&self, doing: &'static str, limit: Duration) {
@@ -214,7 +214,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.beat("dead", Duration::ZERO);
     }
@@ -244,7 +244,7 @@ mod tests {
     /// What fails liveness after `wait`, without the time of day.
     async fn failing_after(wait: Duration, health: &Health) -> Vec<String> {
         assert!(timeout(wait, health.watch()).await.is_err());
-        let failing = health.failing(Question::Live).into_iter();
+        let failing = health.failing(Probe::Live).into_iter();
         failing
             .filter_map(|line| Some(line.split_once(" since ")?.0.to_owned()))
             .collect()
@@ -284,12 +284,12 @@ mod tests {
     async fn readiness_ends_with_the_wish_to_stop() {
         let health = Health::new(&Host::of_this_process());
         let shutdown = health.until(std::future::ready(()));
-        assert_eq!(health.failing(Question::Ready), [""; 0]);
+        assert_eq!(health.failing(Probe::Ready), [""; 0]);
         shutdown.await;
         assert_eq!(
-            health.failing(Question::Ready),
+            health.failing(Probe::Ready),
             ["shutdown: the process is shutting down"]
         );
-        assert_eq!(health.failing(Question::Live), [""; 0]);
+        assert_eq!(health.failing(Probe::Live), [""; 0]);
     }
 }

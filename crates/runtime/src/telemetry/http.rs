@@ -36,7 +36,7 @@ use tracing::{info, warn};
 use super::{
     Metrics,
     auth::Auth,
-    health::{Health, Question},
+    health::{Health, Probe},
     tls::{self, Certificate, Tls},
 };
 use crate::{App, config};
@@ -47,7 +47,7 @@ const CONNECTIONS: usize = 256;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// How long a client may take over the TLS handshake, and again over its request.
-const PATIENCE: Duration = Duration::from_secs(3);
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection may last, the API server's reviews and a slow reader included: as long as a scrape.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// The request line and all headers together, in bytes: room for any token.
@@ -102,12 +102,12 @@ impl Server {
             if let Ok(addr) = listener.local_addr() {
                 info!(%addr, metrics = open, "serving health");
             }
-            let site = Site {
+            let routes = Routes {
                 health: Some(Arc::clone(&health)),
                 metrics: open.then(|| metrics.clone()),
                 auth: None,
             };
-            accept(listener, None, site).await;
+            accept(listener, None, routes).await;
         };
         let secure = async {
             let Some((listener, tls)) = self.secure else {
@@ -116,12 +116,12 @@ impl Server {
             if let Ok(metrics_addr) = listener.local_addr() {
                 info!(%metrics_addr, "serving metrics over TLS");
             }
-            let site = Site {
+            let routes = Routes {
                 health: None,
                 metrics: Some(metrics.clone()),
                 auth: Some(Auth::new(metrics.app(), client)),
             };
-            accept_secure(listener, tls, site).await;
+            accept_secure(listener, tls, routes).await;
         };
         tokio::join!(health.watch(), plain, secure);
     }
@@ -166,25 +166,25 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The same over TLS.
-async fn accept_secure(listener: TcpListener, tls: Tls, site: Site) {
+async fn accept_secure(listener: TcpListener, tls: Tls, routes: Routes) {
     let certificate = tls.certificate();
-    tokio::join!(accept(listener, Some(certificate), site), tls.renewals());
+    tokio::join!(accept(listener, Some(certificate), routes), tls.renewals());
 }
 
-/// Serves, over TLS, a site where nothing is.
+/// Serves, over TLS, routes where nothing is.
 #[cfg(test)]
 pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
-    let site = Site {
+    let routes = Routes {
         health: None,
         metrics: None,
         auth: None,
     };
-    accept_secure(listener, tls, site).await;
+    accept_secure(listener, tls, routes).await;
 }
 
-/// Serves `site` on `listener`, for ever.
-async fn accept(listener: TcpListener, tls: Option<Certificate>, site: Site) {
-    let site = Arc::new(site);
+/// Serves `routes` on `listener`, for ever.
+async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes) {
+    let routes = Arc::new(routes);
     let mut connections = JoinSet::new();
     let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
     loop {
@@ -206,7 +206,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, site: Site) {
             connection.abort();
         }
         let tls = tls.as_ref().map(Certificate::acceptor);
-        let connection = serve(stream, peer, tls, Arc::clone(&site));
+        let connection = serve(stream, peer, tls, Arc::clone(&routes));
         // A client that errs or dawdles is no news.
         let connection = connections.spawn(async { drop(timeout(LIFETIME, connection).await) });
         by_age.push_back((peer, connection));
@@ -227,26 +227,30 @@ async fn serve(
     stream: TcpStream,
     peer: IpAddr,
     tls: Option<tokio_rustls::TlsAcceptor>,
-    site: Arc<Site>,
+    routes: Arc<Routes>,
 ) {
     match tls {
-        None => converse(stream, peer, site).await,
+        None => serve_connection(stream, peer, routes).await,
         Some(tls) => {
-            if let Ok(Ok(stream)) = timeout(PATIENCE, tls.accept(stream)).await {
-                converse(stream, peer, site).await;
+            if let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await {
+                serve_connection(stream, peer, routes).await;
             }
         }
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: IpAddr, site: Arc<Site>) {
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: IpAddr,
+    routes: Arc<Routes>,
+) {
     let service = service_fn(|request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(site.answer(peer, &request).await) }
+        let routes = Arc::clone(&routes);
+        async move { Ok::<_, Infallible>(routes.answer(peer, &request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(HEADERS_TIMEOUT)
         .max_buf_size(HEADERS)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
@@ -254,7 +258,7 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: IpAddr, sit
 }
 
 /// What there is at one address.
-struct Site {
+struct Routes {
     health: Option<Arc<Health>>,
     metrics: Option<Metrics>,
     auth: Option<Auth>,
@@ -262,7 +266,7 @@ struct Site {
 
 type Answer = Response<Full<Bytes>>;
 
-impl Site {
+impl Routes {
     async fn answer(&self, peer: IpAddr, request: &Request<Incoming>) -> Answer {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
@@ -278,7 +282,7 @@ impl Site {
             (Some(health), _) => {
                 let query = request.uri().query().unwrap_or_default();
                 let keys = query.split('&').filter_map(|pair| pair.split('=').next());
-                examine(health, path, keys.into_iter().any(|key| key == "verbose"))
+                health_response(health, path, keys.into_iter().any(|key| key == "verbose"))
             }
             _ => None,
         };
@@ -317,14 +321,14 @@ impl Site {
 
 /// Answers as kube-apiserver's health endpoints do: `/livez` for all checks, `/livez/NAME` for one. What is wrong is said,
 /// though: it is nobody's secret. `None`: there is no such path.
-fn examine(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
+fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
     let (endpoint, one) = match path.strip_prefix('/')?.split_once('/') {
         Some((endpoint, one)) => (endpoint, Some(one)),
         None => (path.strip_prefix('/')?, None),
     };
     let question = match endpoint {
-        "livez" => Question::Live,
-        "readyz" => Question::Ready,
+        "livez" => Probe::Live,
+        "readyz" => Probe::Ready,
         _ => return None,
     };
     let checks = health.checks(question);

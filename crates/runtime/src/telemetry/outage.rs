@@ -39,7 +39,7 @@ const CAUSES: usize = 10;
 
 /// What an event of the SDK's says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum News {
+enum ExportEvent {
     /// What the collector said when it did not take a batch, which is told next.
     Said(Signal),
     /// A batch was lost.
@@ -52,7 +52,7 @@ enum News {
     Dropping,
 }
 
-impl News {
+impl ExportEvent {
     fn of(event: &Metadata<'_>) -> Option<Self> {
         use Signal::{Logs, Metrics, Traces};
         Some(match event.name() {
@@ -89,9 +89,9 @@ pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
         }
     };
     // Each export makes one; what does not fit will be repeated.
-    let (sender, mut receiver) = mpsc::channel::<(News, String)>(64);
+    let (sender, mut receiver) = mpsc::channel::<(ExportEvent, String)>(64);
     let dropping = Arc::new(AtomicBool::new(false));
-    let ear = Ear {
+    let events = ExportEvents {
         sender,
         series: Signal::ALL.map(series),
         dropping: Arc::clone(&dropping),
@@ -101,18 +101,19 @@ pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
         let mut drops = Drops::default();
         while let Some((news, reason)) = receiver.recv().await {
             let now = Instant::now();
-            outages.hear(news, &reason, now);
+            outages.handle(news, &reason, now);
             if dropping.load(Relaxed) {
-                drops.hear(|| metrics.dropped(), now);
+                drops.handle(|| metrics.dropped(), now);
             }
         }
     });
-    let known = filter_fn(|event: &Metadata<'_>| event.is_event() && News::of(event).is_some());
-    ear.with_filter(LevelFilter::DEBUG.and(known))
+    let known =
+        filter_fn(|event: &Metadata<'_>| event.is_event() && ExportEvent::of(event).is_some());
+    events.with_filter(LevelFilter::DEBUG.and(known))
 }
 
-struct Ear {
-    sender: mpsc::Sender<(News, String)>,
+struct ExportEvents {
+    sender: mpsc::Sender<(ExportEvent, String)>,
     series: [Series; Signal::ALL.len()],
     /// Whether anything was ever dropped.
     dropping: Arc<AtomicBool>,
@@ -127,9 +128,9 @@ struct Series {
     said: Mutex<String>,
 }
 
-impl<S: Subscriber> Layer<S> for Ear {
+impl<S: Subscriber> Layer<S> for ExportEvents {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let Some(mut news) = News::of(event.metadata()) else {
+        let Some(mut news) = ExportEvent::of(event.metadata()) else {
             return;
         };
         let mut told = Told::default();
@@ -137,27 +138,27 @@ impl<S: Subscriber> Layer<S> for Ear {
         let series = |wanted: Signal| self.series.iter().find(|series| series.signal == wanted);
         // Counted here, since what the channel has no room for counts, too.
         match &mut news {
-            News::Said(signal) => {
+            ExportEvent::Said(signal) => {
                 if let Some(series) = series(*signal) {
                     *series.said.lock() = told.text;
                 }
                 return;
             }
-            News::Failed(signal) => {
+            ExportEvent::Failed(signal) => {
                 if let Some(series) = series(*signal) {
                     series.lost.add(1);
                     let said = std::mem::take(&mut *series.said.lock());
                     told.text = cause(&told.text, &said);
                 }
             }
-            News::Partly(signal, rejected) => {
+            ExportEvent::Partly(signal, rejected) => {
                 *rejected = told.rejected;
                 if let Some(series) = series(*signal) {
                     series.rejected.add(told.rejected);
                 }
             }
-            News::Dropping => self.dropping.store(true, Relaxed),
-            News::Taken(_) => {}
+            ExportEvent::Dropping => self.dropping.store(true, Relaxed),
+            ExportEvent::Taken(_) => {}
         }
         let _ = self.sender.try_send((news, told.text));
     }
@@ -205,19 +206,19 @@ struct Outage {
 }
 
 impl Outages {
-    fn hear(&mut self, news: News, reason: &str, now: Instant) {
+    fn handle(&mut self, news: ExportEvent, reason: &str, now: Instant) {
         match news {
-            News::Failed(signal) => {
+            ExportEvent::Failed(signal) => {
                 if self.failed(signal, reason, now) {
                     warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost");
                 }
             }
-            News::Taken(signal) => {
+            ExportEvent::Taken(signal) => {
                 if let Some((outage, lost)) = self.taken(signal, now) {
                     info!(%signal, ?outage, lost_batches = lost, "the collector takes exports again");
                 }
             }
-            News::Partly(signal, rejected) => {
+            ExportEvent::Partly(signal, rejected) => {
                 let reason = brief(reason);
                 if self.took_partly(signal, &reason) {
                     if rejected == 0 {
@@ -227,7 +228,7 @@ impl Outages {
                     }
                 }
             }
-            News::Said(_) | News::Dropping => {}
+            ExportEvent::Said(_) | ExportEvent::Dropping => {}
         }
     }
 
@@ -299,7 +300,7 @@ enum Drop {
 }
 
 impl Drops {
-    fn hear(&mut self, count: impl FnOnce() -> u64, now: Instant) {
+    fn handle(&mut self, count: impl FnOnce() -> u64, now: Instant) {
         if self.looked.is_some_and(|looked| now - looked < LOOK) {
             return;
         }

@@ -26,7 +26,7 @@ use tracing::{info, warn};
 pub const PERIOD: Duration = Duration::from_secs(10);
 
 /// How long a mounted folder may take before it is said to hang.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A certificate and its key as a Secret of type `kubernetes.io/tls` has them, and so cert-manager.
 const CERTIFICATE: &str = "tls.crt";
@@ -39,7 +39,7 @@ pub enum Error {
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, io::Error),
     /// The folder does not answer.
-    #[error("{0} hangs: it cannot be read within {PATIENCE:?}")]
+    #[error("{0} hangs: it cannot be read within {READ_TIMEOUT:?}")]
     Hangs(PathBuf),
     /// A file is not what it should be.
     #[error("{0} in {1} is not PEM with a {2}: {3}")]
@@ -90,7 +90,7 @@ impl Tls {
     pub async fn new(app: &App, folder: Option<PathBuf>, period: Duration) -> Result<Self, Error> {
         let (acceptor, folder) = if let Some(path) = folder {
             let reading = Pair::reading(path.clone());
-            let read = timeout(PATIENCE, reading).await;
+            let read = timeout(READ_TIMEOUT, reading).await;
             let read = read.unwrap_or_else(|_| Err(Error::Hangs(path.clone())))?;
             let acceptor = read.acceptor(&path)?;
             let trouble = String::new();
@@ -125,7 +125,7 @@ impl Tls {
         loop {
             sleep(folder.period).await;
             let mut reading = Box::pin(Pair::reading(folder.path.clone()));
-            let read = if let Ok(read) = timeout(PATIENCE, &mut reading).await {
+            let read = if let Ok(read) = timeout(READ_TIMEOUT, &mut reading).await {
                 read
             } else {
                 folder.complain(&Error::Hangs(folder.path.clone()));
