@@ -1,7 +1,6 @@
 //! kube's own `Controller`, under the runtime's election and behind its fence, for those who want nothing else of it.
 //!
 //! Each `ConfigMap` labelled `mirror=yes` gets another one with the same data, `<name>-mirror`.
-#![allow(missing_docs, reason = "nobody calls it")]
 
 use std::{error::Error, future::ready, sync::Arc, time::Duration};
 
@@ -12,9 +11,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
     runtime::{Controller, controller::Action, watcher},
 };
-use operator_runtime::{
-    App, Candidate, Host, candidate, client::Cluster, config, election::Term, telemetry::Telemetry,
-};
+use operator_runtime::{App, Candidate, Host, candidate, client::Cluster, config, election::Term};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
@@ -27,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let flags = clap::Command::new(APP.name).args(config::args(&APP));
     let host = Host::of_this_process();
     let (config, _) = config::load(&APP, &flags.get_matches(), host.variables())?;
-    let metrics = Telemetry::start(&APP, &host, &config)?.metrics();
+    let telemetry = operator_runtime::telemetry::Telemetry::start(&APP, &host, &config)?;
     let cluster = Cluster::find(&APP, &host, &config).await?;
     let mut terminate = signal(SignalKind::terminate())?;
     let (working, drained) = oneshot::channel::<()>();
@@ -36,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         client,
         mut term,
         mut election,
-    } = candidate(&host, cluster, config, metrics, drained).await?;
+    } = candidate(&host, cluster, config, telemetry.metrics(), drained)?;
     loop {
         let id = tokio::select! {
             led = term.wait_for(Option::is_some) => led?.as_ref().map(Term::id),

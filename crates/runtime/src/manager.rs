@@ -147,7 +147,7 @@ pub struct Candidate {
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn candidate(
+pub fn candidate(
     host: &Host,
     cluster: Cluster,
     mut config: Config,

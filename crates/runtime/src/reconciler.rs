@@ -20,9 +20,7 @@ use crate::{
 
 /// Brings the objects of one kind, and what they ask for, to what they should be.
 ///
-/// Both methods should ask the same pure function what is to be done, from what the stores have: then a resync costs no
-/// request, and finds what a reconcile would. What is wanted must follow from what is stored; a reconcile that wants something
-/// else each time writes each time.
+/// What is wanted must follow from what is stored; a reconcile that wants something else each time writes each time.
 ///
 /// # What is guaranteed
 ///
