@@ -152,12 +152,7 @@ pub struct FooWire {
 
 impl Cached for Foo {
     type Wire = FooWire;
-    const KIND: Kind = Kind {
-        group: api::GROUP,
-        version: api::VERSION,
-        kind: api::KIND,
-        plural: api::PLURAL,
-    };
+    const KIND: Kind = Kind::custom(api::GROUP, api::VERSION, api::KIND, api::PLURAL);
 
     fn decode(mut wire: FooWire) -> (Meta, Self) {
         let mut status = wire.status.or_default();
@@ -185,10 +180,14 @@ impl Cached for Foo {
         &self.uid
     }
 
-    /// The Deployment that it asks for.
+    /// The Deployment that it asks for, and the one that it had before, which serves until that is available.
     fn references(&self) -> impl Iterator<Item = &str> {
-        let spec = self.spec.iter();
-        spec.map(|spec| spec.deployment_name.as_str())
+        let wanted = self.spec.as_ref().ok();
+        let wanted = wanted.map(|spec| spec.deployment_name.as_str());
+        let served = self.status.deployment_name.as_deref();
+        wanted
+            .into_iter()
+            .chain(served.filter(move |served| Some(*served) != wanted))
     }
 
     fn content(&self, state: &mut impl Hasher) {

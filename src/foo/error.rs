@@ -116,3 +116,39 @@ impl From<ApiError> for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows R4, R7 and P3: which errors wait for a change, which are part of everyday life, and which the user is told of.
+    #[test]
+    fn each_error_is_tried_again_as_it_should_be() {
+        let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));
+        let soon = Retry::Backoff(Duration::ZERO);
+        for (error, retry, told) in [
+            (Error::InvalidSpec(text()), Retry::OnChange, true),
+            (Error::ResourceExists(text()), soon, true),
+            (Error::Rejected(text()), soon, true),
+            (
+                Error::DeletionFailed(text(), time),
+                Retry::Backoff(time),
+                true,
+            ),
+            (Error::Overruled(text()), soon, true),
+            (
+                Error::Contested(text(), text(), time),
+                Retry::Backoff(time),
+                true,
+            ),
+            (Error::StatusRejected(text()), soon, false),
+            (Error::NamespaceTerminating, Retry::Quiet, false),
+            (Error::Conflict, Retry::Conflict, false),
+            (Error::NotLeading, Retry::Quiet, false),
+            (Error::Transient(text(), time), Retry::Backoff(time), false),
+        ] {
+            assert_eq!(error.retry(), retry, "{error:?}");
+            assert_eq!(error.reason(), told.then(|| error.name()), "{error:?}");
+        }
+    }
+}

@@ -409,6 +409,37 @@ mod tests {
         assert!(two.is_up_to_date(&gone.key));
     }
 
+    /// Rows Q4 and R5: what a resync leaves alone, it leaves alone until something changes that the status tells of, also
+    /// where what is asked for cannot be had and an earlier Deployment serves.
+    #[tokio::test]
+    async fn what_serves_is_looked_at_though_it_is_not_what_is_asked_for() {
+        type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
+        let foreign: Change = |_, wanted| wanted.view.owner = None;
+        let invalid: Change = |foo, _| foo.view.spec.as_mut().unwrap().deployment_name.clear();
+        for change in [foreign, invalid] {
+            let (client, _) = server(|_, _, _| (500, Value::Null));
+            let (mut foo, mut wanted) = (foo(), deployment());
+            change(&mut foo, &mut wanted);
+            foo.view.status.deployment_name = Some("old".into());
+            let mut old = deployment();
+            old.key = foo.key.sibling("old");
+            let reconciler = reconciler(&client, foo.clone(), wanted);
+            reconciler.apply_deployment(old.clone());
+            let error = reconciler.reconciler().compare(&foo.key, &foo.view).err();
+            let serving = reconciler.reconciler().serving(&foo.key, &foo.view);
+            let now = Timestamp::now();
+            let status = status::of(&foo.view, serving.as_ref(), error.as_ref(), now);
+            (foo.version, foo.view.status) = (8, status.unwrap());
+            reconciler.apply_foo(foo.clone());
+            for _ in 0..2 {
+                assert!(reconciler.is_up_to_date(&foo.key));
+            }
+            (old.version, old.view.progress.available) = (10, 1);
+            reconciler.apply_deployment(old);
+            assert!(!reconciler.is_up_to_date(&foo.key), "its pods died");
+        }
+    }
+
     /// An API server that answers each request with what `answer` makes of its method, path and body; and what it was
     /// asked, in a few words.
     fn server(

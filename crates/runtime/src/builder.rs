@@ -10,7 +10,8 @@ use futures::future::BoxFuture;
 use tokio::sync::watch as channel;
 
 use crate::{
-    Cached, Finalizer, Key, Kind, Primary, Store, Writer, instruments,
+    Cached, Finalizable, Finalizer, Key, Kind, Primary, Store, Writer, instruments,
+    object::Content,
     queue::{Lane, Queue},
     scopes::{Needs, Right, Scopes, Status},
     store::Change,
@@ -69,17 +70,6 @@ impl<P: Primary> Builder<P> {
         &self.metrics
     }
 
-    /// A finalizer on what is reconciled, with its name, `domain/name`: for a kind that has something outside the cluster to
-    /// undo. It takes the right to patch the objects.
-    pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
-        self.rights.push(Right {
-            verb: "patch",
-            kind: P::KIND,
-            subresource: "",
-        });
-        Finalizer::new(name, self.primary())
-    }
-
     /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
     /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them.
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
@@ -128,6 +118,19 @@ impl<P: Primary> Builder<P> {
     }
 }
 
+impl<P: Finalizable> Builder<P> {
+    /// A finalizer on what is reconciled, with its name, `domain/name`: for a kind that has something outside the cluster to
+    /// undo. It takes the right to patch the objects.
+    pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
+        self.rights.push(Right {
+            verb: "patch",
+            kind: P::KIND,
+            subresource: "",
+        });
+        Finalizer::new(name, self.primary())
+    }
+}
+
 /// All watched kinds, the one that is reconciled first.
 pub(crate) struct Informers<P>(Vec<Box<dyn Informer<P>>>);
 
@@ -141,7 +144,7 @@ impl<P: Primary> Informers<P> {
         self.iter().map(Informer::changes).collect()
     }
 
-    /// A fingerprint of the versions of all that an object refers to; not 0.
+    /// A fingerprint of the versions of all that an object refers to, and that refers to it; not 0.
     pub fn basis(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for name in view.references() {
@@ -150,15 +153,20 @@ impl<P: Primary> Informers<P> {
                 informer.version(&other).hash(&mut hasher);
             }
         }
+        for informer in self.iter().skip(1) {
+            informer.referring_versions(key).hash(&mut hasher);
+        }
         hasher.finish() | 1
     }
 
-    /// The same of the kinds that are only read: what they say, the object asks for, too.
+    /// A fingerprint of what those say that it refers to, of the kinds that are only read: what they say, the object asks for,
+    /// too. (What it controls is no input, whoever watches its kind.)
     pub fn inputs(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for informer in self.iter().filter(|informer| informer.is_input()) {
             for name in view.references() {
-                informer.version(&key.sibling(name)).hash(&mut hasher);
+                let input = informer.content(&key.sibling(name), view.uid());
+                input.hash(&mut hasher);
             }
         }
         hasher.finish()
@@ -172,6 +180,10 @@ pub(crate) trait Informer<P>: Send + Sync {
     fn is_input(&self) -> bool;
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
+    /// The versions of all that refer to the object of this key.
+    fn referring_versions(&self, key: &Key) -> u64;
+    /// A fingerprint of what an object says that is not controlled by the one of this UID.
+    fn content(&self, key: &Key, uid: &str) -> Option<u64>;
     /// Counts the objects, whenever it is called.
     fn counter(&self) -> instruments::Count;
     /// Watches one scope, for ever.
@@ -206,6 +218,20 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
 
     fn version(&self, key: &Key) -> Option<u64> {
         self.store.version(key)
+    }
+
+    fn referring_versions(&self, key: &Key) -> u64 {
+        self.store.referring_versions(key)
+    }
+
+    fn content(&self, key: &Key, uid: &str) -> Option<u64> {
+        let object = self.store.get(key)?.view;
+        if object.owner().is_some_and(|owner| *owner.uid == *uid) {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        Content(&*object).hash(&mut hasher);
+        Some(hasher.finish())
     }
 
     fn counter(&self) -> instruments::Count {

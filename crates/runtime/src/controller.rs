@@ -8,9 +8,10 @@
 mod tests;
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     convert::Infallible,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
@@ -47,6 +48,9 @@ use crate::{
 
 /// A reconcile that takes longer is stuck: it is a handful of requests, none of which takes more than 10 s.
 const RECONCILE: Duration = Duration::from_mins(2);
+
+/// How soon an object comes again at the soonest that asks for it ([`Action::After`]).
+const LEAST_DELAY: Duration = Duration::from_millis(100);
 
 /// How long the events of the last work may take on the way out.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -151,7 +155,9 @@ impl<R: Reconciler> Work<R> {
                 rehearses: true,
                 ..self.context(key, &seen, &|| false, &|| true)
             };
-            self.reconciler.is_up_to_date(&cx, &seen)
+            let asked = AssertUnwindSafe(|| self.reconciler.is_up_to_date(&cx, &seen));
+            // Row Q6: a panic is this object's failure, which the worker sees to that gets it then.
+            catch_unwind(asked).unwrap_or(false)
         };
         if is_up_to_date {
             objects.note_up_to_date(key, seen.version, basis);
@@ -161,12 +167,12 @@ impl<R: Reconciler> Work<R> {
 }
 
 /// Tasks that live as long as the controller, each with its name: one that ends, ends the controller.
-type Tasks = JoinSet<&'static str>;
+type Tasks = JoinSet<Cow<'static, str>>;
 
 /// Why [`Controller::run`] came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} exited unexpectedly; see the log above")]
-pub struct Died(pub &'static str);
+pub struct Died(pub Cow<'static, str>);
 
 /// How a term ended.
 enum Ended {
@@ -226,13 +232,13 @@ impl<R: Reconciler> Controller<R> {
             .map(|informer| (informer.kind().kind, informer.counter()));
         instruments::observe_stores(metrics, counters.collect());
         let mut tasks = Tasks::new();
-        tasks.spawn(write_events.map(|()| "the writer of events"));
+        tasks.spawn(write_events.map(|()| "the writer of events".into()));
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
-        tasks.spawn(supervise.map(|()| "the supervision of scopes"));
+        tasks.spawn(supervise.map(|()| "the supervision of scopes".into()));
         for (scope, namespace) in namespaces.into_iter().enumerate() {
             let check = Arc::clone(&scopes).check_rights(scope, client.clone());
-            tasks.spawn(check.map(|()| "the check of rights"));
+            tasks.spawn(check.map(|()| "the check of rights".into()));
             let place = namespace.as_ref().map(|name| format!("/{name}"));
             let place = place.unwrap_or_default();
             for (number, informer) in informers.iter().enumerate() {
@@ -244,7 +250,8 @@ impl<R: Reconciler> Controller<R> {
                 let status = scopes.informer(scope, number);
                 let pulse = health.pulse(format!("watch-{}{place}", informer.kind().plural));
                 let watch = informer.watch(&shared, status, metrics, pulse, handler);
-                tasks.spawn(watch.map(|()| "a watch"));
+                let name = format!("the watch of {}", informer.kind().plural);
+                tasks.spawn(watch.map(|()| name.into()));
             }
         }
         let current = queue.subscribe();
@@ -405,7 +412,7 @@ impl<R: Reconciler> Controller<R> {
             () = lost(term, id) => Ended::Lost,
             _ = able.wait_for(|able| *able == Ability::Nothing), if elects => Ended::Unable,
             died = died(&mut self.tasks) => Ended::Died(died),
-            Some(_) = work.join_next() => Ended::Died(Died("a worker")),
+            Some(_) = work.join_next() => Ended::Died(Died("a worker".into())),
         };
         self.queue.send_replace(None);
         queue.shut_down();
@@ -476,7 +483,7 @@ impl Worker {
                         self.queue.add(item.key().clone(), Lane::Background);
                     }
                     Ok(Action::After(time)) => {
-                        let key = item.key().clone();
+                        let (key, time) = (item.key().clone(), time.max(LEAST_DELAY));
                         self.queue.add_after(key, Lane::Background, time);
                     }
                 }
@@ -574,7 +581,7 @@ fn is_live(term: Option<&Term>, id: u64) -> bool {
 async fn died(tasks: &mut Tasks) -> Died {
     match tasks.join_next().await {
         Some(Ok(name)) => Died(name),
-        Some(Err(_)) => Died("a task"),
+        Some(Err(_)) => Died("a task".into()),
         None => std::future::pending().await,
     }
 }

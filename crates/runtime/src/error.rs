@@ -95,7 +95,7 @@ impl From<kube::Error> for ApiError {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
-            400 | 403 | 405 | 413 | 422 => Self::Rejected(brief(&status.message)),
+            400 | 403 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
                 Self::Transient(words, retry_after(&error).unwrap_or_default())

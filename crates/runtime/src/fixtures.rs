@@ -51,12 +51,7 @@ pub struct ParentWire {
 
 impl Cached for Parent {
     type Wire = ParentWire;
-    const KIND: Kind = Kind {
-        group: "example.com",
-        version: "v1",
-        kind: "Parent",
-        plural: "parents",
-    };
+    const KIND: Kind = Kind::custom("example.com", "v1", "Parent", "parents");
 
     fn decode(mut wire: ParentWire) -> (Meta, Self) {
         let view = Self {
@@ -118,12 +113,7 @@ pub struct ChildWire {
 
 impl Cached for Child {
     type Wire = ChildWire;
-    const KIND: Kind = Kind {
-        group: "example.com",
-        version: "v1",
-        kind: "Child",
-        plural: "children",
-    };
+    const KIND: Kind = Kind::custom("example.com", "v1", "Child", "children");
 
     fn decode(mut wire: ChildWire) -> (Meta, Self) {
         let view = Self {

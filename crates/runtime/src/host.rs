@@ -89,15 +89,13 @@ impl Host {
         self.variables.iter().cloned()
     }
 
-    /// The value of an environment variable, where it is text and not empty.
+    /// The value of an environment variable, where it is text and not blank, without blanks around it.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<String> {
         let mut variables = self.variables.iter();
         let (_, value) = variables.find(|(key, _)| key == name)?;
-        value
-            .to_str()
-            .filter(|value| !value.is_empty())
-            .map(str::to_owned)
+        let value = value.to_str()?.trim();
+        (!value.is_empty()).then(|| value.to_owned())
     }
 }
 
@@ -105,5 +103,19 @@ impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Environment variables hold secrets.
         f.debug_struct("Host").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hazards H9 and H17: a value from a manifest may have blanks around it, and one that is nothing else is none.
+    #[test]
+    fn blanks_mean_nothing() {
+        let set = [("A", " pod\n"), ("B", " "), ("C", "")];
+        let host = Host::for_tests(set.map(|(name, value)| (name.into(), value.into())));
+        let read = ["A", "B", "C", "D"].map(|name| host.variable(name));
+        assert_eq!(read, [Some("pod".to_owned()), None, None, None]);
     }
 }

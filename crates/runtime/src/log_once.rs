@@ -78,8 +78,10 @@ fn cause(error: &impl Failure) -> String {
     format!("{}: {text}", error.name())
 }
 
-/// How many causes of one outage are logged: an API server, or a collector, may put something new into each answer.
+/// How many causes of one outage are remembered as logged. An API server, or a collector, may put something new into each
+/// answer: past that, one new cause is logged in each [`MORE`].
 const CAUSES_OF_ONE: usize = 8;
+const MORE: Duration = Duration::from_mins(1);
 
 /// The causes of one outage that are logged already.
 #[derive(Debug)]
@@ -87,6 +89,7 @@ pub struct Causes {
     /// A failure after this long without one begins another outage.
     quiet: Duration,
     logged: Vec<String>,
+    logged_at: Option<Instant>,
     /// Whether one was logged, and [`is_over`](Self::is_over) has not been asked since.
     ongoing: bool,
     last: Option<Instant>,
@@ -105,6 +108,7 @@ impl Causes {
         Self {
             quiet,
             logged: Vec::new(),
+            logged_at: None,
             ongoing: false,
             last: None,
         }
@@ -116,10 +120,17 @@ impl Causes {
             self.clear();
         }
         self.touch();
-        if self.logged.len() >= CAUSES_OF_ONE || self.logged.iter().any(|logged| logged == cause) {
+        if self.logged.iter().any(|logged| logged == cause) {
             return false;
         }
+        if self.logged.len() >= CAUSES_OF_ONE {
+            if self.logged_at.is_some_and(|at| at.elapsed() < MORE) {
+                return false;
+            }
+            self.logged.truncate(CAUSES_OF_ONE - 1);
+        }
         self.logged.push(cause.to_owned());
+        self.logged_at = Some(Instant::now());
         self.ongoing = true;
         true
     }

@@ -95,18 +95,18 @@ pub async fn run<R: Reconciler>(
     let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {
         ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
-        () = serving => Err(Died("the HTTP server").into()),
+        () = serving => Err(Died("the HTTP server".into()).into()),
         ended = &mut election => {
             return Err(match ended {
                 Ok(Err(error)) => error.into(),
-                Ok(Ok(())) | Err(_) => Died("the election").into(),
+                Ok(Ok(())) | Err(_) => Died("the election".into()).into(),
             });
         }
     };
     drop(drained);
     let (released, ()) = tokio::join!(election, controller.finish());
     ended?;
-    released.map_err(|_| Died("the election"))??;
+    released.map_err(|_| Died("the election".into()))??;
     info!("stopped");
     Ok(())
 }

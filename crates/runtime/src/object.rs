@@ -11,13 +11,13 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::NamespaceResourceScope;
+use kube::{api::Patch, core::NamespaceResourceScope};
 use opentelemetry::trace::SpanContext;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, IgnoredAny},
 };
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use crate::{Key, failure::brief};
 
@@ -32,6 +32,8 @@ pub struct Kind {
     pub kind: &'static str,
     /// The resource: the kind's plural, in lower case.
     pub plural: &'static str,
+    /// Whether it is Kubernetes' own, and takes strategic merge patches.
+    built_in: bool,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             version: K::VERSION,
             kind: K::KIND,
             plural: K::URL_PATH_SEGMENT,
+            built_in: true,
         }
     }
 
@@ -59,6 +62,16 @@ impl Kind {
             version,
             kind,
             plural,
+            built_in: false,
+        }
+    }
+
+    /// A patch of an object of this kind, as the API server takes it.
+    pub(crate) fn patch<'a>(&self, patch: &'a Value) -> Patch<&'a Value> {
+        if self.built_in {
+            Patch::Strategic(patch)
+        } else {
+            Patch::Merge(patch)
         }
     }
 
@@ -83,7 +96,9 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// `metadata.uid`: tells this object from an earlier one of the same name.
     fn uid(&self) -> &str;
     /// The names of other objects in the same namespace that this one refers to: what it wants to be there, what it reads,
-    /// who controls it. A change of one of these enqueues what refers to it.
+    /// who controls it. A change of one of these enqueues what refers to it, where the builder
+    /// [owns](crate::Builder::owns) or [watches](crate::Builder::watches) its kind; of whichever of these kinds it is. (Others of
+    /// the kind that is reconciled are not among them.)
     fn references(&self) -> impl Iterator<Item = &str>;
     /// Who controls it, by [`Metadata::take_owner`]: a [`Writer`](crate::Writer) changes and deletes nothing of a kind that is
     /// made here but what the object that is being reconciled controls. Without this, it is nothing.
@@ -116,15 +131,17 @@ pub trait Primary: Cached {
     fn is_observed(&self) -> bool;
     /// What a status says, whenever it came to say so: without times.
     fn says(status: &Self::Status, state: &mut impl Hasher);
-    /// `metadata.finalizers`, all of them, by [`Metadata::take_finalizers`]: for a kind with a
-    /// [`Finalizer`](crate::Finalizer).
-    fn finalizers(&self) -> &[String] {
-        &[]
-    }
     /// The trace that changed it, where its annotation `<application>/traceparent` names one.
     fn trace(&self) -> Option<&SpanContext> {
         None
     }
+}
+
+/// A kind with a [`Finalizer`](crate::Finalizer).
+pub trait Finalizable: Primary {
+    /// `metadata.finalizers`, all of them, by [`Metadata::take_finalizers`]: those that are not named here are taken away with
+    /// the next change.
+    fn finalizers(&self) -> &[String];
 }
 
 /// [`Cached::content`], to be hashed.

@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use crate::{Cached, Field, Kind, Meta, Metadata, Owner, Primary};
+use crate::{Cached, Field, Finalizable, Kind, Meta, Metadata, Owner, Primary};
 
 /// The spec of a custom resource that is reconciled, as [`Custom`] keeps it.
 pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'static {
@@ -107,14 +107,16 @@ impl<S: Spec> Primary for Custom<S> {
         S::observed_generation(&self.status) == Some(self.generation)
     }
 
-    fn finalizers(&self) -> &[String] {
-        &self.finalizers
-    }
-
     fn says(status: &S::Status, state: &mut impl Hasher) {
         let mut value = serde_json::to_value(status).unwrap_or_default();
         forget_times(&mut value);
         value.to_string().hash(state);
+    }
+}
+
+impl<S: Spec> Finalizable for Custom<S> {
+    fn finalizers(&self) -> &[String] {
+        &self.finalizers
     }
 }
 
@@ -256,12 +258,7 @@ mod tests {
     }
 
     impl Spec for Wish {
-        const KIND: Kind = Kind {
-            group: "example.com",
-            version: "v1",
-            kind: "Wish",
-            plural: "wishes",
-        };
+        const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
         type Status = Said;
         fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
             [name, &self.of].into_iter()

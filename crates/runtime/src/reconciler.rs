@@ -60,7 +60,13 @@ pub trait Reconciler: Send + Sync + 'static {
         cx: &Context<'_, Self::Primary>,
         seen: &Snapshot<Self::Primary>,
     ) -> bool {
-        self.reconcile(cx, seen).now_or_never().is_some() && !cx.would_act.load(Relaxed)
+        let nothing_to_do = match self.reconcile(cx, seen).now_or_never() {
+            Some(Ok(action)) => action == Action::Done,
+            Some(Err(error)) => error.retry() == Retry::OnChange,
+            // It waits for something: who knows what comes then.
+            None => false,
+        };
+        nothing_to_do && !cx.would_act.load(Relaxed)
     }
 }
 
@@ -72,7 +78,8 @@ pub enum Action {
     /// What the object asks for was put right; its status is to be reported by another reconcile, when nothing more urgent
     /// waits.
     StatusPending,
-    /// It is to be reconciled again after this, whatever happens until then: for what no watch tells of.
+    /// It is to be reconciled again after this, 100 ms at least, unless something has it reconciled before, which then says
+    /// anew what comes next: for what no watch tells of. A resync does not leave such an object alone.
     After(Duration),
 }
 
@@ -125,9 +132,14 @@ impl<P: Primary> Context<'_, P> {
         (self.others_wait)()
     }
 
+    /// Notes that something would be done, if not now.
+    pub(crate) fn would_act(&self) {
+        self.would_act.store(true, Relaxed);
+    }
+
     /// Whether something is to be done, rather than to be known.
     pub(crate) fn may_act(&self) -> Result<(), ApiError> {
-        self.would_act.store(true, Relaxed);
+        self.would_act();
         if self.rehearses {
             return Err(ApiError::NotLeading);
         }

@@ -591,12 +591,7 @@ mod tests {
     const OWNED: usize = 1;
 
     fn needs() -> Needs {
-        let kind = |group, kind, plural| Kind {
-            group,
-            version: "v1",
-            kind,
-            plural,
-        };
+        let kind = |group, kind, plural| Kind::custom(group, "v1", kind, plural);
         let primary = kind("example.com", "Parent", "parents");
         let owned = kind("apps", "Deployment", "deployments");
         let right = |verb, kind, subresource| Right {

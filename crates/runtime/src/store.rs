@@ -5,7 +5,11 @@
 //! ours enters the cache at once, so that reconcile never acts on a state older than its own last write;
 //! and an object that refers to another is found from there ([`Store::referring`]).
 
-use std::{collections::HashMap, num::NonZeroU64, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    num::NonZeroU64,
+    sync::Arc,
+};
 
 use parking_lot::RwLock;
 
@@ -19,7 +23,7 @@ pub struct Store<V> {
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
     /// Which objects speak of the object of this key ([`Cached::references`]).
-    referring: HashMap<Key, Vec<Key>>,
+    referring: HashMap<Key, Referring>,
     /// One for each watch: a single one for all namespaces, or one for each configured namespace.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
@@ -181,12 +185,21 @@ impl<V: Cached> Store<V> {
     /// The objects that speak of the object of this key, whether that exists or not.
     #[must_use]
     pub fn referring(&self, to: &Key) -> Vec<Key> {
-        self.state
-            .read()
+        let state = self.state.read();
+        let referring = state.referring.get(to);
+        referring.map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
+    }
+
+    /// The sum of the versions of those: it is another one when any of them is.
+    pub(crate) fn referring_versions(&self, to: &Key) -> u64 {
+        let state = self.state.read();
+        let keys = state
             .referring
             .get(to)
-            .cloned()
-            .unwrap_or_default()
+            .into_iter()
+            .flat_map(Referring::iter);
+        let versions = keys.filter_map(|key| Some(state.objects.get(key)?.version));
+        versions.fold(0, u64::wrapping_add)
     }
 
     /// Marks the moment before a write is sent, for [`Store::record_response`].
@@ -363,14 +376,7 @@ impl<V: Cached> State<V> {
 
     fn link(&mut self, key: &Key, view: &V) {
         for to in view.references() {
-            let referring = self
-                .referring
-                .entry(key.sibling(to))
-                .or_insert_with(|| Vec::with_capacity(1));
-            // Of several references to one name, one is enough.
-            if !referring.contains(key) {
-                referring.push(key.clone());
-            }
+            self.referring.entry(key.sibling(to)).or_default().add(key);
         }
     }
 
@@ -378,11 +384,48 @@ impl<V: Cached> State<V> {
         for to in view.references() {
             let to = key.sibling(to);
             if let Some(referring) = self.referring.get_mut(&to) {
-                referring.retain(|other| other != key);
-                if referring.is_empty() {
+                referring.remove(key);
+                if referring.iter().next().is_none() {
                     self.referring.remove(&to);
                 }
             }
+        }
+    }
+}
+
+/// Who refers to one object: mostly one, and sometimes all that there are.
+#[derive(Default)]
+enum Referring {
+    #[default]
+    Nobody,
+    One(Key),
+    Many(HashSet<Key>),
+}
+
+impl Referring {
+    fn iter(&self) -> impl Iterator<Item = &Key> {
+        let (one, many) = match self {
+            Self::Nobody => (None, None),
+            Self::One(key) => (Some(key), None),
+            Self::Many(keys) => (None, Some(keys)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn add(&mut self, key: &Key) {
+        match self {
+            Self::Nobody => *self = Self::One(key.clone()),
+            Self::One(one) if one == key => {}
+            Self::One(one) => *self = Self::Many(HashSet::from([one.clone(), key.clone()])),
+            Self::Many(keys) => _ = keys.insert(key.clone()),
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        match self {
+            Self::One(one) if one == key => *self = Self::Nobody,
+            Self::Many(keys) => _ = keys.remove(key),
+            Self::Nobody | Self::One(_) => {}
         }
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::{
-    App, Cached, Context, Event, Host, Key, Object, Primary, Snapshot, Store,
+    App, Cached, Context, Event, Finalizable, Host, Key, Object, Primary, Snapshot, Store,
     corrections::Corrections,
     error::ApiError,
     failure::brief,
@@ -122,6 +122,7 @@ impl<V: Cached> Writer<V> {
         if wait.is_zero() {
             return Ok(());
         }
+        cx.would_act();
         crate::telemetry::trace::decided("put off");
         let what = patch.map_or_else(|| "it to be there".to_owned(), wanted);
         Err(ApiError::Contested(key.name().to_owned(), what, wait))
@@ -159,8 +160,9 @@ impl<V: Cached> Writer<V> {
         Ok(self.store.record_response(answer, expectation))
     }
 
-    /// Sends the strategic merge patch that `plan` makes of what is seen, if it makes one, and asks `plan` again about the
-    /// answer.
+    /// Sends the patch that `plan` makes of what is seen, if it makes one that is [needed](Self::needed), and asks `plan` again
+    /// about the answer. It is a strategic merge patch where the kind is Kubernetes' own, and a merge patch of a custom
+    /// resource.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -171,11 +173,11 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         plan: impl Fn(&Snapshot<V>) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
-        let Some(asked) = plan(seen) else {
+        let Some(asked) = self.needed(key, seen, &plan) else {
             return Ok(Patched {
+                overruled: plan(seen),
                 view: Arc::clone(&seen.view),
                 changed: false,
-                overruled: None,
             });
         };
         Self::check_owner(cx, key, seen)?;
@@ -183,7 +185,7 @@ impl<V: Cached> Writer<V> {
         self.may_correct(cx, key, Some(&asked))?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
-        patch["metadata"]["resourceVersion"] = seen.version.to_string().into();
+        patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
         let expectation = self.store.expect_write(key);
         let params = PatchParams {
             field_manager: self.params().field_manager,
@@ -191,7 +193,7 @@ impl<V: Cached> Writer<V> {
         };
         let answer = self.api(key);
         let answer = answer
-            .patch(key.name(), &params, &Patch::Strategic(&patch))
+            .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
         let answer = self.written(cx.key(), answer)?;
         let version = answer.version;
@@ -256,17 +258,10 @@ impl<V: Cached> Writer<V> {
         };
         Self::check_owner(cx, key, &actual)?;
         let plan = |actual: &Snapshot<V>| plan(&actual.view);
-        if self.needed(key, &actual, plan).is_none() {
-            return Ok(Patched {
-                overruled: plan(&actual),
-                view: actual.view,
-                changed: false,
-            });
-        }
         self.patch(cx, key, &actual, plan).await
     }
 
-    /// Deletes an object, and in the background what it owns.
+    /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -280,7 +275,7 @@ impl<V: Cached> Writer<V> {
         cx.may_act()?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
-            resource_version: Some(seen.version.to_string()),
+            resource_version: Some(based_on(seen.version)?),
         };
         let params = DeleteParams {
             preconditions: Some(preconditions),
@@ -383,7 +378,7 @@ impl<P: Primary> Writer<P> {
                 "name": key.name(),
                 "namespace": key.namespace(),
                 "uid": seen.view.uid(),
-                "resourceVersion": version.to_string(),
+                "resourceVersion": based_on(version)?,
             },
             "status": status,
         });
@@ -419,7 +414,7 @@ impl<P: Primary> Writer<P> {
         // A custom resource takes no strategic merge patch.
         let patch = Patch::Merge(json!({ "metadata": {
             "uid": seen.view.uid(),
-            "resourceVersion": version.to_string(),
+            "resourceVersion": based_on(version)?,
             "finalizers": finalizers,
         }}));
         let params = PatchParams {
@@ -504,7 +499,7 @@ pub struct Finalizer<P> {
     primary: Arc<Writer<P>>,
 }
 
-impl<P: Primary> Finalizer<P> {
+impl<P: Finalizable> Finalizer<P> {
     pub(crate) fn new(name: &'static str, primary: Arc<Writer<P>>) -> Self {
         Self { name, primary }
     }
@@ -536,7 +531,8 @@ impl<P: Primary> Finalizer<P> {
     /// seen, by the word of the API server, and this replica still leads. (What the stores of a new leader have may be
     /// older than what the one before has undone.)
     ///
-    /// A process that is frozen within `act` goes on with it when it is thawed. It is to be short, it must not harm when it is
+    /// `act` holds up everything else in this process, the renewal of the Lease too: what takes longer than some milliseconds is to
+    /// be handed over in it, to a thread or a queue of the kind's own. A process that is frozen within `act` goes on with it when it is thawed. It is to be short, it must not harm when it is
     /// done twice, and what must never be done late, the other side has to refuse.
     ///
     /// # Errors
@@ -574,6 +570,16 @@ impl<P: Primary> Finalizer<P> {
             .await
             .map(drop)
     }
+}
+
+/// The resourceVersion that a write is based on. To the API server, 0 would be none at all.
+fn based_on(version: u64) -> Result<String, ApiError> {
+    if version == 0 {
+        let words =
+            "the object has no resourceVersion that is a number: nothing is written without one";
+        return Err(ApiError::transient(words));
+    }
+    Ok(version.to_string())
 }
 
 fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {

@@ -54,6 +54,23 @@ fn is_target(text: &str) -> bool {
 }
 
 impl Directives {
+    /// What it says of one of the application's `crates` holds of the runtime, too, which is the same program to whoever reads
+    /// its log: unless the runtime is named itself.
+    pub(crate) fn of_application(mut self, crates: &[&str]) -> Self {
+        const RUNTIME: &str = env!("CARGO_CRATE_NAME");
+        if !self
+            .targets
+            .iter()
+            .any(|(name, _)| name.starts_with(RUNTIME))
+        {
+            let of_crate = |(name, _): &&(String, _)| crates.contains(&name.as_str());
+            let level = self.targets.iter().find(of_crate).map(|(_, level)| *level);
+            self.targets
+                .extend(level.map(|level| (RUNTIME.to_owned(), level)));
+        }
+        self
+    }
+
     /// As a filter. The targets in `quiet` are silent, unless a directive names one, or what it begins with.
     pub(crate) fn filter(&self, quiet: &[&str]) -> Targets {
         let named = |target: &str| {
@@ -66,5 +83,29 @@ impl Directives {
             .with_default(self.default.unwrap_or(DEFAULT))
             .with_targets(quiet.map(|target| (*target, LevelFilter::OFF)))
             .with_targets(self.targets.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// A directive that names the application is about all of the program, unless it says otherwise of the runtime.
+    #[test]
+    fn what_is_said_of_the_application_holds_of_the_runtime() {
+        for (text, runtime) in [
+            ("off,app=info", Some(LevelFilter::INFO)),
+            ("app=off", Some(LevelFilter::OFF)),
+            ("app=off,operator_runtime=warn", Some(LevelFilter::WARN)),
+            ("other=debug", None),
+        ] {
+            let directives: Directives = text.parse().unwrap();
+            let directives = directives.of_application(&["app"]);
+            let mut of_runtime = directives.targets.iter();
+            let found = of_runtime.find(|(name, _)| name == env!("CARGO_CRATE_NAME"));
+            assert_eq!(found.map(|(_, level)| *level), runtime, "{text}");
+        }
     }
 }

@@ -31,7 +31,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use crate::config::{Directives, Log, LogFormat};
+use crate::config::{App, Directives, Log, LogFormat};
 
 /// What the libraries log for themselves is said by us once, with its cause, where it matters.
 const OURS_ALONE: [&str; 3] = ["kube_client", "kube_runtime", "opentelemetry"];
@@ -44,33 +44,37 @@ pub(super) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// What is logged, which can be changed while the process runs.
 #[derive(Clone, Default)]
-pub struct LogLevel(Vec<reload::Handle<Targets, Registry>>);
+pub struct LogLevel {
+    handles: Vec<reload::Handle<Targets, Registry>>,
+    /// The application's.
+    crates: &'static [&'static str],
+}
 
 impl LogLevel {
     /// From now on, `level` (see [`Log::level`]) says what is logged, and what of it is exported.
     pub fn set(&self, level: &str) {
-        for handle in &self.0 {
+        for handle in &self.handles {
             // Fails where nothing is logged any more.
-            let _ = handle.reload(directives(level));
+            let _ = handle.reload(self.directives(level));
         }
     }
 
     /// A filter that admits events as `level` says, and no span: spans are for traces alone, and cost nothing
     /// where there are none.
     fn filter(&mut self, level: &str) -> impl Filter<Registry> + Send + Sync + 'static {
-        let (filter, handle) = reload::Layer::new(directives(level));
-        self.0.push(handle);
+        let (filter, handle) = reload::Layer::new(self.directives(level));
+        self.handles.push(handle);
         filter.and(
             filter_fn(|event: &Metadata<'_>| event.is_event()).with_max_level_hint(Level::TRACE),
         )
     }
-}
 
-/// What the configuration says of a library, or of what its name begins with (`kube`), goes over its being silent.
-fn directives(level: &str) -> Targets {
-    // Checked with the configuration.
-    let directives: Directives = level.parse().unwrap_or_default();
-    directives.filter(&OURS_ALONE)
+    /// What the configuration says of a library, or of what its name begins with (`kube`), goes over its being silent.
+    fn directives(&self, level: &str) -> Targets {
+        // Checked with the configuration.
+        let directives: Directives = level.parse().unwrap_or_default();
+        directives.of_application(self.crates).filter(&OURS_ALONE)
+    }
 }
 
 /// Starts the log: lines on standard error and, through `export`, records to a collector. `before` is what has
@@ -78,6 +82,7 @@ fn directives(level: &str) -> Targets {
 ///
 /// Does nothing where the process logs already.
 pub(super) fn start(
+    app: &App,
     log: &Log,
     before: Vec<BoxLayer>,
     export: Option<impl Layer<Registry> + Send + Sync>,
@@ -88,7 +93,10 @@ pub(super) fn start(
         LogFormat::Json => true,
         LogFormat::Auto => !terminal,
     };
-    let mut level = LogLevel::default();
+    let mut level = LogLevel {
+        crates: app.crates,
+        ..LogLevel::default()
+    };
     let mut layers = before;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(stderr)

@@ -120,7 +120,7 @@ impl Telemetry {
             before.push(outage::listen(metrics.clone()).boxed());
         }
         let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
-        let level = log::start(&config.log, before, bridge);
+        let level = log::start(app, &config.log, before, bridge);
         for warning in exporters.warnings {
             warn!("{warning}");
         }
