@@ -7,12 +7,9 @@
     { self, nixpkgs }:
     let
       inherit (nixpkgs) lib;
-      inherit ((lib.importTOML ./Cargo.toml).package)
-        name
-        version
-        description
-        license
-        ;
+      manifest = lib.importTOML ./Cargo.toml;
+      inherit (manifest.package) name version description;
+      inherit (manifest.workspace.package) license;
 
       forSystems =
         f: lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: f nixpkgs.legacyPackages.${system});
@@ -248,6 +245,7 @@
                   .architecture == "${pkgs.stdenv.hostPlatform.go.GOARCH}" and .os == "linux" and (.created | startswith("1970-01-01T00:00:00"))
                   and .config.Entrypoint == [$program] and .config.User == "65532:65532"
                   and .config.Env == ["SSL_CERT_FILE=" + $authorities]
+                  and (.config.Labels | all(type == "string"))
                   and .config.Labels["org.opencontainers.image.version"] == "${version}"
                   and .config.Labels["org.opencontainers.image.revision"] == ${builtins.toJSON commit}
                 ' "$(jq -r '.[0].Config' manifest.json)"
