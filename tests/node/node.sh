@@ -294,7 +294,7 @@ inside() {
     --audit-policy-file "$AUDIT_POLICY" --audit-log-path audit.log --audit-log-maxsize 100000
   eventually "containerd answers" ctr version
   local image
-  for image in "${images[@]}"; do ctr -n k8s.io images import "$image" >>log/import.log 2>&1; done
+  for image in "${images[@]}"; do ctr -n k8s.io images import "$image" >>log/import.log 2>&1 || die "$image: $(tail -n 1 log/import.log)"; done
   eventually "the API server is ready" serves
   # The node should be what limits a hundred Foos, not these two.
   local client=(--leader-elect=false --kube-api-qps 1000 --kube-api-burst 1000)
