@@ -79,7 +79,7 @@ fn first_line(error: &KubeconfigError) -> String {
 ///
 /// # Errors
 /// Where none of them can be used.
-pub async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, Error> {
+async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
         (Some(path), _) => from_file(path).await?,
         (None, _) if is_pods_own(host, config) => KubeConfig::incluster()?,
@@ -190,42 +190,21 @@ impl Cluster {
             pod_namespace: election::pod_namespace(host, is_pods_own(host, config)),
         })
     }
-}
 
-/// The client of the work: it reads at any time, and writes only under a live term.
-///
-/// # Errors
-/// [`Error::Client`], where certificates or keys cannot be used.
-pub fn fenced(
-    kube: &KubeConfig,
-    election: &LeaderElection,
-    term: watch::Receiver<Option<Term>>,
-    metrics: &Metrics,
-) -> Result<Client, Error> {
-    let transport = transport(kube, election)?;
-    let namespace = kube.default_namespace.clone();
-    Ok(fenced_over(
-        transport,
-        &kube.cluster_url,
-        namespace,
-        term,
-        metrics,
-    ))
-}
-
-/// The same, over a way to the API server.
-pub(crate) fn fenced_over(
-    transport: Transport,
-    server: &http::Uri,
-    namespace: String,
-    term: watch::Receiver<Option<Term>>,
-    metrics: &Metrics,
-) -> Client {
-    let requests = RequestLayer::new(server, metrics, election::failed_by);
-    ClientBuilder::new(transport, namespace)
-        .with_layer(&FenceLayer::new(term, metrics))
-        .with_layer(&requests)
-        .build()
+    /// The client of the work, which reads at any time, and writes only under a live term; and, for the election, the
+    /// address and the way of the Lease.
+    pub(crate) fn fenced(
+        self,
+        term: watch::Receiver<Option<Term>>,
+        metrics: &Metrics,
+    ) -> (Client, http::Uri, Transport) {
+        let requests = RequestLayer::new(&self.server, metrics, election::failed_by);
+        let client = ClientBuilder::new(self.requests, self.namespace)
+            .with_layer(&FenceLayer::new(term, metrics))
+            .with_layer(&requests)
+            .build();
+        (client, self.server, self.lease)
+    }
 }
 
 /// The way to the API server of `kube` that the Lease of an election with these settings goes: one hung request costs no
@@ -255,7 +234,7 @@ pub fn lease_transport(
 ///
 /// # Errors
 /// Where certificates or keys cannot be used.
-pub fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Transport> {
+fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Transport> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -358,7 +337,15 @@ mod tests {
         let mut kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
         kube.root_cert = Some(Vec::new()); // As `config` has it.
         let term = watch::channel(Some(term)).1;
-        fenced(&kube, election, term, &Metrics::disconnected(&APP)).unwrap()
+        let cluster = Cluster {
+            server: kube.cluster_url.clone(),
+            namespace: "default".to_owned(),
+            requests: transport(&kube, election).unwrap(),
+            lease: lease_transport(kube, election).unwrap(),
+            pod_namespace: None,
+        };
+        let (client, ..) = cluster.fenced(term, &Metrics::disconnected(&APP));
+        client
     }
 
     /// Invariant I2: the work's client has both halves of the fence. The term is live when the write begins, and over

@@ -55,7 +55,7 @@ impl Error {
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.
 pub async fn run<R: Reconciler>(
     host: &Host,
-    cluster: Cluster,
+    mut cluster: Cluster,
     mut config: Config,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
@@ -63,17 +63,11 @@ pub async fn run<R: Reconciler>(
 ) -> Result<(), Error> {
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
-    let (identity, _claim) = identity(app, host, cluster.pod_namespace, &mut config)?;
+    let (identity, _claim) = identity(app, host, cluster.pod_namespace.take(), &mut config)?;
     let commit = version::commit().unwrap_or("unknown");
     info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let client = client::fenced_over(
-        cluster.requests,
-        &cluster.server,
-        cluster.namespace,
-        term.clone(),
-        &metrics,
-    );
+    let (client, api_server, lease) = cluster.fenced(term.clone(), &metrics);
     let mut health = Health::new(host);
     let name = identity.to_string();
     let mut controller =
@@ -84,8 +78,8 @@ pub async fn run<R: Reconciler>(
 
     let (drained, stop) = oneshot::channel::<Infallible>();
     let election = Election {
-        server: cluster.server,
-        transport: cluster.lease,
+        server: api_server,
+        transport: lease,
         host: host.clone(),
         settings: config.leader_election,
         identity,
@@ -149,23 +143,22 @@ pub struct Candidate {
 /// See [`Error`].
 pub fn candidate(
     host: &Host,
-    cluster: Cluster,
+    mut cluster: Cluster,
     mut config: Config,
     metrics: Metrics,
     drained: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Candidate, Error> {
-    let (identity, claim) = identity(metrics.app(), host, cluster.pod_namespace, &mut config)?;
+    let (identity, claim) = identity(
+        metrics.app(),
+        host,
+        cluster.pod_namespace.take(),
+        &mut config,
+    )?;
     let (publish, term) = watch::channel(None);
-    let client = client::fenced_over(
-        cluster.requests,
-        &cluster.server,
-        cluster.namespace,
-        term.clone(),
-        &metrics,
-    );
+    let (client, server, transport) = cluster.fenced(term.clone(), &metrics);
     let election = Election {
-        server: cluster.server,
-        transport: cluster.lease,
+        server,
+        transport,
         host: host.clone(),
         settings: config.leader_election,
         identity,
