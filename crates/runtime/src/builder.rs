@@ -140,8 +140,8 @@ impl<P: Primary> Informers<P> {
     }
 
     /// How often anything has changed in any store: see [`Store::changes`].
-    pub fn changes(&self) -> Vec<u64> {
-        self.iter().map(Informer::changes).collect()
+    pub fn changes(&self) -> u64 {
+        self.iter().map(Informer::changes).sum()
     }
 
     /// A fingerprint of the versions of all that an object refers to, and that refers to it; not 0.
@@ -292,11 +292,17 @@ impl<P: Primary> Handler<P> {
         let views = [&change.old, &change.new].into_iter().flatten();
         let owners = views.flat_map(|view| view.references());
         let owners = owners.map(|owner| change.key.sibling(owner));
+        let mut keys = owners
+            .chain(self.primaries.referring(&change.key))
+            .peekable();
+        if keys.peek().is_none() {
+            return;
+        }
         let is_progress = match (&change.old, &change.new) {
             (Some(old), Some(new)) => V::is_progress(old, new),
             _ => false,
         };
-        for key in owners.chain(self.primaries.referring(&change.key)) {
+        for key in keys {
             if is_progress {
                 queue.add_after(key, Lane::Event, ROLLOUT_PACE);
             } else {

@@ -100,12 +100,13 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         plan: impl FnOnce(&Snapshot<V>) -> Option<Value>,
     ) -> Option<Value> {
-        let is_new = |patch: &Value| {
-            !self
-                .patches
-                .contains(key, patch.to_string(), Content(&*seen.view))
-        };
-        plan(seen).filter(is_new)
+        plan(seen).filter(|patch| self.is_needed(key, seen, patch))
+    }
+
+    /// Whether this patch is not known to change nothing.
+    fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
+        let (asked, left) = (patch.to_string(), Content(&*seen.view));
+        !self.patches.contains(key, asked, left)
     }
 
     /// Whether it is time to change the object as `patch` says, or as it is to be (`None`).
@@ -173,12 +174,15 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         plan: impl Fn(&Snapshot<V>) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
-        let Some(asked) = self.needed(key, seen, &plan) else {
-            return Ok(Patched {
-                overruled: plan(seen),
-                view: Arc::clone(&seen.view),
-                changed: false,
-            });
+        let asked = match plan(seen) {
+            Some(asked) if self.is_needed(key, seen, &asked) => asked,
+            overruled => {
+                return Ok(Patched {
+                    view: Arc::clone(&seen.view),
+                    changed: false,
+                    overruled,
+                });
+            }
         };
         Self::check_owner(cx, key, seen)?;
         cx.may_act()?;
