@@ -169,7 +169,7 @@ impl<R: Reconciler> Work<R> {
 /// Tasks that live as long as the controller, each with its name: one that ends, ends the controller.
 type Tasks = JoinSet<Cow<'static, str>>;
 
-/// Why [`Controller::run`] came to an end that nobody asked for.
+/// Why [`run`](crate::run) came to an end that nobody asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} exited unexpectedly; see the log above")]
 pub struct Died(pub Cow<'static, str>);

@@ -395,7 +395,9 @@ pub use cli::main;
 #[cfg(test)]
 use config::app;
 pub use config::{App, Config};
-pub use controller::{Controller, Died};
+#[cfg(any(test, feature = "testing"))]
+pub use controller::Controller;
+pub use controller::Died;
 pub use error::{ApiError, Failure, Retry};
 pub use host::Host;
 pub use key::Key;
