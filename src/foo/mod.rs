@@ -9,9 +9,11 @@ pub mod plan;
 pub mod reconcile;
 pub mod status;
 
+use std::sync::Arc;
+
 use opentelemetry::KeyValue;
 use operator_runtime::{
-    Builder,
+    Builder, Store,
     telemetry::{
         Metrics,
         metrics::{
@@ -43,7 +45,7 @@ pub struct FooConfig {
 /// What is watched: Foos, and the Deployments that they own.
 pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
     let foos = builder.primary();
-    observe(builder.metrics(), &foos);
+    observe(builder.metrics(), Arc::clone(foos.store()));
     FooReconciler {
         foos,
         deployments: builder.owns(),
@@ -52,8 +54,7 @@ pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
 }
 
 /// Counted when somebody asks, rather than at each change.
-fn observe(metrics: &Metrics, foos: &std::sync::Arc<operator_runtime::Writer<Foo>>) {
-    let foos = std::sync::Arc::clone(foos.store());
+fn observe(metrics: &Metrics, foos: Arc<Store<Foo>>) {
     metrics.observe(&FOOS, move |see| {
         let (mut ready, mut not, mut unknown) = (0, 0, 0);
         foos.for_each(|foo| {

@@ -5,9 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use operator_runtime::{
-    Action, ApiError, Context, Event, Key, Reconciler, Retry, Snapshot, Writer, telemetry::trace,
+    Action, ApiError, Context, Event, Failure as _, Key, Reconciler, Retry, Snapshot, Writer,
+    telemetry::trace, wanted,
 };
-use operator_runtime::{Failure as _, wanted};
 use serde_json::Value;
 
 use super::{
