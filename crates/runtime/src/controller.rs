@@ -303,6 +303,7 @@ impl<R: Reconciler> Controller<R> {
         let mut able = self.scopes.ability();
         loop {
             let id = tokio::select! {
+                biased;
                 () = &mut stop => return Ok(()),
                 died = died(&mut self.tasks) => return Err(died),
                 never = tell(&mut able, &self.ability) => match never {},
@@ -314,6 +315,7 @@ impl<R: Reconciler> Controller<R> {
                     warn!("nothing can be served here: letting somebody else lead");
                     self.ability.send_replace(Ability::Nothing);
                     tokio::select! {
+                        biased;
                         () = &mut stop => return Ok(()),
                         died = died(&mut self.tasks) => return Err(died),
                         () = lost(&mut term, id) => {}
@@ -342,10 +344,11 @@ impl<R: Reconciler> Controller<R> {
     ) -> Ended {
         let mut in_sync = self.scopes.in_sync();
         tokio::select! {
-            _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // Row Q5.
+            biased;
             () = &mut *stop => return Ended::Stopped,
-            () = lost(term, id) => return Ended::Lost,
             died = died(&mut self.tasks) => return Ended::Died(died),
+            () = lost(term, id) => return Ended::Lost,
+            _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // Row Q5.
         }
         let queue = Queue::new(&self.config.backoff);
         self.instruments.term_begins(&queue);
@@ -408,11 +411,12 @@ impl<R: Reconciler> Controller<R> {
         let mut able = self.scopes.ability();
         let elects = self.config.leader_election.enabled;
         let ended = tokio::select! {
+            biased;
             () = stop => Ended::Stopped,
-            () = lost(term, id) => Ended::Lost,
-            _ = able.wait_for(|able| *able == Ability::Nothing), if elects => Ended::Unable,
             died = died(&mut self.tasks) => Ended::Died(died),
             Some(_) = work.join_next() => Ended::Died(Died("a worker".into())),
+            () = lost(term, id) => Ended::Lost,
+            _ = able.wait_for(|able| *able == Ability::Nothing), if elects => Ended::Unable,
         };
         self.queue.send_replace(None);
         queue.shut_down();

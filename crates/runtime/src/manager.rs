@@ -88,6 +88,7 @@ pub async fn run<R: Reconciler>(
     };
     let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
     let ended = tokio::select! {
+        biased;
         ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
         () = serving => Err(Died("the HTTP server".into()).into()),
         ended = &mut election => {

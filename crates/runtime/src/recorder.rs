@@ -394,9 +394,10 @@ impl Writer {
                 continue;
             };
             tokio::select! {
-                () = sleep_until(due) => {}
+                biased;
                 // Which may be due before.
                 () = self.put_aside.notified() => continue,
+                () = sleep_until(due) => {}
             }
             let Some(queued) = self.first_of(&namespace) else {
                 continue;

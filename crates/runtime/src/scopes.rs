@@ -244,6 +244,7 @@ impl Scopes {
             let changed = self.changed.notified();
             let next = self.judge(&mut self.all.lock());
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = async {
                     match next {

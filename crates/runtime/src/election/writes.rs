@@ -75,8 +75,9 @@ impl Writes {
             match open.filter(|over| *over > now) {
                 None => return,
                 Some(over) => tokio::select! {
-                    () = sleep_until(over) => {}
+                    biased;
                     () = answered => {}
+                    () = sleep_until(over) => {}
                 },
             }
         }
