@@ -64,6 +64,7 @@ impl LogDeduplication {
             }
             goes_on
         });
+        over.sort_unstable();
         for (cause, more) in over {
             warn!("{more} more like this in {PERIOD:?}: {cause}");
         }

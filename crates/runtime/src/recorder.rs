@@ -282,7 +282,7 @@ struct Writer {
 /// The events of namespaces where the last one could not be written.
 #[derive(Default)]
 struct Aside {
-    lanes: HashMap<Box<str>, Lane>,
+    lanes: BTreeMap<Box<str>, Lane>,
     /// How many events there are in all of them.
     count: usize,
     /// Nothing comes any more.

@@ -6,7 +6,7 @@
 //! and an object that refers to another is found from there ([`Store::referring`]).
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     num::NonZeroU64,
     sync::Arc,
 };
@@ -109,10 +109,14 @@ impl<V: Cached> Store<V> {
         self.len() == 0
     }
 
-    /// All keys, in no order.
+    /// All keys, those of the oldest versions first: whoever goes by them does so in the same order in every process.
     #[must_use]
     pub(crate) fn keys(&self) -> Vec<Key> {
-        self.state.read().objects.keys().cloned().collect()
+        let state = self.state.read();
+        let keys = state.objects.iter();
+        let mut keys: Vec<_> = keys.map(|(key, entry)| (entry.version, key)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
     /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick.
@@ -282,7 +286,7 @@ impl<V: Cached> Store<V> {
         ended.epoch += 1;
         ended.version = version;
         let namespace = ended.namespace.clone();
-        let gone: Vec<Key> = state
+        let mut gone: Vec<Key> = state
             .objects
             .iter()
             .filter(|(key, entry)| {
@@ -290,6 +294,7 @@ impl<V: Cached> Store<V> {
             })
             .map(|(key, _)| key.clone())
             .collect();
+        gone.sort_unstable();
         gone.iter().filter_map(|key| state.remove(key)).collect()
     }
 }
@@ -399,7 +404,7 @@ enum Referring {
     #[default]
     Nobody,
     One(Key),
-    Many(HashSet<Key>),
+    Many(BTreeSet<Key>),
 }
 
 impl Referring {
@@ -416,7 +421,7 @@ impl Referring {
         match self {
             Self::Nobody => *self = Self::One(key.clone()),
             Self::One(one) if one == key => {}
-            Self::One(one) => *self = Self::Many(HashSet::from([one.clone(), key.clone()])),
+            Self::One(one) => *self = Self::Many(BTreeSet::from([one.clone(), key.clone()])),
             Self::Many(keys) => _ = keys.insert(key.clone()),
         }
     }
