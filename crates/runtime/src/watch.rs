@@ -329,7 +329,9 @@ impl Outage {
     /// Waits for its own time, or for as long as the API server has `asked` for.
     async fn pause(&mut self, pulse: &Heartbeat, asked: Duration) {
         self.begin_anew_after_quiet();
-        let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE);
+        // The crate's own draw would count for a nanosecond even where it is told not to spread.
+        let pause = self.pauses.current_interval;
+        self.pauses.next_backoff();
         let pause = self.shared.host.spread(pause, SPREAD).max(asked);
         pulse.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
         sleep(pause).await;

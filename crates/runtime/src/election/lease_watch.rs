@@ -112,7 +112,9 @@ impl LeaseWatch {
         if self.opened.elapsed() >= LASTING {
             self.pauses.reset();
         }
-        let pause = self.pauses.next_backoff().unwrap_or(MAX_PAUSE);
+        // The crate's own draw would count for a nanosecond even where it is told not to spread.
+        let pause = self.pauses.current_interval;
+        self.pauses.next_backoff();
         self.pause = self.host.spread(pause, SPREAD);
         failure
     }

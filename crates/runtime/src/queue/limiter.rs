@@ -35,7 +35,13 @@ impl Delays {
             ..ExponentialBackoff::default()
         };
         let mut longest = None;
-        let growing = iter::from_fn(|| policy.next_backoff()).map_while(|delay| {
+        let growing = iter::repeat_with(|| {
+            // What the crate returns is drawn, if only by a nanosecond.
+            let delay = policy.current_interval;
+            policy.next_backoff();
+            delay
+        });
+        let growing = growing.map_while(|delay| {
             let delay = delay.min(config.max);
             (longest < Some(delay)).then(|| {
                 longest = Some(delay);
