@@ -2,7 +2,7 @@
 //! ones; a simulation hands in its own, and nothing else in this crate asks for the time, for chance or for the
 //! environment. (Pauses and deadlines go by tokio's clock, which its runtime brings.)
 
-use std::{env, ffi::OsString, fmt, sync::Arc, time::Duration};
+use std::{any::Any, env, ffi::OsString, fmt, io, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
@@ -17,22 +17,29 @@ pub struct Host {
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: Arc<dyn Fn() -> u64 + Send + Sync>,
     variables: Arc<[(OsString, OsString)]>,
+    claim: fn(&str) -> io::Result<Claim>,
 }
+
+/// A name that nobody else on this machine has, until it is dropped.
+pub(crate) type Claim = Box<dyn Any + Send>;
 
 impl Host {
     /// Those of this process: its clocks, its kernel's random numbers, its environment variables.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "here they come in")]
     pub fn of_this_process() -> Self {
-        Self::new(
-            Clock::boottime(),
-            Timestamp::now,
-            || Uuid::new_v4().as_u64_pair().1,
-            env::vars_os(),
-        )
+        Self {
+            claim: claim_on_this_machine,
+            ..Self::new(
+                Clock::boottime(),
+                Timestamp::now,
+                || Uuid::new_v4().as_u64_pair().1,
+                env::vars_os(),
+            )
+        }
     }
 
-    /// A clock for deadlines, the time of day, random numbers, and environment variables.
+    /// A clock for deadlines, the time of day, random numbers, and environment variables, on a machine of one's own.
     pub fn new(
         clock: Clock,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -44,6 +51,7 @@ impl Host {
             now: Arc::new(now),
             random: Arc::new(random),
             variables: variables.into_iter().collect(),
+            claim: |_| Ok(Box::new(())),
         }
     }
 
@@ -84,6 +92,14 @@ impl Host {
         uuid::Builder::from_random_bytes(std::array::from_fn(|i| bytes[i / 8][i % 8])).into_uuid()
     }
 
+    /// Has no other process of this machine take the same name.
+    ///
+    /// # Errors
+    /// Another one has it.
+    pub(crate) fn claim(&self, name: &str) -> io::Result<Claim> {
+        (self.claim)(name)
+    }
+
     /// All environment variables.
     pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
         self.variables.iter().cloned()
@@ -97,6 +113,26 @@ impl Host {
         let value = value.to_str()?.trim();
         (!value.is_empty()).then(|| value.to_owned())
     }
+}
+
+/// An abstract Unix socket is seen by all containers of a pod, needs no folder, and is gone with its process, however
+/// that ends. Other pods see it, too, if they share the node's network.
+#[cfg(target_os = "linux")]
+fn claim_on_this_machine(name: &str) -> io::Result<Claim> {
+    use std::os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    };
+    // An address has room for 107 bytes.
+    let name = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+    let address = SocketAddr::from_abstract_name(name)?;
+    Ok(Box::new(UnixDatagram::bind_addr(&address)?))
+}
+
+/// There are no pods elsewhere than on Linux.
+#[cfg(not(target_os = "linux"))]
+fn claim_on_this_machine(_name: &str) -> io::Result<Claim> {
+    Ok(Box::new(()))
 }
 
 impl fmt::Debug for Host {

@@ -14,7 +14,8 @@ use crate::{
     App, Builder, Config, Host, Reconciler,
     client::{self, Cluster},
     controller::{Controller, Died},
-    election::{self, Ability, Claim, Election, Identity, Term},
+    election::{self, Ability, Election, Identity, Term},
+    host::Claim,
     telemetry::{
         self, Metrics,
         health::{Health, Heartbeat},
@@ -121,7 +122,7 @@ fn identity(
     let namespace = named
         .or(pod_namespace)
         .ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
-    let claim = identity.claim(&namespace, &config.leader_election.lease_name)?;
+    let claim = identity.claim(host, &namespace, &config.leader_election.lease_name)?;
     config.leader_election.lease_namespace = Some(namespace);
     Ok((identity, Some(claim)))
 }

@@ -1,13 +1,8 @@
 //! Who we are in the election, and in which namespace it is held.
 
-use crate::Host;
+use crate::{Host, host::Claim};
 
 use super::error::Error;
-#[cfg(target_os = "linux")]
-use std::os::{
-    linux::net::SocketAddrExt as _,
-    unix::net::{SocketAddr, UnixDatagram},
-};
 use std::{env, fmt, fs, path::Path};
 
 /// The most bytes of an identity: the crate makes it the field manager too, which has this limit (H9).
@@ -62,26 +57,14 @@ impl Identity {
     /// the other's term for its own (H18). (A container that starts again goes on with its Lease, hence no part that is new
     /// in each process.)
     ///
-    /// An abstract Unix socket is seen by all containers of a pod, needs no folder, and is gone with its process, however
-    /// that ends. Other pods see it, too, if they share the node's network; they have another name for theirs.
+    /// Other pods have another name for theirs, and those of one pod are on one machine.
     ///
     /// # Errors
     /// [`Error::Claimed`] if there is another.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn claim(&self, namespace: &str, lease: &str) -> Result<Claim, Error> {
+    pub(crate) fn claim(&self, host: &Host, namespace: &str, lease: &str) -> Result<Claim, Error> {
         let name = format!("{}/{namespace}/{lease}/{self}", env!("CARGO_PKG_NAME"));
-        // An address has room for 107 bytes.
-        let name = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-        let socket = SocketAddr::from_abstract_name(name)
-            .and_then(|address| UnixDatagram::bind_addr(&address))
-            .map_err(|error| Error::Claimed(self.to_string(), error))?;
-        Ok(Claim { _socket: socket })
-    }
-
-    /// There are no pods elsewhere than on Linux.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn claim(&self, _namespace: &str, _lease: &str) -> Result<Claim, Error> {
-        Ok(Claim {})
+        host.claim(&name)
+            .map_err(|error| Error::Claimed(self.to_string(), error))
     }
 
     /// What stands in the Lease's `holderIdentity`.
@@ -89,13 +72,6 @@ impl Identity {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-}
-
-/// What [`Identity::claim`] holds, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    #[cfg(target_os = "linux")]
-    _socket: UnixDatagram,
 }
 
 impl fmt::Display for Identity {
@@ -189,14 +165,15 @@ mod tests {
     fn h18_one_process_at_a_time_stands_by_an_identity() {
         let pod = |uid: &str| Identity::new(&"x".repeat(253), uid).unwrap();
         let [uid, other] = [(); 2].map(|()| uuid::Uuid::new_v4().to_string());
-        let claim = pod(&uid).claim("n", "l").unwrap();
-        let refused = pod(&uid).claim("n", "l").unwrap_err().to_string();
+        let host = Host::of_this_process();
+        let claim = pod(&uid).claim(&host, "n", "l").unwrap();
+        let refused = pod(&uid).claim(&host, "n", "l").unwrap_err().to_string();
         assert!(refused.contains(&uid), "{refused}");
         for (uid, namespace, lease) in [(&other, "n", "l"), (&uid, "m", "l"), (&uid, "n", "m")] {
-            pod(uid).claim(namespace, lease).unwrap();
+            pod(uid).claim(&host, namespace, lease).unwrap();
         }
         drop(claim);
-        pod(&uid).claim("n", "l").unwrap();
+        pod(&uid).claim(&host, "n", "l").unwrap();
     }
 
     #[test]

@@ -21,7 +21,6 @@ mod writes;
 pub use crate::clock::Clock;
 pub use decide::Ability;
 pub use error::Error;
-pub(crate) use identity::Claim;
 pub use identity::Identity;
 pub(crate) use identity::pod_namespace;
 pub use term::Term;
