@@ -17,6 +17,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use crate::Host;
 
@@ -171,11 +172,16 @@ impl Check {
     }
 
     fn look(&self) {
-        let looks = match (self.complaint)() {
-            Some(_) => self.looks.load(Relaxed).saturating_add(1),
-            None => 0,
+        let Some(complaint) = (self.complaint)() else {
+            self.looks.store(0, Relaxed);
+            return;
         };
+        let looks = self.looks.load(Relaxed).saturating_add(1);
         self.looks.store(looks, Relaxed);
+        if looks == LOOKS {
+            // Whoever finds this process started anew finds out why.
+            warn!(check = self.name, "liveness fails: {complaint}");
+        }
     }
 }
 
