@@ -506,6 +506,21 @@ mod tests {
         );
     }
 
+    /// Else it would be another one in each process, and nothing that goes by it could be done again.
+    #[test]
+    fn the_order_of_objects_is_that_of_their_versions() {
+        let all = (0..100).map(|number| (number * 37) % 101);
+        let all = all.map(|version| at("n", &version.to_string(), version, "d"));
+        let in_order = |keys: Vec<Key>| {
+            let numbers = keys.iter().map(|key| key.name().parse());
+            numbers
+                .collect::<Result<Vec<u64>, _>>()
+                .unwrap()
+                .is_sorted()
+        };
+        assert!(in_order(listed(all).keys()));
+    }
+
     /// Row R10: what was deleted while the watch was down is noticed by the next list.
     #[test]
     fn what_a_list_does_not_tell_of_is_gone() {
