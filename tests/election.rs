@@ -22,7 +22,7 @@ use kube::{
     client::ClientBuilder,
 };
 use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
-use operator_runtime::election::{Clock, lease_guard::LeaseGuardLayer};
+use operator_runtime::{Host, election::lease_guard::LeaseGuardLayer};
 use proxy::{At, Held, Proxy};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
@@ -83,7 +83,7 @@ impl Arena {
         let builder = ClientBuilder::try_from(config).unwrap();
         let client = if guard {
             builder
-                .with_layer(&LeaseGuardLayer::new(Clock::boottime(), CALL, ttl))
+                .with_layer(&LeaseGuardLayer::new(Host::of_this_process(), CALL, ttl))
                 .build()
         } else {
             builder.build()

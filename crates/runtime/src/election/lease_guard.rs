@@ -7,7 +7,7 @@
 
 use super::decide::{ObservedRecord, Record};
 use crate::{
-    clock::Clock,
+    Host,
     layer::{Around, Layered},
 };
 use futures::{
@@ -36,6 +36,9 @@ const LONGEST: Duration = Duration::from_hours(1);
 /// What the crate says of a Lease's holder when it creates one.
 const HELD: [&str; 3] = ["holderIdentity", "acquireTime", "renewTime"];
 
+/// What else it says of times.
+const DATES: [&str; 2] = ["acquireTime", "renewTime"];
+
 /// Why the guard failed a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -57,7 +60,7 @@ pub enum Error {
 #[derive(Clone)]
 pub struct LeaseGuardLayer {
     seen: Arc<Mutex<Seen>>,
-    clock: Clock,
+    host: Host,
     timeout: Duration,
     duration: Duration,
 }
@@ -89,12 +92,12 @@ fn version(lease: &Lease) -> u64 {
 }
 
 impl LeaseGuardLayer {
-    /// A guard by `clock` that bounds each call by `timeout`, and takes no Lease to have a duration under `duration`.
+    /// A guard by the clocks of `host` that bounds each call by `timeout`, and takes no Lease to have a duration under `duration`.
     #[must_use]
-    pub fn new(clock: Clock, timeout: Duration, duration: Duration) -> Self {
+    pub fn new(host: Host, timeout: Duration, duration: Duration) -> Self {
         Self {
             seen: Arc::default(),
-            clock,
+            host,
             timeout,
             duration,
         }
@@ -106,7 +109,11 @@ impl LeaseGuardLayer {
     pub fn observe(&self, lease: Option<&Lease>) -> bool {
         match lease {
             Some(lease) => self.see(version(lease), self.record(lease)),
-            None => self.seen.lock().observed.observe(self.clock.now(), None),
+            None => self
+                .seen
+                .lock()
+                .observed
+                .observe(self.host.clock.now(), None),
         }
     }
 
@@ -116,7 +123,7 @@ impl LeaseGuardLayer {
             return false;
         }
         seen.version = version;
-        seen.observed.observe(self.clock.now(), Some(record))
+        seen.observed.observe(self.host.clock.now(), Some(record))
     }
 
     /// The Lease as last seen.
@@ -172,7 +179,7 @@ impl LeaseGuardLayer {
     /// What the lock is told when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
     /// says so (H5).
     fn read(&self, mut lease: Lease, record: Record) -> Lease {
-        let now = self.clock.now();
+        let now = self.host.clock.now();
         let mut seen = self.seen.lock();
         seen.read.clone_from(&lease.metadata.resource_version);
         seen.version = version(&lease);
@@ -188,7 +195,8 @@ impl LeaseGuardLayer {
     }
 
     /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up. A
-    /// creation has no such condition, and may land late: it makes nobody the holder (H12).
+    /// creation has no such condition, and may land late: it makes nobody the holder (H12). What the crate dates by a clock
+    /// of its own is dated by the host's.
     fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
         let mut call = Call::of(&request);
         if !matches!(call, Call::Patch { .. } | Call::Create) {
@@ -207,6 +215,11 @@ impl LeaseGuardLayer {
         } else if let Some(spec) = write["spec"].as_object_mut() {
             spec.retain(|field, _| !HELD.contains(&field.as_str()));
         }
+        for date in DATES {
+            if let Some(date) = write["spec"].get_mut(date) {
+                *date = serde_json::to_value(MicroTime(self.host.now()))?;
+            }
+        }
         let body = Body::from(serde_json::to_vec(&write)?);
         Ok((call, Request::from_parts(parts, body)))
     }
@@ -217,7 +230,7 @@ impl LeaseGuardLayer {
             Call::Read if status == StatusCode::NOT_FOUND => {
                 let mut seen = self.seen.lock();
                 seen.read = None;
-                seen.observed.observe(self.clock.now(), None);
+                seen.observed.observe(self.host.clock.now(), None);
                 Ok(body)
             }
             Call::Read if status.is_success() => {
@@ -339,7 +352,10 @@ mod tests {
         reason = "a test fails by panicking"
     )]
     use super::*;
-    use crate::election::fake::{FakeApi, Mood};
+    use crate::{
+        clock::Clock,
+        election::fake::{FakeApi, Mood},
+    };
     use kube::{
         Api,
         api::{Patch, PatchParams, PostParams},
@@ -350,11 +366,13 @@ mod tests {
 
     const DURATION: Duration = Duration::from_secs(15);
     const TIMEOUT: Duration = Duration::from_secs(5);
+    const NOW: jiff::Timestamp = jiff::Timestamp::constant(1_600_000_000, 0);
 
     fn guarded(api: &FakeApi) -> (LeaseGuardLayer, Api<Lease>) {
         let start = Instant::now();
-        let guard =
-            LeaseGuardLayer::new(Clock::from_fn(move || start.elapsed()), TIMEOUT, DURATION);
+        let clock = Clock::from_fn(move || start.elapsed());
+        let host = Host::new(clock, || NOW, || 0, []);
+        let guard = LeaseGuardLayer::new(host, TIMEOUT, DURATION);
         let client = ClientBuilder::new(api.service(), "default")
             .with_layer(&guard)
             .build();
@@ -393,6 +411,23 @@ mod tests {
         leases.get("l").await.unwrap();
         patch(&leases, "a").await.unwrap();
         assert_eq!(api.holder(), "a");
+    }
+
+    /// The crate has a clock of its own, which nobody hands in.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_written_is_dated_by_the_hosts_clock() {
+        let api = FakeApi::new();
+        api.put(&held("2020-01-01T00:00:00.000000Z"));
+        let (_, leases) = guarded(&api);
+        leases.get("l").await.unwrap();
+        let other = "2030-01-01T00:00:00.000000Z";
+        let patch = json!({"spec": {"acquireTime": other, "renewTime": other}});
+        let patch = Patch::Merge(patch);
+        let dated = leases.patch("l", &PatchParams::default(), &patch).await;
+        dated.unwrap();
+        for date in DATES {
+            assert_eq!(api.spec()[date], json!(MicroTime(NOW)));
+        }
     }
 
     /// Such as that of who asserts the fencing record while an attempt is under way.

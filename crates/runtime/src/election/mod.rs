@@ -127,7 +127,7 @@ pub async fn run(
         return Ok(());
     }
     let call = settings.call_timeout();
-    let guard = LeaseGuardLayer::new(host.clock.clone(), call, settings.lease_duration);
+    let guard = LeaseGuardLayer::new(host.clone(), call, settings.lease_duration);
     let client = ClientBuilder::new(transport, "default")
         .with_layer(&guard)
         .with_layer(&RequestLayer::new(&server, &metrics, failed_by).within_spans())

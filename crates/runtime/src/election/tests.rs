@@ -63,12 +63,12 @@ fn standing_at(
         renew_deadline,
         retry_period,
     };
-    let guard = LeaseGuardLayer::new(clock.clone(), settings.call_timeout(), lease_duration);
+    let mut host = Host::for_tests([]);
+    host.clock = clock;
+    let guard = LeaseGuardLayer::new(host.clone(), settings.call_timeout(), lease_duration);
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let identity = Identity::new(name, "1").unwrap();
     let metrics = Metrics::disconnected(&APP);
-    let mut host = Host::for_tests([]);
-    host.clock = clock;
     Standing::new(host, &settings, identity, client, guard, sender, &metrics).unwrap()
 }
 
