@@ -1,0 +1,447 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use super::*;
+use crate::{
+    app::tests::APP,
+    config::{self, Config, LeaderElection},
+    election::{
+        Clock,
+        fake::{FakeApi, Mood, Seen},
+        writes::Writes,
+    },
+};
+use futures::{FutureExt as _, TryFutureExt as _};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use kube::{Client, client::ClientBuilder};
+use opentelemetry_sdk::Resource;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::json;
+use std::sync::Arc;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::{Instant, advance, timeout},
+};
+use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/n/deployments";
+
+fn fenced(api: &FakeApi, term: watch::Receiver<Option<Term>>) -> Client {
+    ClientBuilder::new(api.service(), "default")
+        .with_layer(&FenceLayer::new(term, &Metrics::disconnected(&APP)))
+        .build()
+}
+
+/// How long a write may be on its way.
+const WAY: Duration = Duration::from_secs(2);
+
+fn term(left: Duration) -> Term {
+    let start = Instant::now();
+    Term::new(1, 0, left, Clock::from_fn(move || start.elapsed())).counted_in(Writes::new(WAY))
+}
+
+async fn send(client: &Client, method: Method, uri: &str) -> kube::Result<()> {
+    let request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .body(Body::empty())
+        .unwrap();
+    client.send(request).await.map(drop)
+}
+
+fn uris(requests: Vec<Seen>) -> Vec<String> {
+    requests.into_iter().map(|seen| seen.uri).collect()
+}
+
+/// How long after the term began the last write may land that is permitted at `begun`: handed to its connection at the last
+/// moment, on its way for as long as the kernel lets it, and carried out at the end of the time that the API server has for
+/// it. `None`: it is not permitted.
+fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
+    let now = Arc::new(Mutex::new(begun));
+    let clock = Clock::from_fn({
+        let now = now.clone();
+        move || *now.lock()
+    });
+    let term = Term::new(1, 0, election.renew_deadline, clock);
+    let (_sender, receiver) = watch::channel(Some(term));
+    let mut request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
+    let fence = FenceLayer::new(receiver, &Metrics::disconnected(&APP));
+    let (limit, _) = fence.admit(&mut request).ok()?;
+    let leave = request.extensions_mut().remove::<Leave>().unwrap();
+    let (mut sent, mut refused) = (begun, election.renew_deadline);
+    for _ in 0..40 {
+        let middle = (sent + refused) / 2;
+        *now.lock() = middle;
+        if leave.holds() {
+            sent = middle;
+        } else {
+            refused = middle;
+        }
+    }
+    Some(sent + election.send_timeout().unwrap() + limit)
+}
+
+proptest! {
+    /// In every configuration that is accepted; and none is refused without need.
+    #[test]
+    fn h19_the_last_write_of_a_term_lands_before_the_lease_is_anothers(
+        (lease, renew) in prop_oneof![1_u64..=20, 1_u64..=3600].prop_flat_map(|lease| {
+            let lease = lease * 1000;
+            (Just(lease), prop_oneof![100..lease, lease.saturating_sub(4000).max(100)..lease])
+        }),
+        begun in 0.0..1.0,
+    ) {
+        let election = LeaderElection {
+            lease_duration: Duration::from_millis(lease),
+            renew_deadline: Duration::from_millis(renew),
+            ..Config::shipped(&APP).leader_election
+        };
+        let set = [("LEASE_DURATION", lease), ("RENEW_DEADLINE", renew), ("RETRY_PERIOD", 10)];
+        let env = set.map(|(key, value)| {
+            let key = format!("SOME_OPERATOR__LEADER_ELECTION__{key}");
+            (key.into(), format!("{value}ms").into())
+        });
+        let flags = clap::Command::new("c").args(config::args(&APP)).get_matches_from(["c"]);
+        let accepted = config::load(&APP, &flags, env).is_ok();
+
+        let full = election.renew_deadline.saturating_sub(MUTATION_TIMEOUT);
+        let worst = lands(&election, full).unwrap();
+        let some = lands(&election, election.renew_deadline.mul_f64(begun));
+        if accepted {
+            prop_assert!(worst < election.lease_duration);
+            prop_assert!(some.is_none_or(|some| some < election.lease_duration));
+        } else {
+            let given_up = election.send_timeout().unwrap();
+            let in_time = worst + Duration::from_millis(1) < election.lease_duration;
+            prop_assert!(!in_time || given_up <= Duration::from_millis(200));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i2_no_mutation_without_a_live_term() {
+    let api = FakeApi::new();
+    let (sender, receiver) = watch::channel(None);
+    let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+    let client = ClientBuilder::new(api.service(), "default")
+        .with_layer(&FenceLayer::new(receiver, &metrics))
+        .build();
+    let refused = async || {
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert!(is_refused(
+                &send(&client, method, DEPLOYMENTS).await.unwrap_err()
+            ));
+        }
+        assert!(uris(api.requests()).is_empty(), "nothing was sent");
+    };
+    refused().await;
+    sender.send_replace(Some(term(Duration::from_secs(3))));
+    send(&client, Method::POST, DEPLOYMENTS).await.unwrap();
+    assert_eq!(
+        uris(api.requests()),
+        [format!("{DEPLOYMENTS}?timeout=3000ms")]
+    );
+
+    advance(Duration::from_millis(2999)).await;
+    send(
+        &client,
+        Method::PATCH,
+        &format!("{DEPLOYMENTS}/d?&fieldManager=f"),
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        uris(api.requests()),
+        [format!("{DEPLOYMENTS}/d?&fieldManager=f&timeout=1ms")]
+    );
+
+    advance(Duration::from_micros(1)).await;
+    refused().await;
+    sender.send_replace(Some(Term::unlimited()));
+    send(&client, Method::DELETE, DEPLOYMENTS).await.unwrap();
+    assert_eq!(
+        uris(api.requests()),
+        [format!("{DEPLOYMENTS}?timeout=10000ms")]
+    );
+    sender.send_replace(None);
+    refused().await;
+    let (_, text) = metrics.scrape(None);
+    assert!(
+        text.contains("\nsome_operator_fence_refusals_total 12\n"),
+        "{text}"
+    );
+}
+
+/// What waits for a connection, in a process that may be frozen meanwhile, leaves no byte on it once it is too late.
+#[tokio::test]
+async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
+    for (method, body) in [(Method::POST, "{}"), (Method::DELETE, "")] {
+        for (waited, renewed, sent) in [
+            (Duration::from_millis(1250), false, true),
+            (Duration::from_millis(1251), false, false),
+            (Duration::from_millis(1251), true, true),
+            (Duration::from_secs(10), false, false),
+        ] {
+            let now = Arc::new(Mutex::new(Duration::ZERO));
+            let clock = Clock::from_fn({
+                let now = Arc::clone(&now);
+                move || *now.lock()
+            });
+            let until = move |end| Some(Term::new(1, 0, Duration::from_secs(end), clock.clone()));
+            let (term, receiver) = watch::channel(until(10));
+            let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let address = server.local_addr().unwrap();
+            let connect = service_fn(move |_: Uri| {
+                *now.lock() = waited;
+                if renewed {
+                    term.send_replace(until(12));
+                }
+                TcpStream::connect(address).map_ok(TokioIo::new).boxed()
+            });
+            let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+            let service = ServiceBuilder::new()
+                .layer(FenceLayer::new(receiver, &Metrics::disconnected(&APP)))
+                .map_request(recheck_before_sending)
+                .service(client.build(connect));
+            let request = Request::builder()
+                .method(method.clone())
+                .uri(format!("http://{address}{DEPLOYMENTS}"))
+                .body(Body::from(body.as_bytes().to_vec()))
+                .unwrap();
+            let serve = async {
+                let mut head = [0; 4];
+                let (mut connection, _) = server.accept().await.unwrap();
+                let is_sent = connection.read_exact(&mut head).await.is_ok();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                let _ = connection.write_all(answer).await;
+                is_sent
+            };
+            let (answer, is_sent) = tokio::join!(service.oneshot(request), serve);
+            assert_eq!(is_sent, sent, "{method} after {waited:?}");
+            let refused = answer.err().is_some_and(|error| error.is::<Refused>());
+            assert_eq!(refused, !sent, "{method} after {waited:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_reads_and_writes_events() {
+    let api = FakeApi::new();
+    let client = fenced(&api, watch::channel(None).1);
+    send(&client, Method::GET, DEPLOYMENTS).await.unwrap();
+    for path in [
+        "/api/v1/namespaces/n/events",
+        "/apis/events.k8s.io/v1/namespaces/n/events/e",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "/apis/authentication.k8s.io/v1/tokenreviews",
+    ] {
+        send(&client, Method::POST, path).await.unwrap();
+    }
+    for path in [
+        "/apis/apps/v1/namespaces/n/deployments/events",
+        "/apis/apps/v1/namespaces/events/deployments/events",
+    ] {
+        assert!(
+            is_refused(&send(&client, Method::PATCH, path).await.unwrap_err()),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_mutation_ends_with_its_term_at_the_latest() {
+    for (left, limit) in [
+        (Duration::from_secs(3), Duration::from_secs(3)),
+        (Duration::MAX, MUTATION_TIMEOUT),
+    ] {
+        let api = FakeApi::new();
+        api.mood(Mood::Hangs);
+        let client = fenced(&api, watch::channel(Some(term(left))).1);
+        let start = Instant::now();
+        let error = send(&client, Method::POST, DEPLOYMENTS).await.unwrap_err();
+        assert_eq!(start.elapsed(), limit);
+        assert!(
+            error.to_string().contains("may or may not") && !is_refused(&error),
+            "{error}"
+        );
+    }
+}
+
+/// The lines at `level` or above that are logged on this thread while the guard lives.
+fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    #[derive(Clone)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Arc::default();
+    let writer = Lines(Arc::clone(&lines));
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(move || writer.clone())
+        .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
+    let (lines, _guard) = logged(tracing::Level::WARN);
+    let answer = Arc::new(Mutex::new(None::<&str>));
+    let service = service_fn({
+        let answer = Arc::clone(&answer);
+        move |_: Request<Body>| {
+            let cause = answer.lock().map(|why| {
+                    format!("ValidatingAdmissionPolicy 'some-operator-fencing' with binding 'b' denied request: {why}")
+                });
+            async move {
+                let status = json!({"details": {"causes": [{"message": cause}]}, "code": 403});
+                let code = if cause.is_some() { 403 } else { 200 };
+                let body = Body::from(serde_json::to_vec(&status).unwrap());
+                Ok::<_, BoxError>(Response::builder().status(code).body(body).unwrap())
+            }
+        }
+    });
+    let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+    let (sender, receiver) = watch::channel(Some(term(Duration::from_hours(1))));
+    let client = ClientBuilder::new(service, "default")
+        .with_layer(&FenceLayer::new(receiver, &metrics))
+        .build();
+    let write = async || send(&client, Method::POST, DEPLOYMENTS).await;
+    let rejecting = || {
+        let (_, text) = metrics.scrape(None);
+        text.contains("\nsome_operator_fencing_rejects_leader 1\n")
+    };
+    let warnings = || {
+        let text = String::from_utf8(lines.lock().clone()).unwrap();
+        text.matches("the fencing policy has rejected").count()
+    };
+
+    // A hand-over.
+    *answer.lock() = Some("why");
+    write().await.unwrap_err();
+    advance(REJECTED_FOR / 2).await;
+    write().await.unwrap_err();
+    *answer.lock() = None;
+    write().await.unwrap();
+    advance(REJECTED_FOR).await;
+    *answer.lock() = Some("why");
+    write().await.unwrap_err();
+    assert!(!rejecting() && warnings() == 0);
+
+    advance(REJECTED_FOR).await;
+    for _ in 0..3 {
+        write().await.unwrap_err();
+    }
+    assert!(rejecting());
+    assert_eq!(warnings(), 1, "once");
+    *answer.lock() = Some("another cause");
+    for _ in 0..3 {
+        write().await.unwrap_err();
+    }
+    assert_eq!(warnings(), 2, "once a cause");
+    // An event is no write that the policy judges.
+    *answer.lock() = None;
+    send(&client, Method::POST, "/api/v1/namespaces/n/events")
+        .await
+        .unwrap();
+    assert!(rejecting());
+    write().await.unwrap();
+    assert!(!rejecting());
+
+    // Another term is another matter.
+    *answer.lock() = Some("why");
+    write().await.unwrap_err();
+    advance(REJECTED_FOR).await;
+    let start = Instant::now();
+    let clock = Clock::from_fn(move || start.elapsed());
+    sender.send_replace(Some(Term::new(2, 1, Duration::from_hours(1), clock)));
+    write().await.unwrap_err();
+    assert!(!rejecting() && warnings() == 2);
+}
+
+/// What was answered has landed or never will; what was cut off may land until the API server drops it.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not() {
+    let term = term(Duration::from_secs(8));
+    let open = async |mood: Mood| {
+        let api = FakeApi::new();
+        api.mood(mood);
+        let client = fenced(&api, watch::channel(Some(term.clone())).1);
+        let begun = Instant::now();
+        let _ = send(&client, Method::POST, DEPLOYMENTS).await;
+        term.writes().over().await;
+        begun.elapsed()
+    };
+    for mood in [Mood::Serves, Mood::Fails(403), Mood::Fails(500)] {
+        assert_eq!(open(mood).await, Duration::ZERO);
+    }
+    let limit = Duration::from_secs(8);
+    assert_eq!(open(Mood::Fails(504)).await, limit + WAY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_hangs_is_waited_for() {
+    for cut_off in [Duration::from_secs(1), Duration::MAX] {
+        let term = term(Duration::from_secs(8));
+        let api = FakeApi::new();
+        api.mood(Mood::Hangs);
+        let client = fenced(&api, watch::channel(Some(term.clone())).1);
+        let begun = Instant::now();
+        let write = send(&client, Method::POST, DEPLOYMENTS);
+        assert!(
+            timeout(cut_off, write)
+                .await
+                .is_ok_and(|sent| sent.is_err())
+                == (cut_off == Duration::MAX)
+        );
+        term.writes().over().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(8) + WAY);
+    }
+}
+
+#[test]
+fn a_denial_is_known_by_the_policy_alone() {
+    let body = |cause: &str| {
+        let name = "ValidatingAdmissionPolicy 'some-operator-fencing'";
+        let status = json!({
+            "message": format!("deployments.apps \"{name}\" is forbidden: {cause}"),
+            "details": {"causes": [{"message": cause}]},
+        });
+        serde_json::to_vec(&status).unwrap()
+    };
+    let ours =
+        "ValidatingAdmissionPolicy 'a-some-operator-fencing-b' with binding 'c' denied request: d";
+    for code in [StatusCode::FORBIDDEN, StatusCode::UNPROCESSABLE_ENTITY] {
+        assert_eq!(
+            denial("some-operator-fencing", code, &body(ours)).as_deref(),
+            Some(ours)
+        );
+    }
+    assert_eq!(
+        denial("some-operator-fencing", StatusCode::CONFLICT, &body(ours)),
+        None
+    );
+    for others in [
+        "ValidatingAdmissionPolicy 'some' with binding 'some-operator-fencing' denied request: d",
+        "exceeded quota: ValidatingAdmissionPolicy 'some-operator-fencing'",
+    ] {
+        assert_eq!(
+            denial(
+                "some-operator-fencing",
+                StatusCode::FORBIDDEN,
+                &body(others)
+            ),
+            None
+        );
+    }
+    assert_eq!(
+        denial("some-operator-fencing", StatusCode::FORBIDDEN, b"<html>"),
+        None
+    );
+}

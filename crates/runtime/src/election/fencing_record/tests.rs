@@ -1,0 +1,133 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+use super::*;
+use crate::app::tests::{APP, HOLDER_KEY};
+use crate::election::fake::{FakeApi, Mood};
+use futures::FutureExt as _;
+use http::{Method, Request};
+use kube::client::Body;
+use std::sync::Arc;
+use tower::{ServiceExt as _, service_fn};
+
+fn held_by(api: &FakeApi, name: &str) {
+    api.put(&json!({"holderIdentity": format!("{name}_1"), "leaseDurationSeconds": 15}));
+}
+
+fn record_of(api: &FakeApi, name: &str) -> FencingRecord {
+    let client = Client::new(api.service(), "n");
+    FencingRecord::new(&APP, &client, "n", "l", &Identity::new(name, "1").unwrap())
+}
+
+/// A record as this replica sees it, to whom something happens just before each of its requests of this method arrives.
+fn with(
+    api: &FakeApi,
+    name: &str,
+    method: Method,
+    happens: impl Fn(&FakeApi) + Send + Sync + 'static,
+) -> FencingRecord {
+    let (api, happens) = (api.clone(), Arc::new(happens));
+    let service = service_fn(move |request: Request<Body>| {
+        if request.method() == method {
+            happens(&api);
+        }
+        api.service().oneshot(request).boxed()
+    });
+    let client = Client::new(service, "n");
+    FencingRecord::new(&APP, &client, "n", "l", &Identity::new(name, "1").unwrap())
+}
+
+#[tokio::test]
+async fn a_record_is_written_once_a_term() {
+    let api = FakeApi::new();
+    held_by(&api, "a");
+    api.put_record(Some(json!({})));
+    let a = record_of(&api, "a");
+    for (term, requests) in [
+        (("u1", 1), 3),
+        (("u1", 1), 1),
+        (("u1", 2), 3),
+        (("u2", 2), 3),
+    ] {
+        let asserted = a.assert(term.0, term.1).await;
+        assert!(matches!(
+            (asserted, requests),
+            (Ok(Asserted::Named), 1) | (Ok(Asserted::Written), 3)
+        ));
+        assert_eq!(api.recorded(), "a_1");
+        assert_eq!(api.requests().len(), requests, "{term:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_the_component_there_is_one_request() {
+    let api = FakeApi::new();
+    held_by(&api, "a");
+    let a = record_of(&api, "a");
+    for mood in [Mood::Serves, Mood::Fails(403)] {
+        api.mood(mood);
+        let asserted = a.assert("u1", 1).await;
+        assert!(
+            matches!(asserted, Ok(Asserted::NotInstalled(_))),
+            "{asserted:?}"
+        );
+        assert_eq!(api.requests().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_hold_the_lease_writes_nothing() {
+    let api = FakeApi::new();
+    held_by(&api, "b");
+    api.put_record(Some(json!({HOLDER_KEY: "b_1"})));
+    let asserted = record_of(&api, "a").assert("u1", 1).await;
+    assert!(matches!(asserted, Ok(Asserted::Deposed(holder)) if holder == "b_1"));
+    assert_eq!(api.recorded(), "b_1");
+}
+
+/// Whatever it had read before, and however late its write arrives.
+#[tokio::test]
+async fn i1_a_late_write_does_not_bring_a_deposed_leader_back() {
+    let api = FakeApi::new();
+    held_by(&api, "a");
+    api.put_record(Some(json!({HOLDER_KEY: "c_1"})));
+    let a = with(&api, "a", Method::PATCH, |api| {
+        held_by(api, "b");
+        api.put_record(Some(json!({HOLDER_KEY: "b_1"})));
+    });
+    assert!(is(&a.assert("u1", 1).await.unwrap_err(), &[409]));
+    assert_eq!(api.recorded(), "b_1");
+    let asserted = a.assert("u1", 1).await;
+    assert!(matches!(asserted, Ok(Asserted::Deposed(holder)) if holder == "b_1"));
+    assert_eq!(api.recorded(), "b_1");
+}
+
+/// The Lease is gone, or somebody cleared it: that deposes nobody.
+#[tokio::test]
+async fn a_lease_that_names_nobody_is_left_to_the_next_renewal() {
+    for is_there in [true, false] {
+        let api = FakeApi::new();
+        if is_there {
+            api.put(&json!({"holderIdentity": ""}));
+        }
+        api.put_record(Some(json!({})));
+        let asserted = record_of(&api, "a").assert("u1", 1).await;
+        assert!(matches!(asserted, Ok(Asserted::Unheld)), "{asserted:?}");
+        assert_eq!(api.recorded(), "");
+    }
+}
+
+/// A record that never rests is given up, until it is asserted the next time.
+#[tokio::test]
+async fn conflicts_end() {
+    let api = FakeApi::new();
+    held_by(&api, "a");
+    api.put_record(Some(json!({})));
+    let a = with(&api, "a", Method::PATCH, |api| {
+        api.put_record(Some(json!({})));
+    });
+    assert!(is(&a.assert("u1", 1).await.unwrap_err(), &[409]));
+    assert_eq!(api.requests().len(), 3);
+}

@@ -1,0 +1,302 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::unchecked_time_subtraction,
+    reason = "a test fails by panicking"
+)]
+use super::*;
+use crate::{
+    clock::Clock,
+    election::fake::{FakeApi, Mood},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+    client::ClientBuilder,
+};
+use serde_json::json;
+use tokio::time::{Instant, advance};
+
+const DURATION: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const NOW: jiff::Timestamp = jiff::Timestamp::constant(1_600_000_000, 0);
+
+fn guarded(api: &FakeApi) -> (LeaseGuardLayer, Api<Lease>) {
+    let start = Instant::now();
+    let clock = Clock::from_fn(move || start.elapsed());
+    let host = Host::new(clock, || NOW, || 0, []);
+    let guard = LeaseGuardLayer::new(host, TIMEOUT, DURATION);
+    let client = ClientBuilder::new(api.service(), "default")
+        .with_layer(&guard)
+        .build();
+    (guard, Api::namespaced(client, "default"))
+}
+
+fn held(renewed: &str) -> Value {
+    json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 3})
+}
+
+async fn patch(leases: &Api<Lease>, holder: &str) -> kube::Result<Lease> {
+    let patch = json!({"spec": {"holderIdentity": holder}});
+    leases
+        .patch("l", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+}
+
+/// Whether the crate would take the Lease for expired.
+async fn expired(leases: &Api<Lease>) -> bool {
+    let spec = leases.get("l").await.unwrap().spec.unwrap();
+    let age = jiff::Timestamp::now().duration_since(spec.renew_time.unwrap().0);
+    age > jiff::SignedDuration::from_secs(spec.lease_duration_seconds.unwrap().into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn h1_a_write_is_conditional_on_the_read_before_it() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (_, leases) = guarded(&api);
+    leases.get("l").await.unwrap();
+    api.put(&held("2020-01-01T00:00:01.000000Z"));
+    let conflict = patch(&leases, "a").await.unwrap_err();
+    assert!(matches!(conflict, kube::Error::Api(status) if status.code == 409));
+    assert_eq!(api.holder(), "b");
+
+    leases.get("l").await.unwrap();
+    patch(&leases, "a").await.unwrap();
+    assert_eq!(api.holder(), "a");
+}
+
+/// The crate has a clock of its own, which nobody hands in.
+#[tokio::test(start_paused = true)]
+async fn what_is_written_is_dated_by_the_hosts_clock() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (_, leases) = guarded(&api);
+    leases.get("l").await.unwrap();
+    let other = "2030-01-01T00:00:00.000000Z";
+    let patch = json!({"spec": {"acquireTime": other, "renewTime": other}});
+    let patch = Patch::Merge(patch);
+    let dated = leases.patch("l", &PatchParams::default(), &patch).await;
+    dated.unwrap();
+    for date in DATES {
+        assert_eq!(api.spec()[date], json!(MicroTime(NOW)));
+    }
+}
+
+/// Such as that of who asserts the fencing record while an attempt is under way.
+#[tokio::test(start_paused = true)]
+async fn h1_a_read_by_somebody_else_is_not_the_condition_of_a_write() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (guard, leases) = guarded(&api);
+    leases.get("l").await.unwrap();
+    api.put(&held("2020-01-01T00:00:01.000000Z"));
+    let observed = guard.observed();
+    let path = format!("{}/l", leases.resource_url());
+    let aside = Request::get(path).extension(Aside).body(Vec::new());
+    let client = leases.clone().into_client();
+    let read: Lease = client.request(aside.unwrap()).await.unwrap();
+    assert_eq!(json!(read.spec), json!(api.spec()), "as it is");
+    assert_eq!(guard.observed(), observed);
+    let conflict = patch(&leases, "a").await.unwrap_err();
+    assert!(matches!(conflict, kube::Error::Api(status) if status.code == 409));
+}
+
+#[tokio::test(start_paused = true)]
+async fn h3_a_read_serves_one_write() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (_, leases) = guarded(&api);
+    assert!(
+        patch(&leases, "a")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("without a read")
+    );
+    leases.get("l").await.unwrap();
+    patch(&leases, "a").await.unwrap();
+    assert!(
+        patch(&leases, "c")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("without a read")
+    );
+    assert_eq!(api.holder(), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn h5_expiry_is_judged_by_how_long_the_lease_was_seen_unchanged() {
+    for renewed in ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
+        let api = FakeApi::new();
+        api.put(&held(renewed));
+        let (_, leases) = guarded(&api);
+        assert!(!expired(&leases).await, "at first sight");
+        advance(DURATION - Duration::from_millis(1)).await;
+        assert!(!expired(&leases).await, "before its time");
+        advance(Duration::from_millis(1)).await;
+        assert!(expired(&leases).await, "at its time");
+        api.put(&held("2000-01-01T00:00:00.000000Z"));
+        assert!(!expired(&leases).await, "renewed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h5_what_a_watch_saw_counts() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (guard, leases) = guarded(&api);
+    let watched = leases.get("l").await.unwrap();
+    let raw: Lease =
+        serde_json::from_value(json!({"metadata": watched.metadata, "spec": api.spec()})).unwrap();
+    assert!(!guard.observe(Some(&raw)), "as read, the times in it aside");
+    assert!(guard.observe(None));
+    assert!(guard.observe(Some(&raw)));
+    advance(DURATION).await;
+    assert!(expired(&leases).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h6_a_call_ends() {
+    let api = FakeApi::new();
+    let (_, leases) = guarded(&api);
+    api.mood(Mood::Hangs);
+    let start = Instant::now();
+    assert!(
+        leases
+            .get("l")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("no answer")
+    );
+    assert_eq!(start.elapsed(), TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h7_nothing_is_missing_in_what_is_read() {
+    let at = "2020-01-01T00:00:00.000000Z";
+    let released = [
+        json!({"renewTime": at}),
+        json!({"holderIdentity": null, "renewTime": at}),
+        json!({"holderIdentity": "", "leaseDurationSeconds": 3600, "renewTime": at}),
+    ];
+    let not_yet = [
+        json!({}),
+        json!({"holderIdentity": null, "leaseDurationSeconds": 15}),
+        json!({"holderIdentity": ""}),
+        json!({"holderIdentity": "b"}),
+        json!({"holderIdentity": "b", "leaseDurationSeconds": 15}),
+    ];
+    let cases = released
+        .iter()
+        .map(|spec| (spec, true))
+        .chain(not_yet.iter().map(|spec| (spec, false)));
+    for (spec, free) in cases {
+        let api = FakeApi::new();
+        api.put(spec);
+        let (_, leases) = guarded(&api);
+        assert_eq!(expired(&leases).await, free, "{spec}");
+        let read = leases.get("l").await.unwrap().spec.unwrap();
+        assert!(
+            read.holder_identity.is_some() && read.lease_transitions.is_some(),
+            "{spec}"
+        );
+        advance(DURATION).await;
+        assert!(expired(&leases).await, "{spec}");
+    }
+}
+
+async fn create(leases: &Api<Lease>, holder: &str) -> kube::Result<Lease> {
+    let at = "2020-01-01T00:00:00.000000Z";
+    let spec = json!({
+        "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 0,
+        "acquireTime": at, "renewTime": at,
+    });
+    let lease = serde_json::from_value(json!({"metadata": {"name": "l"}, "spec": spec}));
+    leases.create(&PostParams::default(), &lease.unwrap()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn h12_a_lease_is_created_with_no_holder() {
+    let api = FakeApi::new();
+    let (_, leases) = guarded(&api);
+    let created = create(&leases, "a").await.unwrap();
+    assert_eq!(created.spec.unwrap().holder_identity.unwrap(), "");
+    let spec = json!({"leaseDurationSeconds": 15, "leaseTransitions": 0});
+    assert_eq!(api.spec(), spec);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h12_a_lease_that_nobody_has_held_is_free_when_it_was_seen_like_that_for_a_lease() {
+    let api = FakeApi::new();
+    let (guard, leases) = guarded(&api);
+    assert!(leases.get("l").await.is_err());
+    create(&leases, "a").await.unwrap();
+    advance(DURATION - Duration::from_millis(1)).await;
+    assert!(!expired(&leases).await, "before its time");
+    guard.leads_until(Some(DURATION));
+    assert!(expired(&leases).await, "for who leads");
+    guard.leads_until(Some(DURATION - Duration::from_millis(1)));
+    assert!(!expired(&leases).await, "for who led");
+    advance(Duration::from_millis(1)).await;
+    assert!(expired(&leases).await, "at its time");
+
+    // Between these two, somebody may have held the first.
+    api.delete();
+    create(&leases, "a").await.unwrap();
+    assert!(!expired(&leases).await, "another");
+    advance(DURATION).await;
+    assert!(expired(&leases).await);
+}
+
+/// Its holder may have had more time than we would.
+#[tokio::test(start_paused = true)]
+async fn h12_a_lease_after_one_that_was_held_is_free_after_the_longer_of_both_durations() {
+    let api = FakeApi::new();
+    let mut long = held("2020-01-01T00:00:00.000000Z");
+    long["leaseDurationSeconds"] = json!(60);
+    api.put(&long);
+    let (_, leases) = guarded(&api);
+    leases.get("l").await.unwrap();
+    api.delete();
+    assert!(leases.get("l").await.is_err());
+    create(&leases, "a").await.unwrap();
+    advance(Duration::from_mins(1) - Duration::from_millis(1)).await;
+    assert!(!expired(&leases).await);
+    advance(Duration::from_millis(1)).await;
+    assert!(expired(&leases).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h15_a_lease_whose_duration_somebody_shortens_is_its_holders_as_long_as_before() {
+    for (before, after, free) in [(15, 1, 15), (60, 1, 60), (60, 15, 60), (1, 1, 15)] {
+        let api = FakeApi::new();
+        let mut spec = held("2020-01-01T00:00:00.000000Z");
+        spec["leaseDurationSeconds"] = before.into();
+        api.put(&spec);
+        let (_, leases) = guarded(&api);
+        assert!(!expired(&leases).await);
+        spec["leaseDurationSeconds"] = after.into();
+        api.put(&spec);
+        advance(Duration::from_secs(free) - Duration::from_millis(1)).await;
+        assert!(!expired(&leases).await, "{before} {after}");
+        advance(Duration::from_millis(1)).await;
+        assert!(expired(&leases).await, "{before} {after}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h11_a_write_that_changes_nothing_is_a_failure() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (_, leases) = guarded(&api);
+    leases.get("l").await.unwrap();
+    assert!(
+        patch(&leases, "b")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("as it was")
+    );
+}

@@ -1,0 +1,389 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use http::{Method, Request, Response};
+use kube::client::Body;
+use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
+use tower::service_fn;
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt as _},
+};
+
+use super::*;
+use crate::{
+    Cached as _,
+    app::tests::APP,
+    fixtures::{Parent, TestError},
+};
+
+/// What an API server was asked for, and the notes of the events that it has.
+#[derive(Clone, Default)]
+struct Server {
+    verbs: Arc<Mutex<Vec<Method>>>,
+    stored: Arc<Mutex<HashMap<String, v1::Event>>>,
+}
+
+impl Server {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let answer = move |request: Request<Body>| {
+            let server = server.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                server.verbs.lock().push(head.method.clone());
+                let body = body.collect_bytes().await?;
+                let name = head.uri.path().rsplit('/').next().unwrap().to_owned();
+                let mut stored = server.stored.lock();
+                let answer = if head.method == Method::POST {
+                    let event: v1::Event = serde_json::from_slice(&body).unwrap();
+                    let name = event.metadata.name.clone().unwrap();
+                    let is_new = stored.insert(name, event.clone()).is_none();
+                    is_new.then_some(event)
+                } else {
+                    let patch: v1::Event = serde_json::from_slice(&body).unwrap();
+                    stored.get_mut(&name).map(|event| {
+                        event.series = patch.series;
+                        event.clone()
+                    })
+                };
+                let (code, reason) = match head.method {
+                    Method::POST => (409, "AlreadyExists"),
+                    _ => (404, "NotFound"),
+                };
+                let status =
+                    json!({ "kind": "Status", "code": code, "reason": reason, "message": "no" });
+                let (code, body) = match answer {
+                    Some(event) => (200, serde_json::to_vec(&event).unwrap()),
+                    None => (code, status.to_string().into_bytes()),
+                };
+                let answer = Response::builder().status(code);
+                Ok::<_, tower::BoxError>(answer.body(Body::from(body)).unwrap())
+            }
+        };
+        Client::new(service_fn(answer), "default")
+    }
+
+    fn verbs(&self) -> Vec<Method> {
+        std::mem::take(&mut self.verbs.lock())
+    }
+}
+
+fn about() -> About {
+    About {
+        app: &APP,
+        reporter: APP.reporter,
+        instance: "test".into(),
+        kind: Parent::KIND,
+        host: Host::of_this_process(),
+    }
+}
+
+const SYNCED: Event = Event {
+    type_: "Normal",
+    action: "Reconcile",
+    reason: "Synced",
+    note: Cow::Borrowed("synced"),
+};
+
+fn writer(server: &Server) -> Writer {
+    Writer {
+        client: server.client(),
+        about: about(),
+        written: Mutex::default(),
+        aside: Mutex::default(),
+        put_aside: Notify::new(),
+        drops: Arc::new(Drops::new(&Metrics::disconnected(&APP))),
+    }
+}
+
+fn queued(message: &str) -> Queued {
+    Queued {
+        key: Key::new("default", "parent"),
+        uid: "parent-uid".into(),
+        event: Event::failed(&TestError::Rejected(message.into())),
+        time: Timestamp::now(),
+        trace: None,
+    }
+}
+
+/// Row R4: what says something else is another event, and not one more of the first.
+#[tokio::test]
+async fn a_second_foreign_deployment_is_an_event_of_its_own() {
+    let server = Server::default();
+    let writer = writer(&server);
+    for deployment in ["first", "second", "first"] {
+        writer.publish(&queued(deployment)).await.unwrap();
+    }
+    assert_eq!(server.verbs(), [Method::POST, Method::POST, Method::PATCH]);
+    let stored = server.stored.lock();
+    let count = |deployment: &str| {
+        let mut events = stored.values();
+        let event = events.find(|e| e.note.as_ref().unwrap().contains(deployment));
+        event.unwrap().series.as_ref().map(|series| series.count)
+    };
+    assert_eq!((count("first"), count("second")), (Some(2), None));
+}
+
+/// Row R4: somebody deletes an event; the next one of its kind is seen again, and is the first of a new series.
+#[tokio::test]
+async fn a_deleted_event_is_written_anew() {
+    let server = Server::default();
+    let writer = writer(&server);
+    writer.publish(&queued("it")).await.unwrap();
+    server.stored.lock().clear();
+    writer.publish(&queued("it")).await.unwrap();
+    assert_eq!(server.verbs(), [Method::POST, Method::PATCH, Method::POST]);
+    assert_eq!(server.stored.lock().len(), 1);
+    writer.publish(&queued("it")).await.unwrap();
+    assert_eq!(server.verbs(), [Method::PATCH]);
+    let stored = server.stored.lock();
+    let series = stored.values().next().unwrap().series.as_ref();
+    assert_eq!(series.unwrap().count, 2);
+}
+
+/// The API server counts bytes, whatever it calls them.
+#[test]
+fn a_note_is_at_most_1024_bytes() {
+    for (letter, length) in [("a", 1024), ("é", 512), ("€", 341), ("𝄞", 256)] {
+        let longest = letter.repeat(length);
+        assert_eq!(cut(&longest), longest);
+        let short = cut(&letter.repeat(length + 1)).into_owned();
+        assert!((1018..=1024).contains(&short.len()), "{}", short.len());
+        assert!(short.ends_with('…') && longest.starts_with(short.trim_end_matches('…')));
+    }
+}
+
+/// Row R9: an event does not delay the work, and the work no event for long.
+#[tokio::test(start_paused = true)]
+async fn r9_events_give_way_to_work() {
+    let (busy, written) = (
+        Arc::new(AtomicBool::new(true)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let count = Arc::clone(&written);
+    let api = service_fn(move |_: Request<Body>| {
+        count.fetch_add(1, SeqCst);
+        async { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
+    });
+    let is_busy = Arc::clone(&busy);
+    let (events, write) = Recorder::new(
+        Client::new(api, "default"),
+        about(),
+        &Metrics::disconnected(&APP),
+        move || is_busy.load(SeqCst),
+    );
+    let writer = tokio::spawn(write);
+    let send = |count| {
+        for number in 0..count {
+            events.send(&Key::new("default", "parent"), &format!("{number}"), SYNCED);
+        }
+    };
+    send(WAITING / 2 + 3);
+    // More than half of the room is taken, and then it is not.
+    sleep(YIELD_DELAY / 2).await;
+    assert_eq!(written.load(SeqCst), 3);
+    for more in 1..=5 {
+        sleep(YIELD_DELAY).await;
+        assert_eq!(written.load(SeqCst), 3 + more);
+    }
+    busy.store(false, SeqCst);
+    drop(events);
+    writer.await.unwrap();
+    assert_eq!(written.load(SeqCst), WAITING / 2 + 3);
+}
+
+/// What an API server does with the events of a namespace: its webhook, or its quota, or what stands before it.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Fails,
+    Overloaded,
+    Hangs,
+    /// Longer than the others are held up for, but in time.
+    Slow,
+}
+
+/// An API server with `trouble` in the namespaces whose name begins with `bad`, until it is over; and what it has stored:
+/// of which namespace, and how long after the beginning.
+#[derive(Clone)]
+struct Troubled {
+    trouble: Arc<Mutex<Option<Trouble>>>,
+    begun: Instant,
+    stored: Arc<Mutex<Vec<(String, Duration)>>>,
+    tries: Arc<AtomicUsize>,
+}
+
+impl Troubled {
+    fn new(trouble: Trouble) -> Self {
+        Self {
+            trouble: Arc::new(Mutex::new(Some(trouble))),
+            begun: Instant::now(),
+            stored: Arc::default(),
+            tries: Arc::default(),
+        }
+    }
+
+    fn start(
+        &self,
+    ) -> (
+        Recorder,
+        tokio::task::JoinHandle<()>,
+        (Metrics, SdkMeterProvider),
+    ) {
+        let server = self.clone();
+        let client = Client::new(
+            service_fn(move |request: Request<Body>| server.clone().answer(request)),
+            "default",
+        );
+        let (metrics, provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let (events, write) = Recorder::new(client, about(), &metrics, || false);
+        (events, tokio::spawn(write), (metrics, provider))
+    }
+
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, tower::BoxError> {
+        let path = request.uri().path().to_owned();
+        let namespace = path.split('/').nth(5).unwrap().to_owned();
+        let trouble = *self.trouble.lock();
+        let mut code = 200;
+        if namespace.starts_with("bad") {
+            self.tries.fetch_add(1, SeqCst);
+            match trouble {
+                Some(Trouble::Fails) => code = 500,
+                Some(Trouble::Overloaded) => code = 429,
+                Some(Trouble::Hangs) => std::future::pending().await,
+                Some(Trouble::Slow) => sleep(QUICK * 5).await,
+                None => {}
+            }
+        }
+        let body = if code == 200 {
+            let at = self.begun.elapsed();
+            self.stored.lock().push((namespace, at));
+            json!({})
+        } else {
+            json!({
+                "kind": "Status", "status": "Failure", "code": code, "message": "failed calling webhook",
+                "details": { "retryAfterSeconds": 30 },
+            })
+        };
+        let answer = Response::builder().status(code);
+        Ok(answer
+            .body(Body::from(body.to_string().into_bytes()))
+            .unwrap())
+    }
+
+    fn of(&self, namespace: &str) -> Vec<Duration> {
+        let stored = self.stored.lock();
+        let of = stored.iter().filter(|(of, _)| of == namespace);
+        of.map(|(_, at)| *at).collect()
+    }
+}
+
+fn dropped(metrics: &Metrics, reason: &str) -> u64 {
+    let (_, text) = metrics.scrape(None);
+    let series = format!("some_operator_events_dropped_total{{reason=\"{reason}\"}} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&series));
+    value.unwrap().parse().unwrap()
+}
+
+/// Row R9: whatever is wrong with the events of one namespace, or of several, those of the others are written; and its own
+/// are when the trouble is over, none lost and in their order.
+#[tokio::test(start_paused = true)]
+async fn r9_a_namespaces_events_hold_up_no_others() {
+    for trouble in [
+        Trouble::Fails,
+        Trouble::Overloaded,
+        Trouble::Hangs,
+        Trouble::Slow,
+    ] {
+        let server = Troubled::new(trouble);
+        let (events, writer, (metrics, _provider)) = server.start();
+        for number in 0..30 {
+            for bad in ["bad", "bad-too", "bad-as-well"] {
+                let key = Key::new(bad, &format!("f{number}"));
+                events.send(&key, "u", SYNCED);
+            }
+            events.send(&Key::new("good", &format!("f{number}")), "u", SYNCED);
+        }
+        sleep(Duration::from_secs(10)).await;
+        let good = server.of("good");
+        assert_eq!(good.len(), 30, "{trouble:?}");
+        assert!(good[29] < Duration::from_secs(5), "{trouble:?}: {good:?}");
+        // A second namespace's trouble is not tried less often for the first one's.
+        sleep(Duration::from_secs(30)).await;
+        let tries = server.tries.load(SeqCst);
+        assert!((6..=36).contains(&tries), "{trouble:?}: {tries} tries");
+        *server.trouble.lock() = None;
+        drop(events);
+        writer.await.unwrap();
+        for bad in ["bad", "bad-too", "bad-as-well"] {
+            assert_eq!(server.of(bad).len(), 30, "{trouble:?}");
+        }
+        for reason in ["late", "full", "refused"] {
+            assert_eq!(dropped(&metrics, reason), 0, "{trouble:?}: {reason}");
+        }
+    }
+}
+
+/// What waits is bounded, of one namespace and of all; what is dropped is counted, and told once in a while.
+#[tokio::test(start_paused = true)]
+async fn events_that_are_dropped_are_counted_and_told() {
+    let lines = Arc::new(AtomicUsize::new(0));
+    let layer = Warnings(Arc::clone(&lines));
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+    let server = Troubled::new(Trouble::Fails);
+    let (events, writer, (metrics, _provider)) = server.start();
+    for bad in ["bad", "bad-too", "bad-as-well"] {
+        for number in 0..ASIDE_OF_ONE + 10 {
+            events.send(&Key::new(bad, &format!("f{number}")), "u", SYNCED);
+            if number % 1000 == 0 {
+                sleep(QUICK).await;
+            }
+        }
+        sleep(QUICK).await;
+    }
+    let full = u64::try_from(2 * 10 + ASIDE_OF_ONE + 10).unwrap();
+    let found = dropped(&metrics, "full");
+    assert!(found.abs_diff(full) <= 3, "{found} of about {full}");
+    sleep(WRITE_TIMEOUT * 5).await;
+    assert!(dropped(&metrics, "late") >= 4);
+    assert_eq!(lines.load(SeqCst), 1);
+    events.send(&Key::new("good", "f"), "u", SYNCED);
+    sleep(QUICK).await;
+    assert_eq!(server.of("good").len(), 1);
+    writer.abort();
+}
+
+/// Counts warnings.
+struct Warnings(Arc<AtomicUsize>);
+
+impl<S: tracing::Subscriber> Layer<S> for Warnings {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        if *event.metadata().level() <= tracing::Level::WARN {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+}
+
+/// An event tells when it happened, however late it is written; and a second try of one whose first answer was lost is
+/// the same event.
+#[tokio::test]
+async fn an_event_is_of_when_it_happened() {
+    let server = Server::default();
+    let mut late = queued("it");
+    late.time = "2026-01-01T00:00:00Z".parse().unwrap();
+    for _ in 0..2 {
+        // Another writer remembers nothing of the first.
+        writer(&server).publish(&late).await.unwrap();
+    }
+    let stored: Vec<_> = server.stored.lock().values().cloned().collect();
+    assert_eq!(stored.len(), 1);
+    assert_eq!(stored[0].event_time.as_ref().unwrap().0, late.time);
+    let writer = writer(&server);
+    writer.publish(&late).await.unwrap();
+    late.time = "2026-01-01T00:01:00Z".parse().unwrap();
+    writer.publish(&late).await.unwrap();
+    let stored = server.stored.lock();
+    let series = stored.values().next().unwrap().series.as_ref().unwrap();
+    assert_eq!(series.last_observed_time.0, late.time);
+}

@@ -1,0 +1,180 @@
+use tokio::time::advance;
+
+use super::*;
+
+const GRACE: Duration = Duration::from_secs(15);
+
+/// The places of the watched kinds.
+const PRIMARY: usize = 0;
+const OWNED: usize = 1;
+
+fn needs() -> Needs {
+    let kind = |group, kind, plural| Kind::custom(group, "v1", kind, plural);
+    let primary = kind("example.com", "Parent", "parents");
+    let owned = kind("apps", "Deployment", "deployments");
+    let right = |verb, kind, subresource| Right {
+        verb,
+        kind,
+        subresource,
+    };
+    Needs {
+        primary,
+        watched: vec![primary, owned],
+        rights: vec![
+            right("create", owned, ""),
+            right("patch", owned, ""),
+            right("update", primary, "status"),
+        ],
+    }
+}
+
+fn scopes(names: &[&str]) -> Arc<Scopes> {
+    let names: Vec<_> = names.iter().map(|name| Some((*name).to_owned())).collect();
+    let scopes = Scopes::new(needs(), &names, GRACE);
+    tokio::spawn(Arc::clone(&scopes).supervise());
+    scopes
+}
+
+/// Both watches of a scope, which have read their lists.
+fn synced(scopes: &Arc<Scopes>, scope: usize) -> [Status; 2] {
+    [PRIMARY, OWNED].map(|informer| {
+        let status = scopes.informer(scope, informer);
+        status.synced();
+        status
+    })
+}
+
+fn missing() -> Rights {
+    Rights::Missing(Problem {
+        reason: Reason::Forbidden,
+        text: "not allowed".to_owned(),
+    })
+}
+
+async fn wait(time: Duration) {
+    sleep(time).await;
+    // The supervisor has its turn at the same instant.
+    advance(Duration::from_millis(1)).await;
+    tokio::task::yield_now().await;
+}
+
+/// Row Q5: in sync when both lists are read, and it is known what may be written.
+#[tokio::test(start_paused = true)]
+async fn q5_each_scope_is_in_sync_for_itself() {
+    let scopes = scopes(&["a", "b"]);
+    let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "foo"));
+    scopes.informer(1, PRIMARY).synced();
+    scopes.informer(0, OWNED).synced();
+    scopes.learn(0, Some(Rights::Sufficient));
+    assert!(scopes.in_sync().borrow().is_empty());
+    assert_eq!(
+        scopes.complaint().unwrap_or_default(),
+        "not in sync yet: parents in namespace a; not in sync yet: deployments in namespace b"
+    );
+    synced(&scopes, 1);
+    assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
+    scopes.learn(1, None);
+    assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
+    assert_eq!(*scopes.ability().borrow(), Ability::Part);
+    assert!(
+        scopes.complaint().is_some(),
+        "an initial sync is still going on"
+    );
+    synced(&scopes, 0);
+    assert_eq!(*scopes.in_sync().borrow(), [1, 0]);
+    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    assert_eq!((scopes.complaint(), scopes.note()), (None, None));
+}
+
+/// One scope that is refused from the start is told of, and neither waited for nor waited with.
+#[tokio::test(start_paused = true)]
+async fn a_scope_that_is_forbidden_stops_no_other() {
+    let scopes = scopes(&["a", "b"]);
+    synced(&scopes, 0);
+    scopes.learn(0, Some(Rights::Sufficient));
+    let b = scopes.informer(1, PRIMARY);
+    b.fails(Reason::Forbidden, "no rights in b".to_owned());
+    assert_eq!(*scopes.ability().borrow(), Ability::Part);
+    assert_eq!(scopes.complaint(), None);
+    let note = scopes.note().unwrap_or_default();
+    assert_eq!(note, "not served: no rights in b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
+    let scopes = scopes(&["a"]);
+    let [parents, _] = synced(&scopes, 0);
+    scopes.learn(0, Some(Rights::Sufficient));
+    let ability = scopes.ability();
+    let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
+    let lacks = || _ = scopes.learn(0, Some(missing()));
+    let works = || parents.works();
+    let may = || _ = scopes.learn(0, Some(Rights::Sufficient));
+    let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
+    for [lost, again] in losses {
+        lost();
+        wait(GRACE.mul_f64(0.9)).await;
+        again();
+        lost();
+        wait(GRACE.mul_f64(0.9)).await;
+        assert_eq!(
+            *ability.borrow(),
+            Ability::All,
+            "it had come back meanwhile"
+        );
+        assert_eq!(scopes.complaint(), None);
+        wait(GRACE.mul_f64(0.2)).await;
+        assert_eq!(*ability.borrow(), Ability::Nothing);
+        assert!(scopes.complaint().is_some());
+        again();
+        assert_eq!(*ability.borrow(), Ability::All);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_write_nothing_from_the_start_is_never_served() {
+    let scopes = scopes(&["a"]);
+    synced(&scopes, 0);
+    assert!(scopes.learn(0, Some(missing())));
+    assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+    assert!(scopes.learn(0, None), "no answer changes nothing");
+    assert!(!scopes.learn(0, Some(Rights::Sufficient)));
+    assert_eq!(*scopes.ability().borrow(), Ability::All);
+}
+
+/// Whatever is refused, and however often: rights are asked for a few times a minute.
+#[tokio::test(start_paused = true)]
+async fn rights_are_checked_at_a_gentle_pace() {
+    for allowed in [true, false] {
+        let asked = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&asked);
+        let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            *count.lock() += 1;
+            let review = serde_json::json!({ "spec": {}, "status": { "allowed": allowed } });
+            async move {
+                let body = kube::client::Body::from(serde_json::to_vec(&review)?);
+                Ok::<_, serde_json::Error>(http::Response::new(body))
+            }
+        });
+        let scopes = scopes(&["a"]);
+        let client = Client::new(server, "default");
+        tokio::spawn(Arc::clone(&scopes).check_rights(0, client));
+        synced(&scopes, 0);
+        let key = Key::new("a", "foo");
+        let end = Instant::now() + Duration::from_mins(1);
+        while Instant::now() < end {
+            scopes.refused(&key);
+            sleep(Duration::from_millis(10)).await;
+        }
+        let asked = *asked.lock();
+        assert!((8..=36).contains(&asked), "{asked}");
+        assert_eq!(
+            *scopes.ability().borrow(),
+            if allowed {
+                Ability::All
+            } else {
+                Ability::Nothing
+            }
+        );
+    }
+}

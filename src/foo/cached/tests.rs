@@ -1,0 +1,251 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use kube::api::{ObjectList, WatchEvent};
+use serde_json::{Value, json};
+
+use crate::foo::fixtures::{deployment, foo, object};
+use operator_runtime::Object;
+
+use super::*;
+
+/// Row R7 and "bad input": a Foo of whatever shape is read, so that a list with it in is.
+#[test]
+fn a_foo_of_any_shape_can_be_read() {
+    for (spec, complaint) in [
+        ("", "spec: invalid type: null, expected struct FooSpec"),
+        (
+            "spec: 5",
+            "spec: invalid type: integer `5`, expected struct FooSpec",
+        ),
+        ("spec: {}", "spec: missing field `deploymentName`"),
+        (
+            "spec: {deploymentName: 5}",
+            "spec: invalid type: integer `5`, expected a string",
+        ),
+        (
+            "spec: {deploymentName: a, replicas: two}",
+            "spec: invalid type: string \"two\", expected i32",
+        ),
+        (
+            "spec: {deploymentName: a, replicas: 2147483648}",
+            "spec: invalid value: integer `2147483648`, expected i32",
+        ),
+    ] {
+        let metadata =
+            "metadata: {name: a, namespace: b, uid: u, resourceVersion: '1', labels: null}";
+        let foo = object::<Foo>(&format!("{metadata}\n{spec}"));
+        assert_eq!(foo.view.spec.unwrap_err().as_ref(), complaint, "{spec}");
+    }
+    let odd = object::<Foo>(
+        "
+            metadata: {name: a, namespace: b, uid: u, resourceVersion: '1'}
+            spec: {deploymentName: a, unknown: [1]}
+            status: garbage",
+    );
+    assert_eq!(odd.view.spec.unwrap().deployment_name, "a");
+    assert_eq!(odd.view.status, FooStatus::default());
+}
+
+/// Whatever is stored in whichever field, and however deep: the object is read, as are those beside it in a list, and
+/// what is in the other fields is kept.
+#[test]
+fn no_field_can_make_an_object_undecodable() {
+    const DEEP: usize = 10_000;
+    let nests = [
+        format!("{}{}", "[".repeat(DEEP), "]".repeat(DEEP)),
+        format!("{}1{}", "{\"a\":".repeat(DEEP), "}".repeat(DEEP)),
+    ];
+    let scalars = [
+        "null",
+        "true",
+        "-1",
+        "1e400",
+        "\"text\"",
+        "[]",
+        "{}",
+        "[{\"a\": []}, 5]",
+    ];
+    let values = nests.iter().map(String::as_str).chain(scalars);
+    let values: Vec<_> = values.collect();
+    let foo = json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
+        "metadata": { "name": "foo", "namespace": "default", "uid": "u", "resourceVersion": "7",
+            "generation": 2, "deletionTimestamp": null, "labels": {}, "managedFields": [],
+            "annotations": { "foo-controller/traceparent": "t" }, "ownerReferences": [] },
+        "spec": { "deploymentName": "web", "replicas": 3, "unknown": 1 },
+        "status": { "availableReplicas": 1, "observedGeneration": 1, "replicas": 1, "selector": "s",
+            "deploymentName": "web", "conditions": [{ "type": "Ready", "status": "True", "reason": "r",
+                "message": "m", "lastTransitionTime": "2020-01-01T00:00:00Z", "observedGeneration": 1 }] },
+        "unknown": 1,
+    });
+    let read = any_field_is::<Foo>(&foo, &values);
+    let is_kept = |foo: &Foo, place: &str| {
+        place.starts_with("/spec") || foo.spec.as_ref().unwrap().deployment_name == "web"
+    };
+    for (place, foo) in &read {
+        assert!(is_kept(&foo.view, place), "{place}: {foo:?}");
+    }
+    let deployment = json!({
+        "metadata": { "name": "web", "namespace": "default", "uid": "u", "resourceVersion": "9",
+            "generation": 2, "deletionTimestamp": null, "labels": { "app": "a" }, "managedFields": [],
+            "annotations": { GENERATION_ANNOTATION: "2", MADE_FOR_ANNOTATION: "m" },
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Foo", "name": "f", "uid": "u" },
+                { "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "foo",
+                  "uid": "u", "controller": true }] },
+        "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "a" } },
+            "template": { "metadata": { "labels": { "app": "a" } },
+                "spec": { "containers": [{ "name": "nginx", "image": "i", "env": [] }] } } },
+        "status": { "observedGeneration": 2, "replicas": 3, "updatedReplicas": 3,
+            "availableReplicas": 3, "conditions": [{ "type": "t", "reason": "r" }] },
+    });
+    for (place, deployment) in any_field_is::<Deployment>(&deployment, &values) {
+        let owner = &deployment.view.owner;
+        let is_kept = owner.as_ref().is_some_and(|owner| &*owner.name == "foo");
+        let elsewhere = ["/metadata/ownerReferences/1", "/metadata/ownerReferences"];
+        assert!(
+            is_kept || elsewhere.iter().any(|other| place.starts_with(other)),
+            "{place}: {deployment:?}"
+        );
+    }
+}
+
+/// The object with each of these values in the place of each of its fields in turn, and in which: as it comes in a list, by
+/// a watch and as an answer. What the API server itself makes sure of stays.
+fn any_field_is<V: Cached>(object: &Value, values: &[&str]) -> Vec<(String, Object<V>)> {
+    const HERE: &str = "\"this field\"";
+    let certain = ["name", "namespace", "uid", "resourceVersion"];
+    let certain = certain.map(|field| format!("/metadata/{field}"));
+    let mut read = Vec::new();
+    for place in places(object, "") {
+        if place == "/metadata" || certain.contains(&place) {
+            continue;
+        }
+        let mut there = object.clone();
+        *there.pointer_mut(&place).unwrap() = "this field".into();
+        for value in values {
+            let text = there.to_string().replace(HERE, value);
+            let list = format!(
+                r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{object},{text},{object}]}}"#
+            );
+            let event = format!(r#"{{"type":"ADDED","object":{text}}}"#);
+            let list: ObjectList<Object<V>> = serde_json::from_str(&list).expect(&place);
+            let event: WatchEvent<Object<V>> = serde_json::from_str(&event).expect(&place);
+            let answer: Object<V> = serde_json::from_str(&text).expect(&place);
+            assert_eq!(list.items.len(), 3);
+            let WatchEvent::Added(event) = event else {
+                panic!("{event:?}")
+            };
+            assert_eq!(
+                (&event.view, &list.items[1].view),
+                (&answer.view, &answer.view)
+            );
+            read.push((place.clone(), answer));
+        }
+    }
+    read
+}
+
+/// Where there is a value in this one, as JSON pointers.
+fn places(value: &Value, place: &str) -> Vec<String> {
+    let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
+    let below: Vec<(String, &Value)> = match value {
+        Value::Object(map) => map.iter().map(|(key, v)| (escaped(key), v)).collect(),
+        Value::Array(items) => (0..).map(|n: usize| n.to_string()).zip(items).collect(),
+        _ => Vec::new(),
+    };
+    let below = below.into_iter().flat_map(|(key, value)| {
+        let place = format!("{place}/{key}");
+        let deeper = places(value, &place);
+        [place].into_iter().chain(deeper)
+    });
+    below.collect()
+}
+
+/// Row R10: a controller reference to a Foo of our group, in any version, and nothing else.
+#[test]
+fn only_a_foo_can_be_the_owner() {
+    let owner = |reference: &str| {
+        let yaml = format!(
+                "
+                metadata: {{name: d, namespace: n, uid: u, resourceVersion: '1', ownerReferences: [{reference}]}}
+                spec: {{template: {{}}}}"
+            );
+        object::<Deployment>(&yaml)
+            .view
+            .owner
+            .map(|owner| owner.name)
+    };
+    let foo = |group: &str, kind: &str, controller: bool| {
+        format!(
+            "{{apiVersion: {group}/v1alpha1, kind: {kind}, name: f, uid: u, controller: {controller}}}"
+        )
+    };
+    assert_eq!(
+        owner(&foo("samplecontroller.k8s.io", "Foo", true)).as_deref(),
+        Some("f")
+    );
+    assert_eq!(owner(&foo("samplecontroller.k8s.io", "Foo", false)), None);
+    assert_eq!(owner(&foo("samplecontroller.k8s.io", "Bar", true)), None);
+    assert_eq!(owner(&foo("other.example.org", "Foo", true)), None);
+    assert_eq!(
+        owner("{apiVersion: v1, kind: Foo, name: f, uid: u, controller: true}"),
+        None
+    );
+    assert_eq!(owner(""), None);
+}
+
+/// Invariant I7: a generation is one of a certain Foo, and says nothing of another one, nor of a copy that somebody
+/// made.
+#[test]
+fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
+    let generation = |name: &str, owner: &str, made_for: &str| {
+        object::<Deployment>(&format!(
+                "
+                metadata:
+                  name: {name}
+                  namespace: n
+                  uid: u
+                  resourceVersion: '1'
+                  annotations: {{samplecontroller.k8s.io/foo-generation: '7', {made_for}}}
+                  ownerReferences:
+                  - {{apiVersion: samplecontroller.k8s.io/v1alpha1, kind: Foo, name: f, uid: {owner}, controller: true}}
+                spec: {{template: {{}}}}"
+            ))
+            .view
+            .foo_generation
+    };
+    let ours = format!("{MADE_FOR_ANNOTATION}: '{}'", made_for("foo-uid", "web"));
+    assert_eq!(generation("web", "foo-uid", &ours), Some(7));
+    assert_eq!(generation("web", "the-next-foo", &ours), None);
+    assert_eq!(generation("web-copy", "foo-uid", &ours), None);
+    assert_eq!(generation("web", "foo-uid", "by: hand"), None);
+}
+
+#[test]
+fn what_reconcile_reads_is_kept() {
+    let foo = foo();
+    assert_eq!(
+        (
+            foo.key.to_string().as_str(),
+            foo.version,
+            foo.view.generation
+        ),
+        ("default/foo", 7, 2)
+    );
+    let Object {
+        key, version, view, ..
+    } = deployment();
+    assert_eq!((key.to_string().as_str(), version), ("default/web", 9));
+    assert_eq!(view.foo_generation, Some(2));
+    assert_eq!(view.image.as_deref(), Some("nginx:latest"));
+    assert_eq!((view.replicas, view.progress.available), (3, 3));
+    // The same labels thrice are kept once.
+    assert_eq!(view.labels.controller.as_deref(), Some("foo"));
+    assert!(Arc::ptr_eq(&view.labels, &view.selector));
+    assert!(Arc::ptr_eq(&view.labels, &view.pod_labels));
+}

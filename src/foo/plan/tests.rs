@@ -1,0 +1,206 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use super::*;
+use crate::foo::fixtures::{deployment, foo};
+use operator_runtime::{Failure as _, Object, Retry};
+
+/// What the fixture Foo finds wrong with this Deployment.
+fn difference(actual: &Object<Deployment>) -> Result<Option<Value>, Error> {
+    let foo = foo();
+    let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
+    desired.difference(&actual.view)
+}
+
+fn patch(actual: &Object<Deployment>) -> Value {
+    difference(actual).unwrap().unwrap()
+}
+
+/// Rows R1 and R2, and the generation of invariant I7.
+#[test]
+fn a_new_deployment_is_as_the_foo_says() {
+    let foo = foo();
+    let desired = Desired::of(&foo.key, &foo.view, "nginx:1").unwrap();
+    let manifest = desired.manifest(None);
+    let expected: Manifest = serde_saphyr::from_str(
+        "
+            metadata:
+              name: web
+              namespace: default
+              labels: {app: nginx, controller: foo}
+              annotations:
+                samplecontroller.k8s.io/foo-generation: '2'
+                samplecontroller.k8s.io/made-for: 183fc5f534cdc963
+              ownerReferences:
+              - apiVersion: samplecontroller.k8s.io/v1alpha1
+                kind: Foo
+                name: foo
+                uid: foo-uid
+                controller: true
+                blockOwnerDeletion: true
+            spec:
+              replicas: 3
+              selector: {matchLabels: {app: nginx, controller: foo}}
+              template:
+                metadata: {labels: {app: nginx, controller: foo}}
+                spec: {containers: [{name: nginx, image: 'nginx:1'}]}",
+    )
+    .unwrap();
+    assert_eq!(manifest, expected);
+    let said = desired.manifest(Some(&deployment().view)).spec.unwrap();
+    assert_eq!(said.replicas, Some(3), "the Foo says how many");
+}
+
+/// Row A3.
+#[test]
+fn without_replicas_the_deployments_replicas_are_left_alone() {
+    let mut foo = foo();
+    foo.view.spec.as_mut().unwrap().replicas = None;
+    let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
+    let manifest = desired.manifest(None);
+    assert_eq!(manifest.spec.unwrap().replicas, None);
+    let mut scaled = deployment();
+    scaled.view.replicas = 9;
+    assert_eq!(desired.difference(&scaled.view).unwrap(), None);
+}
+
+/// Invariant I6.
+#[test]
+fn nothing_differs_nothing_is_written() {
+    assert_eq!(difference(&deployment()).unwrap(), None);
+}
+
+/// Rows R3 and R6: just the fields that differ, based on what was seen.
+#[test]
+fn what_differs_is_put_right() {
+    let metadata = |more: Value| {
+        let mut metadata = json!({
+            "annotations": { GENERATION_ANNOTATION: "2", MADE_FOR_ANNOTATION: made_for("foo-uid", "web") },
+        });
+        metadata
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        metadata
+    };
+    let labels = json!({ "app": "nginx", "controller": "foo" });
+
+    let mut actual = deployment();
+    actual.view.replicas = 5;
+    assert_eq!(
+        patch(&actual),
+        json!({ "metadata": metadata(json!({})), "spec": { "replicas": 3 } })
+    );
+
+    let mut actual = deployment();
+    actual.view.image = Some("evil".into());
+    let containers = json!([{ "name": "nginx", "image": "nginx:latest" }]);
+    let template = json!({ "template": { "spec": { "containers": containers } } });
+    assert_eq!(
+        patch(&actual),
+        json!({ "metadata": metadata(json!({})), "spec": template })
+    );
+
+    let mut actual = deployment();
+    Arc::make_mut(&mut actual.view.labels).app = None;
+    assert_eq!(
+        patch(&actual),
+        json!({ "metadata": metadata(json!({ "labels": labels })), "spec": {} })
+    );
+
+    let mut actual = deployment();
+    Arc::make_mut(&mut actual.view.pod_labels).controller = Some("other".into());
+    let template = json!({ "template": { "metadata": { "labels": labels } } });
+    assert_eq!(
+        patch(&actual),
+        json!({ "metadata": metadata(json!({})), "spec": template })
+    );
+}
+
+/// Rows A3 and R11: where the Foo leaves the replicas alone, a rename does, too.
+#[test]
+fn a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
+    let mut foo = foo();
+    foo.view.spec.as_mut().unwrap().replicas = None;
+    let desired = Desired::of(&foo.key, &foo.view, "i").unwrap();
+    let replicas = |old: Option<&Deployment>| desired.manifest(old).spec.unwrap().replicas;
+    assert_eq!(replicas(None), None);
+    let mut old = deployment().view;
+    for scaled in [10, 0] {
+        old.replicas = scaled;
+        assert_eq!(replicas(Some(&old)), Some(scaled));
+    }
+}
+
+/// Row R4, invariants I4 and I5: by UID, not by name.
+#[test]
+fn a_deployment_of_somebody_else_is_never_touched() {
+    let mut actual = deployment();
+    actual.view.replicas = 5;
+    actual.view.owner = None;
+    let error = difference(&actual).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Resource \"web\" already exists and is not managed by Foo"
+    );
+    assert_eq!(error.reason(), Some("ErrResourceExists"));
+
+    let mut actual = deployment();
+    actual.view.owner.as_mut().unwrap().uid = "an-earlier-foo".into();
+    assert!(matches!(difference(&actual), Err(Error::ResourceExists(_))));
+}
+
+/// A Deployment that is on its way out cannot be put right; when it is gone, a new one is made.
+#[test]
+fn a_deployment_being_deleted_is_waited_for() {
+    let mut actual = deployment();
+    actual.view.replicas = 5;
+    actual.view.deleting = true;
+    assert_eq!(difference(&actual).unwrap(), None);
+}
+
+/// Invariant I7: a newer generation than the Foo's is seen, and put right where nothing else is wrong.
+#[test]
+fn a_newer_generation_is_a_difference() {
+    let foo = foo();
+    let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
+    let mut actual = deployment();
+    actual.view.foo_generation = Some(3);
+    assert!(desired.is_behind(&actual.view));
+    let patch = patch(&actual);
+    let annotations = &patch["metadata"]["annotations"];
+    assert_eq!(annotations[GENERATION_ANNOTATION], "2");
+    assert_eq!(patch["spec"], json!({}));
+    for generation in [Some(2), Some(1), None] {
+        actual.view.foo_generation = generation;
+        assert!(!desired.is_behind(&actual.view));
+        assert_eq!(difference(&actual).unwrap(), None);
+    }
+}
+
+/// Row R7.
+#[test]
+fn a_foo_that_asks_for_nothing_possible_is_invalid() {
+    let mut empty = foo();
+    empty.view.spec.as_mut().unwrap().deployment_name.clear();
+    let error = Desired::of(&empty.key, &empty.view, "i").unwrap_err();
+    assert_eq!(error.retry(), Retry::OnChange);
+    assert_eq!(error.to_string(), "spec.deploymentName: must not be empty");
+
+    let mut stored_before_the_schema = foo();
+    stored_before_the_schema
+        .view
+        .spec
+        .as_mut()
+        .unwrap()
+        .replicas = Some(11);
+    let key = &stored_before_the_schema.key;
+    let error = Desired::of(key, &stored_before_the_schema.view, "i").unwrap_err();
+    assert_eq!(error.to_string(), "spec.replicas: must be 1 to 10, not 11");
+
+    let mut undecodable = foo();
+    undecodable.view.spec = Err("spec: invalid type".into());
+    let error = Desired::of(&undecodable.key, &undecodable.view, "i").unwrap_err();
+    assert_eq!(error.retry(), Retry::OnChange);
+}

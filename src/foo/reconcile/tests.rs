@@ -1,0 +1,761 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{convert::Infallible, ops::Deref};
+
+use http::Method;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use operator_runtime::{Object, testing::Harness};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::*;
+use crate::foo::{
+    FooConfig,
+    fixtures::{deployment, foo, object},
+};
+
+/// What somebody changes of a Foo beside what reconcile reads, while its Deployment is written, is no conflict; what
+/// it reads is one.
+#[tokio::test]
+async fn a_status_names_the_newest_version_that_reads_the_same() {
+    let sent = Arc::<Mutex<Vec<Value>>>::default();
+    let server = {
+        let sent = Arc::clone(&sent);
+        tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let sent = Arc::clone(&sent);
+            async move {
+                let body = request.into_body().collect_bytes().await?;
+                sent.lock().push(serde_json::from_slice(&body).unwrap());
+                Ok::<_, kube::Error>(http::Response::new(kube::client::Body::empty()))
+            }
+        })
+    };
+    let reconciler = reconciler(&Client::new(server, "default"), foo(), deployment());
+    let key = &foo().key;
+    let seen = reconciler.reconciler().foos.store().get(key).unwrap();
+    for (version, generation, named) in [(8, 2, "8"), (9, 3, "7")] {
+        let mut changed = foo();
+        (changed.version, changed.view.generation) = (version, generation);
+        reconciler.apply_foo(changed);
+        let (status, cx) = (FooStatus::default(), reconciler.context(key, &seen));
+        let foos = &reconciler.reconciler().foos;
+        let _no_answer = foos.update_status(&cx, &seen, &status).await;
+        let update = sent.lock().pop().unwrap();
+        assert_eq!(update["metadata"]["resourceVersion"], named);
+    }
+}
+
+/// Row Q4: what a resync leaves alone is what reconcile would leave alone.
+#[tokio::test]
+async fn settled_is_what_needs_nothing() {
+    let told = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
+        let (mut foo, mut deployment) = (foo(), deployment());
+        let deployed = Deployed {
+            key: deployment.key.clone(),
+            view: deployment.view.clone().into(),
+            changed: false,
+        };
+        let now = Timestamp::now();
+        foo.view.status = status::of(&foo.view, Some(&deployed), None, now).unwrap();
+        change(&mut foo, &mut deployment);
+        let nobody = tower::service_fn(|_| async {
+            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        reconciler(&Client::new(nobody, "default"), foo, deployment)
+    };
+    let key = &foo().key;
+    assert!(told(&|_, _| {}).is_up_to_date(key));
+    assert!(told(&|foo, _| foo.view.deleting = true).is_up_to_date(key));
+    assert!(!told(&|foo, _| foo.view.status = FooStatus::default()).is_up_to_date(key));
+    assert!(!told(&|_, deployment| deployment.view.replicas = 5).is_up_to_date(key));
+    assert!(!told(&|_, deployment| deployment.view.progress.available = 1).is_up_to_date(key));
+    assert!(!told(&|_, deployment| deployment.view.owner = None).is_up_to_date(key));
+    assert!(!told(&|_, deployment| deployment.key = key.sibling("other")).is_up_to_date(key));
+
+    // What was noted holds as long as both are as they were.
+    let noted = told(&|_, _| {});
+    for _ in 0..2 {
+        assert!(noted.is_up_to_date(key));
+    }
+    let mut scaled = deployment();
+    (scaled.version, scaled.view.replicas) = (10, 5);
+    noted.apply_deployment(scaled);
+    assert!(!noted.is_up_to_date(key), "the Deployment has changed");
+    let mut as_before = deployment();
+    as_before.version = 11;
+    noted.apply_deployment(as_before);
+    assert!(noted.is_up_to_date(key));
+    let mut renamed = foo();
+    (renamed.version, renamed.view.status) = (8, FooStatus::default());
+    noted.apply_foo(renamed);
+    assert!(!noted.is_up_to_date(key), "the Foo has changed");
+
+    let two = told(&|_, _| {});
+    let mut old = deployment();
+    old.key = key.sibling("old");
+    two.apply_deployment(old);
+    assert!(!two.is_up_to_date(key), "there is a predecessor");
+
+    let gone: Object<Foo> =
+        object("metadata: {name: gone, namespace: default, uid: u, resourceVersion: '1'}");
+    assert!(two.is_up_to_date(&gone.key));
+}
+
+/// Rows Q4 and R5: what a resync leaves alone, it leaves alone until something changes that the status tells of, also
+/// where what is asked for cannot be had and an earlier Deployment serves.
+#[tokio::test]
+async fn what_serves_is_looked_at_though_it_is_not_what_is_asked_for() {
+    type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
+    let foreign: Change = |_, wanted| wanted.view.owner = None;
+    let invalid: Change = |foo, _| foo.view.spec.as_mut().unwrap().deployment_name.clear();
+    for change in [foreign, invalid] {
+        let (client, _) = server(|_, _, _| (500, Value::Null));
+        let (mut foo, mut wanted) = (foo(), deployment());
+        change(&mut foo, &mut wanted);
+        foo.view.status.deployment_name = Some("old".into());
+        let mut old = deployment();
+        old.key = foo.key.sibling("old");
+        let reconciler = reconciler(&client, foo.clone(), wanted);
+        reconciler.apply_deployment(old.clone());
+        let error = reconciler.reconciler().compare(&foo.key, &foo.view).err();
+        let serving = reconciler.reconciler().serving(&foo.key, &foo.view);
+        let now = Timestamp::now();
+        let status = status::of(&foo.view, serving.as_ref(), error.as_ref(), now);
+        (foo.version, foo.view.status) = (8, status.unwrap());
+        reconciler.apply_foo(foo.clone());
+        for _ in 0..2 {
+            assert!(reconciler.is_up_to_date(&foo.key));
+        }
+        (old.version, old.view.progress.available) = (10, 1);
+        reconciler.apply_deployment(old);
+        assert!(!reconciler.is_up_to_date(&foo.key), "its pods died");
+    }
+}
+
+/// An API server that answers each request with what `answer` makes of its method, path and body; and what it was
+/// asked, in a few words.
+fn server(
+    answer: impl Fn(&Method, &str, &Value) -> (u16, Value) + Clone + Send + 'static,
+) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let seen = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (seen, answer) = (Arc::clone(&seen), answer.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await?;
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let path = head.uri.path();
+            let what = path.split_once("/default/").map_or(path, |(_, what)| what);
+            seen.lock().push(format!("{} {what}", head.method));
+            let (code, answer) = answer(&head.method, path, &body);
+            let answer = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
+            let response = http::Response::builder().status(code).body(answer);
+            Ok::<_, tower::BoxError>(response.unwrap())
+        }
+    });
+    (Client::new(service, "default"), asked)
+}
+
+/// The fixture Deployment as the API server has it at this version, with this image.
+fn stored(version: &str, image: &str, replicas: i32) -> Value {
+    json!({
+        "metadata": {
+            "name": "web", "namespace": "default", "uid": "web-uid", "resourceVersion": version, "generation": 4,
+            "labels": { "app": "nginx", "controller": "foo" },
+            "ownerReferences": [{ "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "foo",
+                "uid": "foo-uid", "controller": true }],
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "app": "nginx", "controller": "foo" } },
+            "template": {
+                "metadata": { "labels": { "app": "nginx", "controller": "foo" } },
+                "spec": { "containers": [{ "name": "nginx", "image": image }] },
+            },
+        },
+        "status": { "observedGeneration": 4, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3 },
+    })
+}
+
+/// A Foo whose status is as it was before anybody wrote one, whatever is written.
+fn pruned() -> (u16, Value) {
+    let metadata = json!({
+        "name": "foo", "namespace": "default", "uid": "foo-uid", "resourceVersion": "7", "generation": 2
+    });
+    let spec = json!({ "deploymentName": "web", "replicas": 3 });
+    (200, json!({ "metadata": metadata, "spec": spec }))
+}
+
+/// Invariant I6: a webhook that puts its own image in the place of ours, and stamps every write (so that the version
+/// moves each time), and a schema that prunes the status: each is asked once, until something changes.
+#[tokio::test]
+async fn what_is_stored_otherwise_is_not_asked_for_again() {
+    for stamped in [false, true] {
+        let (client, asked) = server(move |method, path, _| {
+            let version = if stamped { "10" } else { "9" };
+            match (method, path.ends_with("/status")) {
+                (&Method::PATCH, _) => (200, stored(version, "mirror", 3)),
+                (_, true) => pruned(),
+                _ => (500, Value::Null),
+            }
+        });
+        let mut rewritten = deployment();
+        rewritten.view.image = Some("mirror".into());
+        let reconciler = reconciler(&client, foo(), rewritten);
+        let key = &foo().key;
+        let reconcile = async || {
+            let done = reconciler.reconcile(key).await;
+            assert_eq!(done.unwrap(), Action::Done);
+            std::mem::take(&mut *asked.lock())
+        };
+        assert_eq!(
+            reconcile().await,
+            ["PATCH deployments/web", "PUT foos/foo/status"]
+        );
+        for _ in 0..3 {
+            assert!(reconciler.is_up_to_date(key));
+            assert_eq!(reconcile().await, [""; 0]);
+        }
+        // A rollout, of which both the counts and the version tell, is no reason to ask for the image again.
+        let mut rolling: Object<Deployment> =
+            serde_json::from_str(&stored("11", "mirror", 3).to_string()).unwrap();
+        rolling.view.progress.available = 2;
+        reconciler.apply_deployment(rolling);
+        assert!(!reconciler.is_up_to_date(key));
+        assert_eq!(reconcile().await, ["PUT foos/foo/status"]);
+        // What somebody changes is.
+        let mut edited: Object<Deployment> =
+            serde_json::from_str(&stored("12", "theirs", 3).to_string()).unwrap();
+        edited.view.generation = 5;
+        reconciler.apply_deployment(edited);
+        assert_eq!(reconcile().await[0], "PATCH deployments/web");
+        // And so is a Foo that asks for something else.
+        let mut changed = foo();
+        (changed.version, changed.view.generation) = (13, 3);
+        reconciler.apply_foo(changed);
+        assert_eq!(
+            reconcile().await,
+            ["PATCH deployments/web", "PUT foos/foo/status"]
+        );
+    }
+}
+
+/// Row R8: the Foo is gone, and the watch has not told yet, while the garbage collector deletes what is made for it.
+#[tokio::test]
+async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caught_up() {
+    for (code, message) in [
+        (404, "foos.samplecontroller.k8s.io \"foo\" not found"),
+        (
+            409,
+            "Precondition failed: UID in precondition: foo-uid, UID in object meta: other",
+        ),
+    ] {
+        let (client, asked) = server(move |method, _, _| match *method {
+            Method::POST => (201, stored("20", "nginx:latest", 3)),
+            _ => (
+                code,
+                json!({
+                    "kind": "Status", "status": "Failure", "code": code, "reason": "r", "message": message,
+                    "details": { "name": "foo", "kind": "foos" }
+                }),
+            ),
+        });
+        let reconciler = reconciler(&client, foo(), deployment());
+        let key = &foo().key;
+        let collect = |version| {
+            let mut collected = deployment();
+            collected.version = version;
+            reconciler.delete_deployment(&collected);
+        };
+        collect(10);
+        let reconcile = async || {
+            let done = reconciler.reconcile(key).await;
+            assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+            std::mem::take(&mut *asked.lock())
+        };
+        assert_eq!(
+            reconcile().await,
+            ["POST deployments", "PUT foos/foo/status"]
+        );
+        collect(21);
+        for _ in 0..3 {
+            assert_eq!(reconcile().await, [""; 0]);
+        }
+        let mut again = foo();
+        (again.version, again.view.uid) = (30, "other".into());
+        reconciler.apply_foo(again);
+        assert_eq!(reconcile().await[0], "POST deployments");
+    }
+}
+
+/// A 404 that is about the resource says nothing of the Foo: the CRD may be without the subresource.
+#[tokio::test]
+async fn a_missing_status_subresource_stops_no_deployment() {
+    let (client, asked) = server(|method, _, _| match *method {
+        Method::POST => (201, stored("20", "nginx:latest", 3)),
+        _ => (
+            404,
+            json!({
+                "kind": "Status", "code": 404, "reason": "NotFound",
+                "message": "the server could not find the requested resource", "details": {}
+            }),
+        ),
+    });
+    let reconciler = reconciler(&client, foo(), deployment());
+    for version in [10, 21] {
+        let mut deleted = deployment();
+        deleted.version = version;
+        reconciler.delete_deployment(&deleted);
+        let _conflict = reconciler.reconcile(&foo().key).await;
+        let asked = std::mem::take(&mut *asked.lock());
+        assert_eq!(asked[0], "POST deployments");
+    }
+}
+
+/// Row R11: what is deleted is what the status names, and what the controller made; not a copy, nor what is another
+/// Foo's.
+#[tokio::test]
+async fn superseded_is_what_the_foo_had() {
+    let (client, _) = server(|_, _, _| (500, Value::Null));
+    let mut renamed = foo();
+    renamed.view.status.deployment_name = Some("served".into());
+    let reconciler = reconciler(&client, renamed.clone(), deployment());
+    let add = |name: &str, change: fn(&mut Deployment)| {
+        let mut other = deployment();
+        other.key = renamed.key.sibling(name);
+        change(&mut other.view);
+        reconciler.apply_deployment(other);
+    };
+    // From before the annotation, as every Deployment of an earlier release.
+    add("served", |d| d.foo_generation = None);
+    add("never-available", |d| d.foo_generation = Some(1));
+    add("a-copy", |d| d.foo_generation = None);
+    add("of-an-earlier-foo", |d| {
+        d.owner.as_mut().unwrap().uid = "earlier".into();
+    });
+    let new = reconciler
+        .reconciler()
+        .serving(&renamed.key, &renamed.view)
+        .unwrap();
+    assert_eq!(new.key.name(), "web");
+    let superseded = reconciler
+        .reconciler()
+        .superseded(&renamed.key, &renamed.view, &new);
+    let names = superseded.iter().map(|(key, _)| key.name());
+    assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
+}
+
+/// An API server for the fixture Foo, which it has with this UID and generation, and its Deployment.
+fn server_of(uid: &'static str, generation: i64) -> (Client, Arc<Mutex<Vec<String>>>) {
+    server(move |method, _, _| match *method {
+        Method::GET => {
+            let (_, mut foo) = pruned();
+            foo["metadata"]["uid"] = uid.into();
+            foo["metadata"]["generation"] = generation.into();
+            (
+                200,
+                json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+            )
+        }
+        Method::PATCH => {
+            let mut answer = stored("31", "nginx:latest", 3);
+            answer["metadata"]["annotations"] = json!({
+                "samplecontroller.k8s.io/foo-generation": "2",
+                "samplecontroller.k8s.io/made-for": "183fc5f534cdc963",
+            });
+            (200, answer)
+        }
+        Method::DELETE => (200, json!({ "kind": "Status", "status": "Success" })),
+        _ => pruned(),
+    })
+}
+
+/// Invariant I7: a Deployment that names a newer generation is left alone as long as the Foo may have it, and is put right
+/// like after any edit (row R6) where the API server says that it has not.
+#[tokio::test]
+async fn a_generation_that_the_foo_never_had_is_an_edit() {
+    let edits: [fn(&mut Deployment); 3] = [
+        |_| {},
+        |deployment| deployment.replicas = 5,
+        |deployment| deployment.image = Some("evil".into()),
+    ];
+    for edit in edits {
+        let edited = || {
+            let mut edited = deployment();
+            edited.view.foo_generation = Some(99);
+            edit(&mut edited.view);
+            edited
+        };
+        let key = &foo().key;
+        // The Foo is another one, or at a later generation, and the cache is behind.
+        for (uid, generation) in [("foo-uid", 3), ("foo-uid", 99), ("another", 2)] {
+            let (client, asked) = server_of(uid, generation);
+            let reconciler = reconciler(&client, foo(), edited());
+            for _ in 0..3 {
+                assert!(!reconciler.is_up_to_date(key));
+                let done = reconciler.reconcile(key).await;
+                assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+                assert_eq!(std::mem::take(&mut *asked.lock()), ["GET foos"]);
+            }
+        }
+        let (client, asked) = server_of("foo-uid", 2);
+        let reconciler = reconciler(&client, foo(), edited());
+        reconciler.reconcile(key).await.unwrap();
+        assert_eq!(
+            std::mem::take(&mut *asked.lock()),
+            ["GET foos", "PATCH deployments/web", "PUT foos/foo/status"]
+        );
+        let stored = reconciler
+            .reconciler()
+            .deployments
+            .store()
+            .get(&key.sibling("web"))
+            .unwrap();
+        assert_eq!(stored.view.foo_generation, Some(2));
+        assert!(reconciler.is_up_to_date(key));
+    }
+}
+
+/// A Foo that may not be looked up leaves the Deployment alone, and says why.
+#[tokio::test]
+async fn a_generation_that_cannot_be_confirmed_is_told() {
+    for code in [403, 500, 503] {
+        let (client, asked) = server(move |_, _, _| {
+            (
+                code,
+                json!({ "kind": "Status", "code": code, "message": "no" }),
+            )
+        });
+        let mut edited = deployment();
+        edited.view.foo_generation = Some(99);
+        let reconciler = reconciler(&client, foo(), edited);
+        let done = reconciler.reconcile(&foo().key).await;
+        let error = done.unwrap_err();
+        assert!(matches!(error.retry(), Retry::Backoff(_)), "{error:?}");
+        assert_eq!(*asked.lock(), ["GET foos"]);
+    }
+}
+
+/// Row R11 behind a watch that is late: a Foo that has been renamed back meanwhile wants what it had.
+#[tokio::test]
+async fn a_foo_that_is_not_current_deletes_nothing() {
+    for (uid, generation, deletes) in [
+        ("foo-uid", 3, false),
+        ("another", 2, false),
+        ("foo-uid", 2, true),
+    ] {
+        let (client, asked) = server_of(uid, generation);
+        let mut renamed = foo();
+        renamed.view.status.deployment_name = Some("old".into());
+        let reconciler = reconciler(&client, renamed, deployment());
+        let mut old = deployment();
+        old.key = old.key.sibling("old");
+        reconciler.apply_deployment(old);
+        let done = reconciler.reconcile(&foo().key).await;
+        let mut expected = vec!["GET foos"];
+        if deletes {
+            assert_eq!(done.unwrap(), Action::Done);
+            expected.extend(["DELETE deployments/old", "PUT foos/foo/status"]);
+        } else {
+            assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+        }
+        assert_eq!(*asked.lock(), expected);
+    }
+}
+
+/// A refusal: a status of this code, with the time that is asked for.
+fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
+    let details = json!({ "name": "foo", "retryAfterSeconds": retry_after });
+    (
+        code,
+        json!({ "kind": "Status", "status": "Failure", "code": code, "message": "no", "details": details }),
+    )
+}
+
+/// Rows R5 and R11: what is answered with a wish for time tells as much as what is answered without, and the wish is
+/// heeded.
+#[tokio::test]
+async fn what_is_put_off_is_told_whether_or_not_the_api_server_asks_for_time() {
+    for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
+        for verb in [Method::PATCH, Method::DELETE] {
+            let put_off = verb.clone();
+            let told = Arc::<Mutex<Value>>::default();
+            let status = Arc::clone(&told);
+            let (client, _) = server(move |method, _, body| match *method {
+                Method::GET => {
+                    let (code, foo) = pruned();
+                    (
+                        code,
+                        json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                    )
+                }
+                ref method if *method == put_off => refusal(code, seconds),
+                Method::PUT => {
+                    *status.lock() = body["status"].clone();
+                    pruned()
+                }
+                _ => (500, Value::Null),
+            });
+            let mut foo = foo();
+            foo.view.status.observed_generation = Some(2);
+            foo.view.status.deployment_name = Some("old".into());
+            let mut new = deployment();
+            if verb == Method::PATCH {
+                new.view.replicas = 5;
+                new.view.progress.available = 2;
+            }
+            let reconciler = reconciler(&client, foo.clone(), new);
+            let mut old = deployment();
+            old.key = old.key.sibling("old");
+            reconciler.apply_deployment(old);
+            let error = reconciler.reconcile(&foo.key).await.unwrap_err();
+            let asked = Retry::Backoff(Duration::from_secs(seconds));
+            assert_eq!(error.retry(), asked, "{error:?}");
+            let told = told.lock();
+            if verb == Method::PATCH {
+                assert_eq!(told["availableReplicas"], 2, "{code} {seconds}: {told}");
+            } else {
+                assert_eq!(
+                    told["conditions"][1]["reason"], "DeletionFailed",
+                    "{code} {seconds}"
+                );
+            }
+        }
+    }
+}
+
+/// Whichever write is refused, and whatever else is wrong with the Foo: the rights are checked.
+#[tokio::test]
+async fn every_refused_write_calls_for_a_check_of_the_rights() {
+    type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
+    let changes: [(&str, Change); 7] = [
+        ("POST deployments", |_, deployment| {
+            deployment.key = deployment.key.sibling("other");
+        }),
+        ("PATCH deployments/web", |_, deployment| {
+            deployment.view.replicas = 5;
+        }),
+        ("DELETE deployments/old", |foo, _| {
+            foo.view.status.deployment_name = Some("old".into());
+        }),
+        ("PUT foos/foo/status", |_, _| {}),
+        ("PUT foos/foo/status", |_, deployment| {
+            deployment.view.owner = None;
+        }),
+        ("PUT foos/foo/status", |foo, _| {
+            foo.view.spec = Err("spec: no".into());
+        }),
+        ("PUT foos/foo/status", |foo, _| {
+            foo.view.spec.as_mut().unwrap().deployment_name.clear();
+        }),
+    ];
+    for (refused, change) in changes {
+        let (client, asked) = server(move |method, path, _| match *method {
+            Method::GET => {
+                let (code, foo) = pruned();
+                (
+                    code,
+                    json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                )
+            }
+            Method::POST if path.ends_with("reviews") => {
+                (201, json!({ "spec": {}, "status": { "allowed": true } }))
+            }
+            _ if format!("{method} {path}").ends_with(refused.split_once(' ').unwrap().1) => {
+                refusal(403, 0)
+            }
+            _ => pruned(),
+        });
+        let (mut foo, mut deployment) = (foo(), deployment());
+        let mut old = deployment.clone();
+        change(&mut foo, &mut deployment);
+        let reconciler = reconciler(&client, foo.clone(), deployment);
+        old.key = old.key.sibling("old");
+        reconciler.apply_deployment(old);
+        let check = tokio::spawn(reconciler.check_rights());
+        let _refused = reconciler.reconcile(&foo.key).await;
+        let is_checked = async {
+            while !asked.lock().iter().any(|asked| asked.ends_with("reviews")) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let checked = timeout(Duration::from_secs(10), is_checked).await;
+        assert!(checked.is_ok(), "{refused}: {:?}", asked.lock());
+        assert!(
+            asked.lock().iter().any(|asked| asked == refused),
+            "{:?}",
+            asked.lock()
+        );
+        check.abort();
+    }
+}
+
+/// Row R7 and invariant I6: a status that is not taken is not written again until the Foo changes, or the rights come back.
+#[tokio::test(start_paused = true)]
+async fn a_refused_status_is_written_again_when_there_is_cause() {
+    for code in [403, 422] {
+        let allowed = Arc::new(Mutex::new(false));
+        let (now, is_review) = (Arc::clone(&allowed), |path: &str| path.ends_with("reviews"));
+        let (client, asked) = server(move |_, path, _| {
+            if is_review(path) {
+                let status = json!({ "allowed": code != 403 || *now.lock() });
+                (201, json!({ "spec": {}, "status": status }))
+            } else {
+                refusal(code, 0)
+            }
+        });
+        let mut invalid = foo();
+        invalid.view.spec.as_mut().unwrap().deployment_name.clear();
+        let key = &foo().key;
+        let reconciler = reconciler(&client, invalid.clone(), deployment());
+        let check = tokio::spawn(reconciler.check_rights());
+        let written = async || {
+            let error = reconciler.reconcile(key).await.unwrap_err();
+            assert_eq!(error.retry(), Retry::OnChange, "{error:?}");
+            let asked = std::mem::take(&mut *asked.lock());
+            asked.iter().filter(|asked| !is_review(asked)).count()
+        };
+        assert_eq!(written().await, 1);
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert!(reconciler.is_up_to_date(key));
+            assert_eq!(written().await, 0);
+        }
+        if code == 403 {
+            let before = reconciler.rights_regained();
+            *allowed.lock() = true;
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert_eq!(reconciler.rights_regained(), before + 1);
+            assert!(!reconciler.is_up_to_date(key));
+            assert_eq!(written().await, 1);
+            assert_eq!(written().await, 0);
+        }
+        (invalid.version, invalid.view.generation) = (8, 3);
+        reconciler.apply_foo(invalid.clone());
+        assert!(!reconciler.is_up_to_date(key));
+        assert_eq!(written().await, 1);
+        assert_eq!(written().await, 0);
+        check.abort();
+    }
+}
+
+/// Row R6 against somebody who changes the Deployment back at once, or deletes it: the first corrections are made at once,
+/// then ever more slowly, and the user is told; what the Foo asks for next is not held up.
+#[tokio::test(start_paused = true)]
+async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() {
+    for deletes in [false, true] {
+        let version = Arc::new(Mutex::new(100_u64));
+        let next = Arc::clone(&version);
+        let (client, asked) = server(move |method, _, _| match *method {
+            Method::PATCH | Method::POST => {
+                let mut next = next.lock();
+                *next += 1;
+                (201, stored(&next.to_string(), "nginx:latest", 3))
+            }
+            _ => pruned(),
+        });
+        let mut foo = foo();
+        foo.view.status.observed_generation = Some(2);
+        foo.view.status.deployment_name = Some("web".into());
+        let reconciler = reconciler(&client, foo.clone(), deployment());
+        let fight = async |time| {
+            let mut reasons = Vec::new();
+            let end = tokio::time::Instant::now() + time;
+            while tokio::time::Instant::now() < end {
+                let number = {
+                    let mut version = version.lock();
+                    *version += 1;
+                    *version
+                };
+                let theirs = stored(&number.to_string(), "mirror", 3).to_string();
+                let mut theirs: Object<Deployment> = serde_json::from_str(&theirs).unwrap();
+                theirs.view.generation = i64::try_from(number).unwrap();
+                if deletes {
+                    reconciler.delete_deployment(&theirs);
+                } else {
+                    reconciler.apply_deployment(theirs);
+                }
+                let done = reconciler.reconcile(&foo.key).await;
+                let wait = match done.as_ref().map_err(Error::retry) {
+                    Err(Retry::Backoff(wait)) => wait,
+                    _ => Duration::ZERO,
+                };
+                reasons.extend(done.err().and_then(|error| error.reason()));
+                tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+            }
+            let asked = std::mem::take(&mut *asked.lock());
+            let is_write = |asked: &&String| asked.contains("deployments");
+            (asked.iter().filter(is_write).count(), reasons)
+        };
+        let (writes, reasons) = fight(Duration::from_mins(10)).await;
+        // Ten at once, and then after 1, 2, 4, … s.
+        assert!(
+            (16..=20).contains(&writes),
+            "{writes} writes in ten minutes"
+        );
+        assert!(reasons.len() >= 6 && reasons.iter().all(|it| *it == "DeploymentContested"));
+        (foo.version, foo.view.generation) = (1000, 3);
+        foo.view.status.observed_generation = Some(3);
+        reconciler.apply_foo(foo.clone());
+        let (writes, _) = fight(Duration::from_millis(9)).await;
+        assert!(writes >= 8, "{writes} for the changed Foo");
+    }
+}
+
+/// Row R5: the spec asks for nothing that can be had, and the pods of before are there: they are counted.
+#[tokio::test]
+async fn what_serves_is_counted_where_the_spec_is_invalid() {
+    let (client, _) = server(|_, _, _| (500, Value::Null));
+    let mut emptied = foo();
+    let spec = emptied.view.spec.as_mut().unwrap();
+    spec.deployment_name.clear();
+    emptied.view.status.deployment_name = Some("web".into());
+    let reconciler = reconciler(&client, emptied.clone(), deployment());
+    let serving = reconciler
+        .reconciler()
+        .serving(&emptied.key, &emptied.view)
+        .unwrap();
+    assert_eq!(
+        (serving.key.name(), serving.view.progress.available),
+        ("web", 3)
+    );
+}
+
+/// A reconciler that has seen this Foo and this Deployment.
+fn reconciler(client: &Client, foo: Object<Foo>, deployment: Object<Deployment>) -> Fixture {
+    let config = FooConfig {
+        image: "nginx:latest".into(),
+    };
+    let build = |builder: &mut _| crate::foo::build(builder, config);
+    let fixture = Fixture(Harness::new(&crate::APP, client, build));
+    fixture.apply_foo(foo);
+    fixture.apply_deployment(deployment);
+    fixture
+}
+
+struct Fixture(Harness<FooReconciler>);
+
+impl Deref for Fixture {
+    type Target = Harness<FooReconciler>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Fixture {
+    fn apply_foo(&self, foo: Object<Foo>) {
+        self.apply(self.reconciler().foos.store(), foo);
+    }
+
+    fn apply_deployment(&self, deployment: Object<Deployment>) {
+        self.apply(self.reconciler().deployments.store(), deployment);
+    }
+
+    fn delete_deployment(&self, deployment: &Object<Deployment>) {
+        self.delete(self.reconciler().deployments.store(), deployment);
+    }
+}
