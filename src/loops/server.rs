@@ -16,7 +16,10 @@ use tokio::{
 };
 use tower::{BoxError, ServiceExt as _, service_fn};
 
-use operator_runtime::transport::{READ_TIMEOUT, Transport, keep_retry_after};
+use operator_runtime::{
+    testing::merge_patch,
+    transport::{READ_TIMEOUT, Transport, keep_retry_after},
+};
 
 /// What a request is, in the words of the audit log; a list that comes as a watch (KEP-3157) is a `stream`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -195,7 +198,7 @@ impl Server {
         let id = (plural, "n".to_owned(), name.to_owned());
         let mut state = self.0.state.lock();
         let mut object = state.objects.get(&id).cloned().unwrap_or(json!({}));
-        merge(&mut object, patch);
+        merge_patch(&mut object, patch);
         state.put(id, object);
         self.0.version.send_replace(state.version);
     }
@@ -492,7 +495,7 @@ impl State {
             }
             Method::PATCH => {
                 let mut new = old;
-                merge(&mut new, &asked.body);
+                merge_patch(&mut new, &asked.body);
                 (200, self.put(id, new))
             }
             Method::PUT if asked.status => {
@@ -514,7 +517,7 @@ impl State {
         let (_, api_version, kind) = resource(id.0);
         let metadata =
             json!({ "namespace": id.1, "name": id.2, "resourceVersion": self.version.to_string() });
-        merge(
+        merge_patch(
             &mut object,
             &json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata }),
         );
@@ -679,21 +682,4 @@ fn bytes(bytes: impl Into<Bytes>) -> Reply {
 
 fn reset() -> BoxError {
     io::Error::from(io::ErrorKind::ConnectionReset).into()
-}
-
-/// RFC 7396.
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    for (key, value) in patch {
-        if value.is_null() {
-            if let Some(target) = target.as_object_mut() {
-                target.remove(key);
-            }
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
 }

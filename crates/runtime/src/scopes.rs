@@ -7,36 +7,27 @@
 //! What may be written is asked (`SelfSubjectAccessReview`) after each initial sync, at the beginning of a term and after
 //! a refused write, and again and again while a right is missing: that a right was revoked ends no watch.
 
-use std::{
-    fmt::{self, Write as _},
-    sync::Arc,
-    time::Duration,
-};
+mod rights;
+mod scope;
+#[cfg(test)]
+mod tests;
 
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
-use kube::{Api, Client, api::PostParams};
+use std::{fmt, sync::Arc, time::Duration};
+
 use opentelemetry::KeyValue;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
-use tracing::{debug, info, warn};
 
+use self::scope::{InformerState, Problem, Scope};
+pub use self::{rights::Right, scope::Reason};
 use crate::{
     Key, Kind,
     election::Ability,
-    failure::root_cause,
     telemetry::{Metrics, metrics::table},
 };
-
-/// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
-const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-
-/// How long the API server may take to say whether something is allowed.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a controller needs in each scope to serve it.
 #[derive(Clone, Debug)]
@@ -47,51 +38,6 @@ pub struct Needs {
     pub watched: Vec<Kind>,
     /// What is written, beside the watches.
     pub rights: Vec<Right>,
-}
-
-/// To do this to objects of a kind, or to a subresource of them where that is not empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Right {
-    /// `create`, `patch`, …
-    pub verb: &'static str,
-    /// Of what.
-    pub kind: Kind,
-    /// `status`, or empty.
-    pub subresource: &'static str,
-}
-
-/// Why a scope is not served, as the metric's label has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The initial sync has not ended.
-    Syncing,
-    /// 403, or a right is missing.
-    Forbidden,
-    /// 401.
-    Unauthorized,
-    /// 404: the CRD is not installed.
-    NotFound,
-    /// Anything else: no answer, or another error.
-    Failing,
-}
-
-impl Reason {
-    /// What an error of the API server's of this code is.
-    pub fn of(code: Option<u16>) -> Self {
-        match code {
-            Some(401) => Self::Unauthorized,
-            Some(403) => Self::Forbidden,
-            Some(404) => Self::NotFound,
-            _ => Self::Failing,
-        }
-    }
-}
-
-/// What a scope cannot be served for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Problem {
-    reason: Reason,
-    text: String,
 }
 
 /// All scopes of a replica.
@@ -108,52 +54,11 @@ pub struct Scopes {
     checks: Vec<Notify>,
 }
 
-struct Scope {
-    namespace: Option<String>,
-    /// By their places in [`Needs::watched`].
-    informers: Vec<InformerState>,
-    rights: Rights,
-    checked: Option<Instant>,
-    /// How often they were missing and came back.
-    regained: u64,
-    was_in_sync: bool,
-    served: bool,
-    was_served: bool,
-    /// Since when there has been a problem.
-    since: Option<Instant>,
-}
-
-#[derive(Default)]
-struct InformerState {
-    synced: bool,
-    failure: Option<Problem>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Rights {
-    Unknown,
-    Sufficient,
-    Missing(Problem),
-}
-
 impl Scopes {
     /// Scopes of which nothing is known yet. What was served is given up after `grace`.
     pub fn new(needs: Needs, namespaces: &[Option<String>], grace: Duration) -> Arc<Self> {
-        let scope = |namespace: &Option<String>| Scope {
-            namespace: namespace.clone(),
-            informers: needs
-                .watched
-                .iter()
-                .map(|_| InformerState::default())
-                .collect(),
-            rights: Rights::Unknown,
-            checked: None,
-            regained: 0,
-            was_in_sync: false,
-            served: false,
-            was_served: false,
-            since: None,
-        };
+        let informers = needs.watched.len();
+        let scope = |namespace: &Option<String>| Scope::new(namespace.clone(), informers);
         let all = namespaces.iter().map(scope).collect();
         Arc::new(Self {
             needs,
@@ -256,25 +161,6 @@ impl Scopes {
         }
     }
 
-    /// Checks the rights of a scope whenever there is cause to; for ever.
-    pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
-        let namespace = self.namespace(scope);
-        loop {
-            self.checks[scope].notified().await;
-            let mut pause = CHECK_PAUSES.0;
-            loop {
-                let rights = rights(&client, &self.needs.rights, namespace.as_deref()).await;
-                let missing = self.learn(scope, rights);
-                // Refused writes within the pause are one cause for the next check, not many.
-                sleep(pause).await;
-                pause = (pause * 2).min(CHECK_PAUSES.1);
-                if !missing && !self.is_called(scope) {
-                    break;
-                }
-            }
-        }
-    }
-
     /// Why this replica cannot be counted on, if it cannot: it serves nothing, or an initial sync is still going on.
     pub fn complaint(&self) -> Option<String> {
         let scopes = self.all.lock();
@@ -350,122 +236,6 @@ impl Scopes {
             .send_if_modified(|last| std::mem::replace(last, ability) != ability);
         next
     }
-
-    /// Takes in what a check said, `None` if there was no answer; true if a right is missing.
-    fn learn(&self, scope: usize, answer: Option<Rights>) -> bool {
-        let mut missing = false;
-        self.update(scope, |scope| {
-            scope.checked = Some(Instant::now());
-            let rights = match answer {
-                // Nothing speaks against it: the first write will tell.
-                None if scope.rights == Rights::Unknown => Rights::Sufficient,
-                None => scope.rights.clone(),
-                Some(rights) => rights,
-            };
-            missing = matches!(rights, Rights::Missing(_));
-            if rights == scope.rights {
-                return;
-            }
-            match (&scope.rights, &rights) {
-                (_, Rights::Missing(Problem { text, .. })) => {
-                    warn!(namespace = scope.namespace, "{text}; trying again");
-                }
-                (Rights::Missing(_), _) => {
-                    scope.regained += 1;
-                    info!(
-                        namespace = scope.namespace,
-                        "has the rights that were missing"
-                    );
-                }
-                _ => {}
-            }
-            scope.rights = rights;
-        });
-        missing
-    }
-
-    /// Whether a check has been called for; it is not, then.
-    fn is_called(&self, scope: usize) -> bool {
-        use futures::FutureExt as _;
-        self.checks[scope].notified().now_or_never().is_some()
-    }
-}
-
-impl Reason {
-    fn label(self) -> &'static str {
-        match self {
-            Self::Syncing => "syncing",
-            Self::Forbidden => "forbidden",
-            Self::Unauthorized => "unauthorized",
-            Self::NotFound => "missing",
-            Self::Failing => "failing",
-        }
-    }
-}
-
-impl Scope {
-    fn covers(&self, key: &Key) -> bool {
-        let namespace = self.namespace.as_deref();
-        namespace.is_none_or(|namespace| namespace == key.namespace())
-    }
-
-    fn is_in_sync(&self) -> bool {
-        self.informers.iter().all(|informer| informer.synced) && self.rights != Rights::Unknown
-    }
-
-    fn problem(&self, needs: &Needs) -> Option<Problem> {
-        let mut failures = self.informers.iter().filter_map(|i| i.failure.as_ref());
-        if let Some(failure) = failures.next() {
-            return Some(failure.clone());
-        }
-        if let Rights::Missing(problem) = &self.rights {
-            return Some(problem.clone());
-        }
-        if self.is_in_sync() {
-            return None;
-        }
-        let unsynced = needs.watched.iter().zip(&self.informers);
-        let unsynced = unsynced.filter(|(_, informer)| !informer.synced);
-        let unsynced: Vec<_> = unsynced.map(|(kind, _)| kind.plural).collect();
-        let what = if unsynced.is_empty() {
-            "rights".to_owned()
-        } else {
-            unsynced.join(", ")
-        };
-        let mut text = format!("not in sync yet: {what}");
-        if let Some(namespace) = &self.namespace {
-            let _ = write!(text, " in namespace {namespace}");
-        }
-        Some(Problem {
-            reason: Reason::Syncing,
-            text,
-        })
-    }
-
-    /// Whether this is served at `now`; says when it is to be given up.
-    fn judge(&mut self, needs: &Needs, now: Instant, grace: Duration) -> Option<Instant> {
-        let kind = needs.primary.kind;
-        let Some(problem) = self.problem(needs) else {
-            if !self.served && self.was_served {
-                info!(namespace = self.namespace, "{kind}s are served again");
-            }
-            (self.served, self.was_served, self.since) = (true, true, None);
-            return None;
-        };
-        let end = *self.since.get_or_insert(now) + grace;
-        if !self.served {
-            return None;
-        }
-        if now < end {
-            return Some(end);
-        }
-        self.served = false;
-        warn!(
-            namespace = self.namespace,
-            "{kind}s have not been served for {grace:?}: {}", problem.text
-        );
-        None
-    }
 }
 
 /// What the watch of one kind in one scope reports through.
@@ -517,56 +287,6 @@ impl Status {
     }
 }
 
-/// What may be written in a namespace (`None`: in all), `None` if there is no answer.
-async fn rights(client: &Client, rights: &[Right], namespace: Option<&str>) -> Option<Rights> {
-    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
-    for Right {
-        verb,
-        kind,
-        subresource,
-    } in rights
-    {
-        let attributes = ResourceAttributes {
-            namespace: namespace.map(str::to_owned),
-            verb: Some((*verb).to_owned()),
-            group: Some(kind.group.to_owned()),
-            resource: Some(kind.plural.to_owned()),
-            subresource: Some((*subresource).to_owned()).filter(|name| !name.is_empty()),
-            ..ResourceAttributes::default()
-        };
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(attributes),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
-        };
-        let params = PostParams::default();
-        let answer = match timeout(CHECK_TIMEOUT, reviews.create(&params, &review)).await {
-            Ok(Ok(answer)) => answer.status.unwrap_or_default(),
-            Ok(Err(error)) => {
-                debug!(namespace, "cannot ask for rights: {}", root_cause(&error));
-                return None;
-            }
-            Err(_) => return None,
-        };
-        // An authorizer that could not make up its mind has not said no.
-        if !answer.allowed && answer.evaluation_error.is_none() {
-            let slash = if subresource.is_empty() { "" } else { "/" };
-            let (place, resource) = (Place(namespace), kind.plural);
-            let text = format!(
-                "not allowed to {verb} {resource}{slash}{subresource} in {place}: apply the ClusterRole in deploy/base and \
-                 its binding"
-            );
-            return Some(Rights::Missing(Problem {
-                reason: Reason::Forbidden,
-                text,
-            }));
-        }
-    }
-    Some(Rights::Sufficient)
-}
-
 /// A scope, in words.
 pub struct Place<'a>(pub Option<&'a str>);
 
@@ -578,6 +298,3 @@ impl fmt::Display for Place<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

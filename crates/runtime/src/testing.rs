@@ -7,6 +7,7 @@ use std::{
 };
 
 use kube::Client;
+use serde_json::{Value, json};
 
 use crate::{
     Action, App, Builder, Cached, Context, Host, Key, Object, Reconciler, Snapshot, Store,
@@ -115,5 +116,25 @@ impl<R: Reconciler> Harness<R> {
     #[must_use]
     pub fn rights_regained(&self) -> u64 {
         self.work.scopes.all_rights_regained()
+    }
+}
+
+/// Changes `target` by a JSON merge patch (RFC 7396), as an API server does: for a test that stands in for one.
+pub fn merge_patch(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            if let Some(target) = target.as_object_mut() {
+                target.remove(key);
+            }
+        } else {
+            merge_patch(&mut target[key], value);
+        }
     }
 }

@@ -5,6 +5,8 @@
     reason = "a test fails by panicking"
 )]
 
+use std::sync::Arc;
+
 use kube::api::{ObjectList, WatchEvent};
 use serde_json::{Value, json};
 

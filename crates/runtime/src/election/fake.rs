@@ -1,7 +1,7 @@
 //! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
 //! a resourceVersion where there is one, conflicts, no-op writes, watches, and bad days.
 
-use crate::app::tests::HOLDER_KEY;
+use crate::{app::tests::HOLDER_KEY, testing::merge_patch};
 use futures::{Stream, StreamExt as _, stream};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -304,7 +304,7 @@ impl State {
                     return failure(409);
                 }
                 let mut new = old.clone();
-                merge(&mut new, body);
+                merge_patch(&mut new, body);
                 let transitions = &body["spec"]["leaseTransitions"];
                 if transitions.as_i64().is_some_and(|number| number < 0) {
                     return failure(422);
@@ -330,7 +330,7 @@ impl State {
             if body["metadata"]["resourceVersion"] != record["metadata"]["resourceVersion"] {
                 return failure(409);
             }
-            merge(record, body);
+            merge_patch(record, body);
             self.version += 1;
             record["metadata"]["resourceVersion"] = self.version.to_string().into();
         }
@@ -341,24 +341,4 @@ impl State {
 fn failure(code: u16) -> (StatusCode, Value) {
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "a bad day", "reason": "Test"});
     (StatusCode::from_u16(code).unwrap_or_default(), status)
-}
-
-/// RFC 7396.
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            if let Some(target) = target.as_object_mut() {
-                target.remove(key);
-            }
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
 }

@@ -1,17 +1,28 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+};
 
 use http::{Method, Request, Response};
+use k8s_openapi::api::events::v1;
 use kube::client::Body;
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
 use tower::service_fn;
 use tracing_subscriber::{
     Layer,
     layer::{Context, SubscriberExt as _},
 };
 
-use super::*;
+use super::{
+    backlog::NAMESPACE_CAPACITY,
+    writer::{FIRST_TIMEOUT, YIELD_DELAY},
+    *,
+};
 use crate::{
     Cached as _,
     app::tests::APP,
@@ -88,14 +99,8 @@ const SYNCED: Event = Event {
 };
 
 fn writer(server: &Server) -> Writer {
-    Writer {
-        client: server.client(),
-        about: about(),
-        written: Mutex::default(),
-        aside: Mutex::default(),
-        put_aside: Notify::new(),
-        drops: Arc::new(Drops::new(&Metrics::disconnected(&APP))),
-    }
+    let drops = Arc::new(Drops::new(&Metrics::disconnected(&APP)));
+    Writer::new(server.client(), about(), drops)
 }
 
 fn queued(message: &str) -> Queued {
@@ -252,7 +257,7 @@ impl Troubled {
                 Some(Trouble::Fails) => code = 500,
                 Some(Trouble::Overloaded) => code = 429,
                 Some(Trouble::Hangs) => std::future::pending().await,
-                Some(Trouble::Slow) => sleep(QUICK * 5).await,
+                Some(Trouble::Slow) => sleep(FIRST_TIMEOUT * 5).await,
                 None => {}
             }
         }
@@ -334,22 +339,22 @@ async fn events_that_are_dropped_are_counted_and_told() {
     let server = Troubled::new(Trouble::Fails);
     let (events, writer, (metrics, _provider)) = server.start();
     for bad in ["bad", "bad-too", "bad-as-well"] {
-        for number in 0..ASIDE_OF_ONE + 10 {
+        for number in 0..NAMESPACE_CAPACITY + 10 {
             events.send(&Key::new(bad, &format!("f{number}")), "u", SYNCED);
             if number % 1000 == 0 {
-                sleep(QUICK).await;
+                sleep(FIRST_TIMEOUT).await;
             }
         }
-        sleep(QUICK).await;
+        sleep(FIRST_TIMEOUT).await;
     }
-    let full = u64::try_from(2 * 10 + ASIDE_OF_ONE + 10).unwrap();
+    let full = u64::try_from(2 * 10 + NAMESPACE_CAPACITY + 10).unwrap();
     let found = dropped(&metrics, "full");
     assert!(found.abs_diff(full) <= 3, "{found} of about {full}");
     sleep(WRITE_TIMEOUT * 5).await;
     assert!(dropped(&metrics, "late") >= 4);
     assert_eq!(lines.load(SeqCst), 1);
     events.send(&Key::new("good", "f"), "u", SYNCED);
-    sleep(QUICK).await;
+    sleep(FIRST_TIMEOUT).await;
     assert_eq!(server.of("good").len(), 1);
     writer.abort();
 }

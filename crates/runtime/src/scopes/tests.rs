@@ -1,6 +1,7 @@
-use tokio::time::advance;
+use kube::Client;
+use tokio::time::{advance, sleep};
 
-use super::*;
+use super::{rights::Rights, *};
 
 const GRACE: Duration = Duration::from_secs(15);
 

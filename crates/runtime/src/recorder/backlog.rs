@@ -1,0 +1,160 @@
+//! Events of namespaces where the last one could not be written: tried again in their order, and ever more slowly.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{Queued, WAITING, WRITE_TIMEOUT, drops::Drops, writer::Unwritten};
+
+/// How many events there may be in the backlog, and how many of one namespace.
+pub(super) const CAPACITY: usize = WAITING;
+pub(super) const NAMESPACE_CAPACITY: usize = WAITING / 2;
+
+/// The pause before the second try, doubled before each of the next.
+const PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+pub(super) struct Backlog {
+    state: Mutex<State>,
+    /// Something came into it, or nothing will any more.
+    changed: Notify,
+    drops: Arc<Drops>,
+}
+
+#[derive(Default)]
+struct State {
+    namespaces: BTreeMap<Box<str>, Namespace>,
+    /// How many events there are in all of them.
+    count: usize,
+    /// Nothing comes any more.
+    closed: bool,
+}
+
+/// The events of one namespace, in their order.
+struct Namespace {
+    events: VecDeque<Queued>,
+    /// When the first of them was first tried.
+    since: Instant,
+    pause: Duration,
+    due: Instant,
+}
+
+impl Backlog {
+    pub fn new(drops: Arc<Drops>) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Notify::new(),
+            drops,
+        }
+    }
+
+    /// Takes an event in where there are others of its namespace; hands it back where there are none.
+    pub fn behind_others(&self, queued: Queued) -> Option<Queued> {
+        let mut state = self.state.lock();
+        let full = state.count >= CAPACITY;
+        let Some(namespace) = state.namespaces.get_mut(queued.key.namespace()) else {
+            return Some(queued);
+        };
+        if full || namespace.events.len() >= NAMESPACE_CAPACITY {
+            drop(state);
+            self.drops.full(&queued.key);
+        } else {
+            namespace.events.push_back(queued);
+            state.count += 1;
+        }
+        None
+    }
+
+    /// Takes in the first of a namespace, which was first tried at `since`.
+    pub fn put(&self, queued: Queued, since: Instant, failure: &Unwritten) {
+        let mut state = self.state.lock();
+        if state.count >= CAPACITY {
+            drop(state);
+            self.drops.full(&queued.key);
+            return;
+        }
+        let namespace = Namespace {
+            since,
+            pause: PAUSE,
+            due: Instant::now() + failure.wait.max(PAUSE),
+            events: VecDeque::new(),
+        };
+        let name = queued.key.namespace().into();
+        let namespace = state.namespaces.entry(name).or_insert(namespace);
+        namespace.events.push_back(queued);
+        state.count += 1;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Nothing comes any more.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Nothing comes any more, and nothing is left.
+    pub fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.closed && state.namespaces.is_empty()
+    }
+
+    /// Something came into it, or nothing will any more.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The namespace whose first event is to be tried next, and when.
+    pub fn next(&self) -> Option<(Box<str>, Instant)> {
+        let state = self.state.lock();
+        let namespaces = state.namespaces.iter();
+        let next = namespaces.min_by_key(|(_, namespace)| namespace.due);
+        next.map(|(name, namespace)| (name.clone(), namespace.due))
+    }
+
+    /// Takes out the first event of a namespace, whose others stay.
+    pub fn take_first(&self, namespace: &str) -> Option<Queued> {
+        let mut state = self.state.lock();
+        let queued = state.namespaces.get_mut(namespace)?.events.pop_front()?;
+        state.count -= 1;
+        Some(queued)
+    }
+
+    /// Has the namespace's next event tried, or the same one after a while; without any it is like all others.
+    pub fn tried(&self, name: &str, queued: Queued, result: Result<(), Unwritten>) {
+        let now = Instant::now();
+        let mut overdue = None;
+        let mut state = self.state.lock();
+        let Some(namespace) = state.namespaces.get_mut(name) else {
+            return;
+        };
+        let mut back = 0;
+        match result {
+            Ok(()) => (namespace.since, namespace.pause, namespace.due) = (now, PAUSE, now),
+            Err(failure) => {
+                namespace.pause = (namespace.pause * 2).min(MAX_PAUSE);
+                namespace.due = now + failure.wait.max(namespace.pause);
+                if now - namespace.since < WRITE_TIMEOUT {
+                    namespace.events.push_front(queued);
+                    back = 1;
+                } else {
+                    namespace.since = namespace.due;
+                    overdue = Some((queued.key, failure.error));
+                }
+            }
+        }
+        if namespace.events.is_empty() {
+            state.namespaces.remove(name);
+        }
+        state.count += back;
+        drop(state);
+        if let Some((key, error)) = overdue {
+            self.drops.late(&key, &error);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Writes events, one after the other, and those that could not be written again, beside the others.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{Instrument as _, debug};
+
+use super::{About, Queued, WAITING, backlog::Backlog, drops::Drops};
+use crate::{failure::root_cause, telemetry::trace, transport::retry_after};
+
+/// How long an event lets work go first while there is some: it would take from it a share of the API server. With
+/// half of the room taken, events are written without a pause.
+pub(super) const YIELD_DELAY: Duration = Duration::from_millis(100);
+
+/// How many events are remembered, to make a series of them; past that, all are forgotten, and a series that
+/// this cuts goes on as a new one.
+const REMEMBERED: usize = 256;
+
+/// An event that was last written longer ago than this is written anew.
+const SERIES: Duration = Duration::from_mins(6);
+
+/// The pause between what fails in different namespaces, doubled up to [`MAX_GAP`] until something is written.
+const GAP: Duration = Duration::from_millis(100);
+const MAX_GAP: Duration = Duration::from_secs(1);
+/// How long the first try may hold up the events of others, and how long each of the next may last: as long as the API
+/// server gives a webhook by default.
+pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Writes events.
+pub(super) struct Writer {
+    client: Client,
+    about: About,
+    written: Mutex<HashMap<Series, Written>>,
+    backlog: Backlog,
+    drops: Arc<Drops>,
+}
+
+/// What makes two events one series: the object's UID, the event's reason, and what it says.
+type Series = (Box<str>, &'static str, Box<str>);
+
+/// What was written of an event: its name, how often, and when last.
+#[derive(Clone)]
+struct Written {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+/// Why an event is not written, and how soon it may be tried again.
+pub(super) struct Unwritten {
+    pub error: String,
+    pub wait: Duration,
+}
+
+impl Writer {
+    pub(super) fn new(client: Client, about: About, drops: Arc<Drops>) -> Self {
+        Self {
+            client,
+            about,
+            written: Mutex::default(),
+            backlog: Backlog::new(Arc::clone(&drops)),
+            drops,
+        }
+    }
+
+    /// Until no more come and none is left; `busy` is whether there is work that goes first.
+    pub(super) async fn run(self, mut events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
+        let first = async {
+            while let Some(queued) = events.recv().await {
+                let Some(queued) = self.backlog.behind_others(queued) else {
+                    continue;
+                };
+                if events.len() < WAITING / 2 && busy() {
+                    sleep(YIELD_DELAY).await;
+                }
+                let since = Instant::now();
+                if let Err(failure) = self.write(&queued, FIRST_TIMEOUT).await {
+                    self.backlog.put(queued, since, &failure);
+                    sleep(GAP).await;
+                }
+            }
+            self.backlog.close();
+        };
+        tokio::join!(first, self.retry());
+    }
+
+    /// Tries the backlog again, until nothing more comes into it and nothing is left.
+    async fn retry(&self) {
+        let mut gap = GAP;
+        while !self.backlog.is_over() {
+            let Some((namespace, due)) = self.backlog.next() else {
+                self.backlog.changed().await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                // Which may be due before.
+                () = self.backlog.changed() => continue,
+                () = sleep_until(due) => {}
+            }
+            let Some(queued) = self.backlog.take_first(&namespace) else {
+                continue;
+            };
+            let result = self.write(&queued, RETRY_TIMEOUT).await;
+            let is_written = result.is_ok();
+            self.backlog.tried(&namespace, queued, result);
+            if is_written {
+                gap = GAP;
+            } else {
+                sleep(gap).await;
+                gap = (gap * 2).min(MAX_GAP);
+            }
+        }
+    }
+
+    /// Writes an event, or learns that the API server refuses it, once and within `limit`.
+    async fn write(&self, queued: &Queued, limit: Duration) -> Result<(), Unwritten> {
+        let span = trace::within(queued.trace.as_ref(), "event");
+        let failure = match timeout(limit, self.publish(queued)).instrument(span).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(kube::Error::Api(status)))
+                if (400..500).contains(&status.code) && status.code != 429 =>
+            {
+                self.drops.refused(&queued.key, &status.message);
+                return Ok(());
+            }
+            Ok(Err(error)) => Unwritten {
+                error: root_cause(&error),
+                wait: retry_after(&error).unwrap_or_default(),
+            },
+            Err(_) => Unwritten {
+                error: format!("no answer within {limit:?}"),
+                wait: Duration::ZERO,
+            },
+        };
+        debug!(
+            object = %queued.key,
+            "an event could not be written: {}; trying again", failure.error
+        );
+        Err(failure)
+    }
+
+    /// Creates an event, or counts it where it was created a short while ago.
+    pub(super) async fn publish(&self, queued: &Queued) -> kube::Result<()> {
+        let events = Api::namespaced(self.client.clone(), queued.key.namespace());
+        let note = queued.event.note();
+        let series = (
+            queued.uid.clone(),
+            queued.event.reason,
+            note.as_ref().into(),
+        );
+        let before = self.written.lock().get(&series).cloned();
+        if let Some(before) = before.filter(|before| before.last.elapsed() < SERIES) {
+            let again = json!({
+                "metadata": { "annotations": queued.annotations(self.about.app) },
+                "series": { "count": before.count + 1, "lastObservedTime": MicroTime(queued.time) },
+            });
+            let params = PatchParams::default();
+            match events
+                .patch(&before.name, &params, &Patch::Merge(&again))
+                .await
+            {
+                // Somebody has deleted it, or its time was up.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                answer => {
+                    answer?;
+                    self.remember(series, before.name, before.count + 1);
+                    return Ok(());
+                }
+            }
+        }
+        let name = format!("{}.{:x}", queued.key.name(), queued.time.as_nanosecond());
+        match events
+            .create(&PostParams::default(), &self.event(queued, &name))
+            .await
+        {
+            // The first try was taken, and its answer lost.
+            Err(kube::Error::Api(status))
+                if status.code == 409 && status.reason == "AlreadyExists" => {}
+            answer => _ = answer?,
+        }
+        self.remember(series, name, 1);
+        Ok(())
+    }
+
+    fn remember(&self, series: Series, name: String, count: i32) {
+        let last = Instant::now();
+        let mut written = self.written.lock();
+        if written.len() >= REMEMBERED && !written.contains_key(&series) {
+            written.clear();
+        }
+        written.insert(series, Written { name, count, last });
+    }
+
+    fn event(&self, queued: &Queued, name: &str) -> v1::Event {
+        v1::Event {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                annotations: queued.annotations(self.about.app),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(queued.time)),
+            regarding: Some(ObjectReference {
+                api_version: Some(self.about.kind.api_version()),
+                kind: Some(self.about.kind.kind.to_owned()),
+                namespace: Some(queued.key.namespace().to_owned()),
+                name: Some(queued.key.name().to_owned()),
+                uid: Some(queued.uid.to_string()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(self.about.reporter.to_owned()),
+            reporting_instance: Some(self.about.instance.clone()),
+            action: Some(queued.event.action.to_owned()),
+            reason: Some(queued.event.reason.to_owned()),
+            type_: Some(queued.event.type_.to_owned()),
+            note: Some(queued.event.note().into_owned()),
+            ..v1::Event::default()
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! One scope: whether it is in sync and served, and what it cannot be served for.
+
+use std::{fmt::Write as _, time::Duration};
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{Needs, rights::Rights};
+use crate::Key;
+
+/// Why a scope is not served, as the metric's label has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The initial sync has not ended.
+    Syncing,
+    /// 403, or a right is missing.
+    Forbidden,
+    /// 401.
+    Unauthorized,
+    /// 404: the CRD is not installed.
+    NotFound,
+    /// Anything else: no answer, or another error.
+    Failing,
+}
+
+impl Reason {
+    /// What an error of the API server's of this code is.
+    pub fn of(code: Option<u16>) -> Self {
+        match code {
+            Some(401) => Self::Unauthorized,
+            Some(403) => Self::Forbidden,
+            Some(404) => Self::NotFound,
+            _ => Self::Failing,
+        }
+    }
+
+    /// As the metric has it.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Syncing => "syncing",
+            Self::Forbidden => "forbidden",
+            Self::Unauthorized => "unauthorized",
+            Self::NotFound => "missing",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+/// What a scope cannot be served for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub reason: Reason,
+    pub text: String,
+}
+
+/// A namespace, or all of them.
+pub(super) struct Scope {
+    pub namespace: Option<String>,
+    /// By their places in [`Needs::watched`].
+    pub informers: Vec<InformerState>,
+    pub rights: Rights,
+    pub checked: Option<Instant>,
+    /// How often they were missing and came back.
+    pub regained: u64,
+    pub was_in_sync: bool,
+    pub served: bool,
+    pub was_served: bool,
+    /// Since when there has been a problem.
+    pub since: Option<Instant>,
+}
+
+#[derive(Default)]
+pub(super) struct InformerState {
+    pub synced: bool,
+    pub failure: Option<Problem>,
+}
+
+impl Scope {
+    /// One of which nothing is known yet, of this many watched kinds.
+    pub fn new(namespace: Option<String>, informers: usize) -> Self {
+        Self {
+            namespace,
+            informers: (0..informers).map(|_| InformerState::default()).collect(),
+            rights: Rights::Unknown,
+            checked: None,
+            regained: 0,
+            was_in_sync: false,
+            served: false,
+            was_served: false,
+            since: None,
+        }
+    }
+
+    pub fn covers(&self, key: &Key) -> bool {
+        let namespace = self.namespace.as_deref();
+        namespace.is_none_or(|namespace| namespace == key.namespace())
+    }
+
+    pub fn is_in_sync(&self) -> bool {
+        self.informers.iter().all(|informer| informer.synced) && self.rights != Rights::Unknown
+    }
+
+    pub fn problem(&self, needs: &Needs) -> Option<Problem> {
+        let mut failures = self.informers.iter().filter_map(|i| i.failure.as_ref());
+        if let Some(failure) = failures.next() {
+            return Some(failure.clone());
+        }
+        if let Rights::Missing(problem) = &self.rights {
+            return Some(problem.clone());
+        }
+        if self.is_in_sync() {
+            return None;
+        }
+        let unsynced = needs.watched.iter().zip(&self.informers);
+        let unsynced = unsynced.filter(|(_, informer)| !informer.synced);
+        let unsynced: Vec<_> = unsynced.map(|(kind, _)| kind.plural).collect();
+        let what = if unsynced.is_empty() {
+            "rights".to_owned()
+        } else {
+            unsynced.join(", ")
+        };
+        let mut text = format!("not in sync yet: {what}");
+        if let Some(namespace) = &self.namespace {
+            let _ = write!(text, " in namespace {namespace}");
+        }
+        Some(Problem {
+            reason: Reason::Syncing,
+            text,
+        })
+    }
+
+    /// Whether this is served at `now`; says when it is to be given up.
+    pub fn judge(&mut self, needs: &Needs, now: Instant, grace: Duration) -> Option<Instant> {
+        let kind = needs.primary.kind;
+        let Some(problem) = self.problem(needs) else {
+            if !self.served && self.was_served {
+                info!(namespace = self.namespace, "{kind}s are served again");
+            }
+            (self.served, self.was_served, self.since) = (true, true, None);
+            return None;
+        };
+        let end = *self.since.get_or_insert(now) + grace;
+        if !self.served {
+            return None;
+        }
+        if now < end {
+            return Some(end);
+        }
+        self.served = false;
+        warn!(
+            namespace = self.namespace,
+            "{kind}s have not been served for {grace:?}: {}", problem.text
+        );
+        None
+    }
+}

@@ -1,0 +1,273 @@
+//! What the stores keep of a Deployment, whoever made it.
+
+use std::{
+    collections::BTreeMap,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use k8s_openapi::api::apps::v1 as apps;
+use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner};
+use serde::Deserialize;
+
+use super::Foo;
+
+/// The name of the pod's one container (row R1).
+pub const CONTAINER: &str = "nginx";
+
+/// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
+pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
+
+/// The annotation that binds the generation to the Foo and the Deployment that it is about: see [`made_for`].
+pub const MADE_FOR_ANNOTATION: &str = "samplecontroller.k8s.io/made-for";
+
+/// What the controller writes on the Deployment of this name that it makes for the Foo of this UID. A copy of the
+/// Deployment under another name carries one that does not match, whatever else in it was renamed, and so does a
+/// Deployment that was given to another Foo.
+#[must_use]
+pub fn made_for(foo_uid: &str, deployment: &str) -> String {
+    let text = format!("{foo_uid}/{deployment}");
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let first = digest.as_ref().iter().take(8);
+    let number = first.fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    format!("{number:016x}")
+}
+
+/// A Deployment as the cache keeps it, whoever made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deployment {
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// The Foo that controls it, if one does (row R10).
+    pub owner: Option<Owner>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// The generation of its Foo that it was last made from ([`GENERATION_ANNOTATION`]); `None` unless the controller
+    /// made it, under this name and for the Foo that controls it ([`made_for`]).
+    pub foo_generation: Option<i64>,
+    /// `metadata.labels`.
+    pub labels: Arc<Labels>,
+    /// `spec.selector.matchLabels`; where they are the same, the same copy.
+    pub selector: Arc<Labels>,
+    /// `spec.template.metadata.labels`, likewise.
+    pub pod_labels: Arc<Labels>,
+    /// The image of the container `nginx`.
+    pub image: Option<Box<str>>,
+    /// `spec.replicas`.
+    pub replicas: i32,
+    /// What the Deployment controller says of it.
+    pub progress: Progress,
+}
+
+impl Deployment {
+    /// Whether all that it asks for is there: `kubectl rollout status` would say so, too.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let progress = &self.progress;
+        !self.deleting
+            && progress.observed_generation >= self.generation
+            && progress.updated >= self.replicas
+            && progress.replicas <= progress.updated
+            && progress.available >= self.replicas
+    }
+}
+
+/// The labels that the controller owns (row R1); others are nobody's business here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// `app`
+    pub app: Option<Box<str>>,
+    /// `controller`: the Foo's name.
+    pub controller: Option<Box<str>>,
+}
+
+/// `status` of a Deployment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The Deployment's generation that the counts are about.
+    pub observed_generation: i64,
+    /// Pods that it has.
+    pub replicas: i32,
+    /// Pods that are made from its current template.
+    pub updated: i32,
+    /// Pods that are available.
+    pub available: i32,
+    /// Whether it has given up making progress (`ProgressDeadlineExceeded`).
+    pub stuck: bool,
+}
+
+#[derive(Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "samplecontroller.k8s.io/foo-generation")]
+    generation: Option<String>,
+    #[serde(rename = "samplecontroller.k8s.io/made-for")]
+    made_for: Option<String>,
+}
+
+impl Annotations {
+    /// The generation of the Foo of this UID that the Deployment of this name was made from.
+    fn generation_for(&self, foo_uid: &str, deployment: &str) -> Option<i64> {
+        let generation = self.generation.as_ref()?.parse().ok()?;
+        (*self.made_for.as_ref()? == made_for(foo_uid, deployment)).then_some(generation)
+    }
+}
+
+/// The JSON of a Deployment.
+#[derive(Deserialize)]
+pub struct DeploymentWire {
+    metadata: Metadata<Labels, Annotations>,
+    #[serde(default)]
+    spec: Field<DeploymentSpecWire>,
+    #[serde(default)]
+    status: Field<DeploymentStatusWire>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DeploymentSpecWire {
+    // The API server fills in its own default before anything is stored.
+    replicas: i32,
+    selector: SelectorWire,
+    template: TemplateWire,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SelectorWire {
+    match_labels: Labels,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TemplateWire {
+    metadata: TemplateMetadataWire,
+    spec: PodSpecWire,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TemplateMetadataWire {
+    labels: Labels,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodSpecWire {
+    containers: Vec<ContainerWire>,
+}
+
+#[derive(Deserialize)]
+struct ContainerWire {
+    name: String,
+    image: Option<Box<str>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DeploymentStatusWire {
+    observed_generation: i64,
+    replicas: i32,
+    updated_replicas: i32,
+    available_replicas: i32,
+    conditions: Vec<ConditionWire>,
+}
+
+#[derive(Deserialize)]
+struct ConditionWire {
+    #[serde(default)]
+    reason: String,
+}
+
+impl Cached for Deployment {
+    type Wire = DeploymentWire;
+    const KIND: Kind = Kind::of::<apps::Deployment>();
+
+    fn decode(mut wire: DeploymentWire) -> (Meta, Self) {
+        let metadata = &mut wire.metadata;
+        let (spec, status) = (wire.spec.or_default(), wire.status.or_default());
+        let labels = Arc::new(std::mem::take(&mut metadata.labels).or_default());
+        let owner = metadata.take_owner(&Foo::KIND);
+        let annotations = std::mem::take(&mut metadata.annotations).or_default();
+        let view = Self {
+            uid: std::mem::take(&mut metadata.uid),
+            foo_generation: owner
+                .as_ref()
+                .and_then(|owner| annotations.generation_for(&owner.uid, &metadata.name)),
+            owner,
+            deleting: metadata.deleting,
+            generation: std::mem::take(&mut metadata.generation).or_default(),
+            selector: spec.selector.match_labels.sharing(&labels),
+            pod_labels: spec.template.metadata.labels.sharing(&labels),
+            labels,
+            image: spec
+                .template
+                .spec
+                .containers
+                .into_iter()
+                .find(|container| container.name == CONTAINER)
+                .and_then(|container| container.image),
+            replicas: spec.replicas,
+            progress: Progress {
+                observed_generation: status.observed_generation,
+                replicas: status.replicas,
+                updated: status.updated_replicas,
+                available: status.available_replicas,
+                stuck: status
+                    .conditions
+                    .iter()
+                    .any(|c| c.reason == "ProgressDeadlineExceeded"),
+            },
+        };
+        (wire.metadata.into_meta(), view)
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The Foo that controls it.
+    fn references(&self) -> impl Iterator<Item = &str> {
+        self.owner.iter().map(|owner| &*owner.name)
+    }
+
+    fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    /// Its rollout is no change that somebody makes.
+    fn content(&self, state: &mut impl Hasher) {
+        (self.generation, &self.labels).hash(state);
+    }
+
+    /// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        let counts_alone = Self {
+            progress: new.progress,
+            ..old.clone()
+        } == *new;
+        let further = counts_alone && old.progress != new.progress;
+        further && !new.is_complete() && !old.is_complete() && !new.progress.stuck
+    }
+}
+
+impl Labels {
+    /// As label map of an object.
+    #[must_use]
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        [("app", &self.app), ("controller", &self.controller)]
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.as_deref()?.to_owned())))
+            .collect()
+    }
+
+    fn sharing(self, other: &Arc<Self>) -> Arc<Self> {
+        if self == **other {
+            Arc::clone(other)
+        } else {
+            Arc::new(self)
+        }
+    }
+}
