@@ -1,0 +1,200 @@
+//! What a candidate sends: attempts to acquire or renew the Lease, the fencing record, and the release.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube_leader_election::{Error as LockError, LeaseLockResult};
+use tokio::time;
+use tracing::{Instrument as _, Span, debug, info, warn};
+
+use super::{
+    candidate::Candidate,
+    cause,
+    decide::{Event, Outcome},
+};
+use crate::telemetry::trace;
+
+/// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
+const CONFLICTS: u32 = 2;
+
+impl Candidate {
+    pub(super) async fn attempt(&mut self, within: Duration) -> Event {
+        let sent = self.clock.now();
+        self.guard
+            .leads_until(self.elector.held().map(|held| held.deadline));
+        // A renewal is of interest when it fails, and from then on until one succeeds.
+        let span = match &self.published {
+            None => self.span("acquire"),
+            Some(_) if self.trouble.is_empty() => Span::none(),
+            Some(_) => self.span("renew"),
+        };
+        let attempt = self.lock.try_acquire_or_renew();
+        let reply = time::timeout(within, attempt)
+            .instrument(span.clone())
+            .await;
+        let _entered = span.entered();
+        if self.published.is_some() {
+            let took = self.clock.now().saturating_sub(sent);
+            self.counts.renew.record(took);
+        }
+        let outcome = match reply {
+            Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
+                self.outcome(lease)
+            }
+            // Another was faster (H1, H10).
+            Ok(Err(
+                LockError::AcquireLease(kube::Error::Api(status))
+                | LockError::CreateLease(kube::Error::Api(status)),
+            )) if status.code == 409 => Outcome::Failed,
+            Ok(Err(error)) => self.failed(&cause::of_lock(&error)),
+            Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
+        };
+        let pause = self.host.spread(self.retry_period, 0.1);
+        Event::Tried {
+            sent,
+            outcome,
+            pause,
+        }
+    }
+
+    /// Has the fencing record name this replica, and again after the fencing policy rejected a write. Whatever comes of it, the
+    /// term goes on, unless the Lease turns out to be somebody else's: where the policy is installed, it rejects the next write,
+    /// and this is tried again. Only a new term waits for it, and no longer than leaves time to renew before its end.
+    pub(super) async fn assert_record(&mut self, tried: Event) -> Event {
+        let Event::Tried {
+            sent,
+            outcome: Outcome::Held { uid, transitions },
+            pause,
+        } = &tried
+        else {
+            return tried;
+        };
+        self.record.renewed(uid, *transitions);
+        let mut published = self.published.iter();
+        let room = if published.any(|held| held.uid == *uid && held.transitions == *transitions) {
+            Duration::ZERO
+        } else {
+            // The next attempt may take as long as this one did.
+            let took = self.clock.now().saturating_sub(*sent);
+            self.renew_deadline.saturating_sub(took * 2) / 2
+        };
+        let ended = time::timeout(room.min(self.call), self.record.ended());
+        let Ok(Some(holder)) = ended.await else {
+            return tried;
+        };
+        self.deposed(&holder);
+        Event::Tried {
+            sent: *sent,
+            outcome: Outcome::HeldBy(holder),
+            pause: *pause,
+        }
+    }
+
+    pub(super) fn deposed(&mut self, holder: &str) {
+        self.trouble = "the lease changed hands meanwhile".into();
+        self.standing_by(holder);
+    }
+
+    /// Believes what the API server's reply says, not what the crate made of it (H2).
+    fn outcome(&mut self, lease: Lease) -> Outcome {
+        let spec = lease.spec.unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        if holder == self.identity.as_str() {
+            self.trouble.clear();
+            self.failures.clear();
+            self.leader.clear();
+            self.unheld = false;
+            let uid = lease.metadata.uid.unwrap_or_default();
+            return Outcome::Held {
+                uid,
+                transitions: spec.lease_transitions.unwrap_or_default(),
+            };
+        }
+        if holder.is_empty() {
+            if !std::mem::replace(&mut self.unheld, true) && self.published.is_none() {
+                let wait = self.guard.observed().free_at();
+                let wait = wait.saturating_sub(self.clock.now());
+                let lease = &self.lease;
+                info!(
+                    lease,
+                    "nobody has held the lease yet, unless it was deleted or edited just now: waiting for {wait:.0?}"
+                );
+            }
+            return Outcome::Unheld;
+        }
+        self.unheld = false;
+        self.trouble = format!("{holder} holds it");
+        self.standing_by(&holder);
+        Outcome::HeldBy(holder)
+    }
+
+    /// The same trouble is told once, not at every attempt.
+    fn failed(&mut self, trouble: &str) -> Outcome {
+        let span = match Span::current() {
+            span if span.is_none() => self.span("renew"),
+            span => span,
+        };
+        trace::failed(&span, "lease", &trouble);
+        let _entered = span.entered();
+        if self.failures.is_new(trouble) {
+            warn!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
+        } else {
+            debug!(
+                lease = self.lease,
+                "cannot acquire or renew the lease: {trouble}"
+            );
+        }
+        trouble.clone_into(&mut self.trouble);
+        Outcome::Failed
+    }
+
+    /// Gives the Lease back if it is ours. A conflict means that somebody has written it (H4): a rival, and there is
+    /// nothing to release, or an own renewal that came late, and there is.
+    /// Before nothing of ours can land any more, nobody else may lead: then it is left to expire, which is later than that.
+    pub(super) async fn release(&mut self) {
+        if time::timeout(self.call, self.writes.over()).await.is_err() {
+            warn!(
+                lease = self.lease,
+                holder = %self.identity,
+                "not releasing the lease, a write may still be on its way: it expires by itself"
+            );
+            return;
+        }
+        let release = async {
+            let mut conflicts = 0;
+            loop {
+                match self.lock.step_down().await {
+                    Err(LockError::ReleaseLease(kube::Error::Api(status)))
+                        if status.code == 409 && conflicts < CONFLICTS =>
+                    {
+                        conflicts += 1;
+                    }
+                    done => return done,
+                }
+            }
+        };
+        let (lease, holder) = (&self.lease, &self.identity);
+        match time::timeout(self.call, release).await {
+            Ok(Ok(())) => info!(lease, %holder, "released the lease"),
+            Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => {
+                debug!(lease, leader, "nothing to release");
+            }
+            Ok(Err(error)) => {
+                let reason = cause::of_lock(&error);
+                trace::failed(&Span::current(), "lease", &reason);
+                warn!(lease, %holder, "could not release the lease, it will expire: {reason}");
+            }
+            Err(_) => {
+                trace::failed(
+                    &Span::current(),
+                    "timeout",
+                    &"no answer from the API server",
+                );
+                warn!(lease, %holder, "could not release the lease in {:?}, it will expire", self.call);
+            }
+        }
+    }
+}

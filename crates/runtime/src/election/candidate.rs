@@ -1,0 +1,333 @@
+//! A replica that runs for leader: the loop that does what [`Elector`] decides.
+
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::BoxStream};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use kube_leader_election::{LeaseLock, LeaseLockParams};
+use tokio::{
+    sync::{Notify, watch},
+    time,
+};
+use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
+
+use super::{
+    Clock, Error, Identity, Term, cause,
+    counts::Counts,
+    decide::{Ability, Action, Elector, Event, Held, Timing},
+    fencing_record::{Assertions, FencingRecord},
+    lease_guard::LeaseGuardLayer,
+    lease_recorder::LeaseRecorder,
+    lease_watch::{self, Failure, Observed},
+    writes::Writes,
+};
+use crate::{
+    Host,
+    config::LeaderElection,
+    log_once::Causes,
+    telemetry::{Metrics, health::Heartbeat},
+};
+
+/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often: no more often
+/// than a leader renews by default, whom it would wake for nothing. (The fence looks at each write.)
+const LOOK: Duration = Duration::from_secs(2);
+/// A failure after this long without one is a new outage: it is logged again.
+const QUIET: Duration = Duration::from_mins(2);
+/// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
+pub const YIELD_DELAY: Duration = Duration::from_secs(3);
+
+/// The loop's hands: what [`Elector`] decides is done here.
+pub struct Candidate {
+    pub(super) elector: Elector,
+    pub(super) clock: Clock,
+    pub(super) host: Host,
+    pub(super) lock: LeaseLock,
+    pub(super) guard: LeaseGuardLayer,
+    pub(super) leases: Api<Lease>,
+    pub(super) record: Assertions,
+    pub(super) recorder: LeaseRecorder,
+    pub(super) term: watch::Sender<Option<Term>>,
+    pub(super) published: Option<Held>,
+    /// The fence tells here that the API server refused a write by its fencing policy.
+    pub(super) rejected: Arc<Notify>,
+    /// The work's writes that may still land.
+    pub(super) writes: Writes,
+    pub(super) identity: Identity,
+    pub(super) name: String,
+    /// `namespace/name`, for logs.
+    pub(super) lease: String,
+    pub(super) retry_period: Duration,
+    pub(super) renew_deadline: Duration,
+    pub(super) call: Duration,
+    /// The leader as last logged.
+    pub(super) leader: String,
+    /// It is logged that nobody has held the Lease yet.
+    pub(super) unheld: bool,
+    /// What went wrong last, until an attempt succeeds: why a term is lost.
+    pub(super) trouble: String,
+    /// What is logged already: of the attempts, and of the watch.
+    pub(super) failures: Causes,
+    pub(super) watch_failures: Causes,
+    pub(super) counts: Counts,
+}
+
+impl Candidate {
+    /// A replica that stands with a `client` that has `guard` in it.
+    pub(super) fn new(
+        host: Host,
+        settings: &LeaderElection,
+        identity: Identity,
+        client: Client,
+        guard: LeaseGuardLayer,
+        term: watch::Sender<Option<Term>>,
+        metrics: &Metrics,
+    ) -> Result<Self, Error> {
+        let app = metrics.app();
+        let counts = Counts::new(metrics, &settings.lease_name);
+        let call = settings.call_timeout();
+        let namespace = settings.lease_namespace.clone();
+        let namespace = namespace.ok_or_else(|| Error::Namespace(app.env_prefix()))?;
+        let name = settings.lease_name.clone();
+        let params = LeaseLockParams {
+            lease_name: name.clone(),
+            holder_id: identity.to_string(),
+            lease_ttl: settings.lease_duration,
+        };
+        let timing = Timing {
+            renew_deadline: settings.renew_deadline,
+            attempt: call,
+            retry_period: settings.retry_period,
+            yield_delay: YIELD_DELAY,
+        };
+        Ok(Self {
+            recorder: LeaseRecorder::new(
+                &host,
+                client.clone(),
+                &namespace,
+                &name,
+                &identity,
+                metrics,
+            ),
+            elector: Elector::new(identity.to_string(), timing),
+            clock: host.clock.clone(),
+            host,
+            lock: LeaseLock::new(client.clone(), &namespace, params),
+            guard,
+            record: Assertions::new(
+                FencingRecord::new(app, &client, &namespace, &name, &identity),
+                call,
+                settings.retry_period,
+            ),
+            leases: Api::namespaced(client, &namespace),
+            term,
+            published: None,
+            rejected: Arc::default(),
+            writes: Writes::new(settings.send_timeout().unwrap_or_default()),
+            identity,
+            lease: format!("{namespace}/{name}"),
+            name,
+            retry_period: settings.retry_period,
+            renew_deadline: settings.renew_deadline,
+            call,
+            leader: String::new(),
+            unheld: false,
+            trouble: String::new(),
+            failures: Causes::new(QUIET),
+            watch_failures: Causes::new(QUIET),
+            counts,
+        })
+    }
+
+    pub(super) async fn run(
+        mut self,
+        pulse: &Heartbeat,
+        mut ability: watch::Receiver<Ability>,
+        stop: impl Future<Output = ()>,
+    ) {
+        let mut stop = pin!(stop);
+        let mut stopping = false;
+        let mut watch: Option<BoxStream<'static, Observed>> = None;
+        let mut event = Event::Able(*ability.borrow_and_update());
+        loop {
+            // An attempt and the assertion of the fencing record, or less.
+            pulse.beat("taking its turn", (self.call * 2).max(LOOK));
+            let (watched, tried) = (
+                self.elector.watching(),
+                matches!(event, Event::Tried { .. }),
+            );
+            let action = self
+                .elector
+                .step(self.clock.now(), event, &self.guard.observed());
+            self.publish(stopping);
+            let observed = self.guard.observed();
+            // A leader needs none; nor is one kept that did not tell what an attempt then found.
+            if self.published.is_some() || (tried && watched && !self.elector.watching()) {
+                watch = None;
+            }
+            if watch.is_none() && self.published.is_none() && observed.is_known() {
+                watch = Some(self.watch());
+            }
+            event = match action {
+                Action::Wait(until) => {
+                    let pause = until.saturating_sub(self.clock.now()).min(LOOK);
+                    tokio::select! {
+                        biased;
+                        () = &mut stop, if !stopping => {
+                            stopping = true;
+                            Event::Stop
+                        }
+                        able = changed(&mut ability) => Event::Able(able),
+                        Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
+                            self.watched(seen)
+                        }
+                        () = self.rejected.notified(), if self.published.is_some() => {
+                            self.record.disputed();
+                            Event::Disputed
+                        }
+                        deposed = self.record.ended(), if self.record.is_under_way() => {
+                            // Of a term that is over already, it says nothing new.
+                            match deposed.filter(|_| self.published.is_some()) {
+                                Some(holder) => {
+                                    self.deposed(&holder);
+                                    Event::Deposed
+                                }
+                                None => Event::Tick,
+                            }
+                        }
+                        () = self.recorder.died() => Event::Tick,
+                        () = time::sleep(pause) => Event::Tick,
+                    }
+                }
+                // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then.
+                Action::Try(within) => {
+                    let tried = self.attempt(within).await;
+                    self.assert_record(tried).await
+                }
+                Action::Release => {
+                    pulse.beat("releasing the lease", self.call * 2);
+                    self.record.stop();
+                    let span = self.span("release");
+                    self.release().instrument(span).await;
+                    Event::Released
+                }
+                Action::Done => break,
+            };
+        }
+        self.recorder.finish().await;
+    }
+
+    /// Lets the world know of a term gained, renewed or lost: first the fence, then people.
+    pub(super) fn publish(&mut self, stopping: bool) {
+        if self.elector.held() == self.published.as_ref() {
+            return;
+        }
+        let held = self.elector.held().cloned();
+        let term = |held: &Held| {
+            Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
+                .disputed_to(Arc::clone(&self.rejected))
+                .counted_in(self.writes.clone())
+        };
+        self.term.send_replace(held.as_ref().map(term));
+        self.counts.leading.record(held.is_some().into());
+        let before = std::mem::replace(&mut self.published, held.clone());
+        if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
+            return;
+        }
+        if let Some(Held {
+            uid, transitions, ..
+        }) = before
+        {
+            if !stopping {
+                let why = match &held {
+                    Some(_) => "deleted or taken meanwhile, and acquired again",
+                    None if self.elector.ability() == Ability::Nothing => {
+                        "this replica cannot work"
+                    }
+                    None if self.trouble.is_empty() => "not renewed in time",
+                    None => &self.trouble,
+                };
+                warn!(lease = self.lease, holder = %self.identity, transitions, "lost the lease: {why}");
+            }
+            self.recorder.record("StopLeading", "stopped leading", &uid);
+        }
+        if let Some(Held {
+            uid, transitions, ..
+        }) = held
+        {
+            self.counts.began(&self.host);
+            info!(lease = self.lease, holder = %self.identity, transitions, "gained the lease");
+            self.recorder.record("BecomeLeader", "became leader", &uid);
+        }
+    }
+
+    /// A trace of its own.
+    pub(super) fn span(&self, name: &str) -> Span {
+        info_span!(
+            parent: None,
+            "election",
+            otel.name = name,
+            otel.status_description = Empty,
+            error.type = Empty,
+            lease = self.lease,
+            holder = self.identity.as_str(),
+        )
+    }
+
+    fn watch(&self) -> BoxStream<'static, Observed> {
+        lease_watch::watch(
+            self.host.clone(),
+            self.leases.clone(),
+            &self.name,
+            self.retry_period,
+        )
+    }
+
+    fn watched(&mut self, seen: Observed) -> Event {
+        match seen {
+            Ok(lease) => {
+                if self.watch_failures.is_over() {
+                    info!(lease = self.lease, "watch re-established");
+                }
+                let news = self.guard.observe(lease.as_ref());
+                let holder = lease
+                    .and_then(|lease| lease.spec)
+                    .and_then(|spec| spec.holder_identity);
+                self.standing_by(&holder.unwrap_or_default());
+                Event::Watched { news }
+            }
+            Err(failure) => {
+                let cause = match failure {
+                    Failure::Failed(error) => cause::of_request(&error),
+                    Failure::Ended => "the watch ends at once".to_owned(),
+                };
+                let (lease, period) = (&self.lease, self.retry_period);
+                if self.watch_failures.is_new(&cause) {
+                    warn!(
+                        lease,
+                        "cannot watch the lease, reading it every {period:?}: {cause}"
+                    );
+                } else {
+                    debug!(lease, "cannot watch the lease: {cause}");
+                }
+                Event::WatchLost
+            }
+        }
+    }
+
+    pub(super) fn standing_by(&mut self, leader: &str) {
+        if !leader.is_empty() && leader != self.leader && leader != self.identity.as_str() {
+            info!(lease = self.lease, holder = leader, "standing by");
+            leader.clone_into(&mut self.leader);
+        }
+    }
+}
+
+/// How much of its work this replica can do, when that changes.
+async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
+    if ability.changed().await.is_err() {
+        // Whoever says so is gone, and the process about to end.
+        pending::<()>().await;
+    }
+    *ability.borrow_and_update()
+}

@@ -1,0 +1,40 @@
+//! Why a request of the election failed, in words.
+
+use kube::core::Status;
+use kube_leader_election::Error as LockError;
+
+use crate::failure::with_causes;
+
+/// What went wrong, without the debug output that kube adds to it.
+pub fn of_lock(error: &LockError) -> String {
+    let cause = match error {
+        LockError::ApiError { response } => return refusal(response),
+        LockError::GetLease(cause)
+        | LockError::CreateLease(cause)
+        | LockError::AcquireLease(cause)
+        | LockError::RenewLease(cause)
+        | LockError::ReleaseLease(cause)
+        | LockError::Kube(cause) => cause,
+        other => return other.to_string(),
+    };
+    of_request(cause)
+}
+
+/// The same of a request without the crate.
+pub fn of_request(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => refusal(status),
+        kube::Error::Service(error) => with_causes(&**error),
+        other => other.to_string(),
+    }
+}
+
+/// The API server's words, and what to do where that is known.
+fn refusal(status: &Status) -> String {
+    let hint = match status.code {
+        401 => ": check the kubeconfig or the service account's token",
+        403 => ": allow get, watch, create and patch of leases, as the Role in deploy/base does",
+        _ => "",
+    };
+    format!("{}: {}{hint}", status.reason, status.message)
+}

@@ -1,0 +1,279 @@
+//! The fencing record, and what becomes of a leader whose writes the policy rejects.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_disputed_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
+    let api = FakeApi::released();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    advance(RETRY / 2).await;
+    let term = a.term.borrow_and_update().clone().unwrap();
+    api.requests();
+    term.dispute();
+    advance(SOON).await;
+    let renewals = api.requests();
+    let renewals = renewals.iter().filter(|seen| seen.method == Method::PATCH);
+    assert_eq!(renewals.count(), 1);
+    assert!(a.term.has_changed().unwrap());
+    assert_eq!(a.id(), Some(1));
+}
+
+/// A policy that refuses every write for ever, whether the Lease can be renewed or not.
+#[tokio::test(start_paused = true)]
+async fn h14_disputes_do_not_make_a_leader_ask_all_the_time() {
+    for patches in [
+        Mood::Serves,
+        Mood::Fails(409),
+        Mood::Fails(503),
+        Mood::Resets,
+    ] {
+        let api = FakeApi::released();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        let term = a.term.borrow().clone().unwrap();
+        api.mood_of(Verb::Patch, patches);
+        api.requests();
+        for _ in 0..6000 {
+            term.dispute();
+            sleep(Duration::from_millis(10)).await;
+        }
+        let requests = api.requests().len();
+        assert!(requests <= PER_MINUTE, "{patches:?}: {requests}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
+    let api = FakeApi::released();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    advance(RETRY / 2).await;
+    let term = a.term.borrow().clone().unwrap();
+    api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
+    term.dispute();
+    a.leads(false, SOON).await;
+    a.leads(true, LEASE + RETRY * 2).await;
+    assert_eq!(a.id(), Some(2));
+}
+
+/// Before anything is written as its leader, and by no renewal.
+#[tokio::test(start_paused = true)]
+async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
+    let api = FakeApi::released();
+    api.put_record(Some(json!({})));
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    assert_eq!(api.recorded(), "a_1");
+    let asked = |requests: Vec<Seen>| {
+        let record = requests
+            .iter()
+            .filter(|seen| seen.uri.contains("l-fencing"));
+        record.count()
+    };
+    assert_eq!(asked(api.requests()), 2, "a read and a write");
+    advance(LEASE * 4).await;
+    assert_eq!(asked(api.requests()), 0);
+}
+
+/// The component is installed, or installed again, while somebody leads; or somebody wrote the record by hand.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
+    let api = FakeApi::released();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    for annotations in [json!({}), json!({HOLDER_KEY: "b_1"})] {
+        api.put_record(Some(annotations));
+        advance(RETRY / 2).await;
+        a.term.borrow().clone().unwrap().dispute();
+        advance(RETRY).await;
+        timeout(RETRY, async {
+            while api.recorded() != "a_1" {
+                tokio::time::sleep(SOON).await;
+            }
+        })
+        .await
+        .unwrap();
+        assert_eq!(a.id(), Some(1), "the same term");
+    }
+}
+
+/// The record is no more than the policy needs: a leader leads without it.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
+    let api = FakeApi::released();
+    api.refuse_records(500);
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    advance(LEASE * 4).await;
+    assert_eq!(a.id(), Some(1));
+    api.refuse_records(0);
+    api.put_record(Some(json!({})));
+    advance(RETRY * 2).await;
+    timeout(RETRY * 2, async {
+        while api.recorded() != "a_1" {
+            tokio::time::sleep(SOON).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+fn is_of_the_record(request: &Request<Body>) -> bool {
+    request.uri().path().contains("l-fencing")
+}
+
+/// For how long of this time a fence is open, and how many terms that takes, where each request takes as long as this says.
+async fn open(
+    api: &FakeApi,
+    times: (Duration, Duration, Duration),
+    within: Duration,
+    takes: impl Fn(&Request<Body>) -> Duration + Clone + Send + Sync + 'static,
+) -> (Duration, u64) {
+    let replicas = ["a", "b"].map(|name| {
+        let takes = takes.clone();
+        Replica::behind(api, name, times, move |_, request| sleep(takes(request)))
+    });
+    let (mut open, mut terms) = (Duration::ZERO, 0);
+    let begun = Instant::now();
+    while begun.elapsed() < within {
+        sleep(SOON).await;
+        if replicas.iter().any(Replica::is_open) {
+            open += SOON;
+        }
+        let ids = replicas.iter().filter_map(Replica::id);
+        terms = ids.fold(terms, u64::max);
+        api.requests();
+    }
+    replicas.into_iter().for_each(Replica::crash);
+    (open, terms)
+}
+
+/// To assert the record takes as many requests as to renew, and more.
+#[tokio::test(start_paused = true)]
+async fn a_slow_api_server_closes_no_fence_because_there_is_a_record() {
+    let within = LEASE * 20;
+    for milliseconds in [500, 1700, 2000, 2400] {
+        let mut led = Vec::new();
+        for is_installed in [false, true] {
+            let api = FakeApi::released();
+            api.put_record(is_installed.then(|| json!({})));
+            let times = (LEASE, DEADLINE, RETRY);
+            let takes = move |request: &Request<Body>| {
+                let query = request.uri().query().unwrap_or_default();
+                Duration::from_millis(milliseconds) * u32::from(!query.contains("watch=true"))
+            };
+            let (open, terms) = open(&api, times, within, takes).await;
+            println!("{milliseconds} ms, installed {is_installed}: {open:?} in {terms} terms");
+            assert_eq!(terms, 1, "{milliseconds} ms, installed: {is_installed}");
+            assert_eq!(
+                api.recorded(),
+                if is_installed {
+                    api.holder()
+                } else {
+                    String::new()
+                }
+            );
+            led.push(open);
+        }
+        assert!(led[1] >= within.mul_f64(0.9), "{milliseconds} ms: {led:?}");
+    }
+}
+
+/// As one is behind a webhook that is slow, or does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_slow_closes_no_fence() {
+    let hangs = Duration::from_hours(1).as_millis();
+    for (lease, renew, retry, takes) in [
+        (15000, 10000, 2000, hangs),
+        (15000, 10000, 2000, 4000),
+        (3000, 1500, 500, hangs),
+        (2000, 1000, 500, hangs),
+        (2000, 1000, 500, 900),
+        (1000, 500, 200, 600),
+        (1000, 500, 200, hangs),
+    ] {
+        let api = FakeApi::released();
+        api.put_record(Some(json!({})));
+        let times = [lease, renew, retry].map(Duration::from_millis);
+        let takes = Duration::from_millis(takes.try_into().unwrap());
+        let takes = move |request: &Request<Body>| takes * u32::from(is_of_the_record(request));
+        let within = Duration::from_mins(1);
+        let (open, terms) = open(&api, times.into(), within, takes).await;
+        println!("{times:?}: {open:?} in {terms} terms");
+        assert_eq!(terms, 1, "{times:?}");
+        assert!(open >= within.mul_f64(0.9), "{times:?}: {open:?}");
+    }
+}
+
+/// Whatever its record is answered, and a policy that refuses for ever.
+#[tokio::test(start_paused = true)]
+async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
+    for refused in [0, 401, 409, 429, 500] {
+        for is_disputed in [false, true] {
+            let api = FakeApi::released();
+            api.put_record(Some(json!({})));
+            // A conflict at each write; or a write that somebody undoes.
+            let meets = if is_disputed {
+                Method::GET
+            } else {
+                Method::PATCH
+            };
+            let happens = move |api: &FakeApi, request: &Request<Body>| {
+                if is_of_the_record(request) && request.method() == meets {
+                    api.put_record(Some(json!({})));
+                }
+                std::future::ready(())
+            };
+            let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+            a.leads(true, RETRY * 2).await;
+            api.refuse_records(refused);
+            api.requests();
+            for _ in 0..6000 {
+                if is_disputed {
+                    a.term.borrow().as_ref().unwrap().dispute();
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+            let requests = api.requests();
+            let of_record = requests
+                .iter()
+                .filter(|seen| seen.uri.contains("l-fencing"));
+            let of_record = of_record.count();
+            println!(
+                "{refused} {is_disputed}: {} requests, {of_record} of them",
+                requests.len()
+            );
+            assert!(of_record > 5, "it goes on trying");
+            assert!(
+                requests.len() <= PER_MINUTE,
+                "{refused} {is_disputed}: {}",
+                requests.len()
+            );
+            assert_eq!(a.id(), Some(1));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_asserts_its_record_and_reads_that_another_leads_stops_at_once() {
+    let api = FakeApi::released();
+    let asserts = Arc::new(AtomicBool::new(false));
+    let happens = {
+        let asserts = Arc::clone(&asserts);
+        move |api: &FakeApi, request: &Request<Body>| {
+            if is_of_the_record(request) && asserts.swap(false, Relaxed) {
+                api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
+            }
+            std::future::ready(())
+        }
+    };
+    let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+    a.leads(true, SOON).await;
+    api.put_record(Some(json!({})));
+    asserts.store(true, Relaxed);
+    advance(RETRY / 2).await;
+    a.term.borrow().as_ref().unwrap().dispute();
+    a.leads(false, SOON).await;
+    assert_eq!(api.recorded(), "");
+}

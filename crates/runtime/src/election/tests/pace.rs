@@ -1,0 +1,81 @@
+//! How often the API server is asked, whatever it answers.
+
+use super::*;
+
+/// All that a replica asks for, from an API server that answers each kind of request in each way.
+#[tokio::test(start_paused = true)]
+async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() {
+    let mut moods = vec![
+        Mood::Serves,
+        Mood::Hangs,
+        Mood::Garbage,
+        Mood::Resets,
+        Mood::Ends,
+        Mood::EndsStale,
+    ];
+    moods.extend([401, 403, 404, 405, 409, 410, 422, 429, 500, 503, 504].map(Mood::Fails));
+    let held = json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15, "renewTime": "2020-01-01T00:00:00.000000Z"});
+    let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"});
+    for verb in [Verb::Get, Verb::Watch, Verb::Create, Verb::Patch] {
+        for mood in &moods {
+            if verb != Verb::Watch && matches!(mood, Mood::Ends | Mood::EndsStale) {
+                continue;
+            }
+            // Held by somebody who goes on renewing it, released, not there.
+            for spec in [Some(&held), Some(&released), None] {
+                let api = FakeApi::new();
+                if let Some(spec) = spec {
+                    api.put(spec);
+                }
+                api.mood_of(verb, *mood);
+                let a = Replica::stand(&api, "a");
+                for second in 0..60 {
+                    if spec == Some(&held) {
+                        let mut renewed = held.clone();
+                        renewed["renewTime"] =
+                            json!(format!("2020-01-01T00:00:{second:02}.000000Z"));
+                        api.put(&renewed);
+                    }
+                    sleep(Duration::from_secs(1)).await;
+                }
+                let requests = api.requests().len();
+                assert!(
+                    requests <= PER_MINUTE,
+                    "{verb:?} {mood:?} {spec:?}: {requests} requests in a minute"
+                );
+                a.crash();
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h14_a_standby_whose_watch_fails_takes_over_in_time() {
+    for mood in [
+        Mood::Fails(403),
+        Mood::Fails(410),
+        Mood::Fails(429),
+        Mood::Fails(500),
+        Mood::Hangs,
+        Mood::Garbage,
+        Mood::Resets,
+        Mood::Ends,
+        Mood::EndsStale,
+    ] {
+        let api = FakeApi::released();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        api.mood_of(Verb::Watch, mood);
+        let mut b = Replica::stand(&api, "b");
+        sleep(Duration::from_mins(1)).await;
+        // It leaves, and it dies.
+        a.stop.take().unwrap().send(()).unwrap();
+        b.leads(true, RETRY * 2).await;
+        let mut c = Replica::stand(&api, "c");
+        sleep(Duration::from_mins(1)).await;
+        b.crash();
+        let waited = c.leads(true, LEASE * 2).await;
+        assert!(waited <= LEASE + RETRY * 2, "{mood:?}: {waited:?}");
+        c.crash();
+    }
+}

@@ -1,0 +1,169 @@
+//! Who lets go: because it is asked to stop, or cannot work.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
+    let api = FakeApi::released();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    api.requests();
+    a.stop.take().unwrap().send(()).unwrap();
+    a.task.await.unwrap();
+    assert_eq!(api.holder(), "");
+    let requests = api.requests();
+    let writes: Vec<_> = requests
+        .iter()
+        .filter(|seen| seen.method == Method::PATCH)
+        .collect();
+    assert_eq!(writes.len(), 1);
+    assert!(writes[0].body["metadata"]["resourceVersion"].is_string());
+}
+
+/// The term ends before the release is sent: it ends even while that hangs.
+#[tokio::test(start_paused = true)]
+async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
+    for mood in [
+        Mood::Serves,
+        Mood::Hangs,
+        Mood::Fails(500),
+        Mood::Fails(409),
+    ] {
+        let api = FakeApi::released();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        api.mood(mood);
+        let stopping = Instant::now();
+        a.stop.take().unwrap().send(()).unwrap();
+        a.leads(false, SOON).await;
+        a.task.await.unwrap();
+        assert!(
+            stopping.elapsed() <= CALL * 2 + FINISH_TIMEOUT,
+            "{:?}",
+            stopping.elapsed()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h4_a_standby_releases_nothing() {
+    let api = FakeApi::released();
+    let spec = json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9});
+    api.put(&spec);
+    let mut a = Replica::stand(&api, "a");
+    advance(RETRY * 3).await;
+    a.stop.take().unwrap().send(()).unwrap();
+    a.task.await.unwrap();
+    assert_eq!(api.spec(), spec);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_cannot_work_does_not_run_for_leader() {
+    let api = FakeApi::released();
+    let mut a = Replica::able(&api, "a", Ability::Nothing);
+    advance(LEASE * 4).await;
+    sleep(SOON).await;
+    let requests = api.requests();
+    let written = requests.iter().any(|seen| seen.method != Method::GET);
+    assert!(!written && a.id().is_none());
+    assert_eq!(a.failing().await, [""; 0]);
+    a.ability.send_replace(Ability::All);
+    a.leads(true, SOON).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
+    let api = FakeApi::released();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    let mut b = Replica::stand(&api, "b");
+    sleep(RETRY).await;
+    a.ability.send_replace(Ability::Nothing);
+    a.leads(false, SOON).await;
+    b.leads(true, RETRY * 2).await;
+    for ability in [Ability::All, Ability::Nothing, Ability::All] {
+        a.ability.send_replace(ability);
+        sleep(LEASE * 2).await;
+        assert!(a.id().is_none() && b.id() == Some(1));
+    }
+    b.ability.send_replace(Ability::Nothing);
+    a.leads(true, RETRY * 2).await;
+}
+
+/// Whoever holds the Lease without being able to work gives it back, however it came to hold it.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_came_too_late_is_given_back() {
+    let api = FakeApi::released();
+    api.mood(Mood::Hangs);
+    let mut a = Replica::stand(&api, "a");
+    sleep(SOON).await;
+    a.ability.send_replace(Ability::Nothing);
+    sleep(SOON).await;
+    api.put(&json!({"holderIdentity": "a_1", "leaseDurationSeconds": 15}));
+    api.mood(Mood::Serves);
+    let led = timeout(LEASE, a.term.wait_for(Option::is_some)).await;
+    assert!(led.is_err());
+    assert_eq!(api.holder(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() {
+    let api = FakeApi::released();
+    let mut part = Replica::able(&api, "part", Ability::Part);
+    let waited = part.leads(true, YIELD_DELAY + SOON).await;
+    assert!(waited >= YIELD_DELAY, "alone it leads: {waited:?}");
+
+    let api = FakeApi::released();
+    let mut first = Replica::stand(&api, "first");
+    first.leads(true, SOON).await;
+    let part = Replica::able(&api, "part", Ability::Part);
+    let mut all = Replica::stand(&api, "all");
+    sleep(LEASE).await;
+    first.crash();
+    all.leads(true, LEASE + RETRY * 2).await;
+    sleep(LEASE).await;
+    assert!(part.id().is_none());
+}
+
+/// What was cut off may land until the API server has dropped it. Only then may another lead: by the release, or else
+/// because the Lease has expired.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_released_when_no_write_can_land_any_more() {
+    for (limit, is_released) in [(CALL / 4, true), (CALL, false)] {
+        let api = FakeApi::released();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        let term = a.term.borrow().clone().unwrap();
+        let cut_off = term.writes().begin(limit);
+        drop(cut_off);
+        let stopping = Instant::now();
+        a.stop.take().unwrap().send(()).unwrap();
+        a.leads(false, SOON).await;
+        a.task.await.unwrap();
+        assert_eq!(api.holder().is_empty(), is_released);
+        let took = stopping.elapsed();
+        // It may have arrived that much later than it was sent (H19).
+        let over = limit + (LEASE - DEADLINE) / 2;
+        assert!(took >= over.min(CALL) && took <= CALL + SOON, "{took:?}");
+        let mut b = Replica::stand(&api, "b");
+        b.leads(true, LEASE + RETRY * 2).await;
+        let led = stopping.elapsed();
+        assert!(led > limit, "{led:?}");
+    }
+}
+
+/// A leader that lets go, too, waits for what may still land.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_lets_go_waits_for_its_writes() {
+    let api = FakeApi::released();
+    let mut a = Replica::stand(&api, "a");
+    a.leads(true, SOON).await;
+    let write = a.term.borrow().as_ref().unwrap().writes().begin(CALL * 2);
+    a.ability.send_replace(Ability::Nothing);
+    a.leads(false, SOON).await;
+    sleep(SOON).await;
+    assert_eq!(api.holder(), "a_1");
+    write.over();
+    sleep(SOON).await;
+    assert_eq!(api.holder(), "");
+}

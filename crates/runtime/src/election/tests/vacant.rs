@@ -1,0 +1,206 @@
+//! A Lease that nobody holds: just created, deleted, cleared by hand, or with anything in it.
+
+use super::*;
+
+/// Nobody else leads before the term ends, which goes on meanwhile.
+#[tokio::test(start_paused = true)]
+async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_term() {
+    for alone in [true, false] {
+        let api = FakeApi::released();
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, SOON).await;
+        let mut b = None;
+        for id in 2..5 {
+            // Right after a renewal.
+            a.term.borrow_and_update();
+            a.term.changed().await.unwrap();
+            api.delete();
+            let again = a
+                .term
+                .wait_for(|term| term.as_ref().is_none_or(|term| term.id() == id));
+            let again = timeout(RETRY * 3 / 2, again).await.unwrap();
+            assert!(again.unwrap().is_some(), "the term ended meanwhile");
+            assert_eq!(api.holder(), "a_1");
+            sleep(LEASE).await;
+            if !alone {
+                b.get_or_insert_with(|| Replica::stand(&api, "b"));
+            }
+        }
+        a.stop.take().unwrap().send(()).unwrap();
+        if let Some(mut b) = b {
+            b.leads(true, RETRY).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
+    let api = FakeApi::new();
+    let mut replicas = ["a", "b", "c"].map(|name| Replica::stand(&api, name));
+    sleep(SOON).await;
+    // Also those that another was faster than (H10).
+    let watches = api.requests();
+    let watches = watches
+        .iter()
+        .filter(|seen| seen.uri.contains("watch=true"));
+    assert_eq!(watches.count(), 3);
+    sleep(LEASE - SOON * 2).await;
+    assert!(replicas.iter().all(|replica| replica.id().is_none()));
+    let [a, b, c] = &mut replicas;
+    tokio::select! {
+        _ = a.leads(true, RETRY) => {}
+        _ = b.leads(true, RETRY) => {}
+        _ = c.leads(true, RETRY) => {}
+    }
+    for _ in 0..60 {
+        let leaders = replicas.iter().filter(|replica| replica.id().is_some());
+        assert_eq!(leaders.count(), 1);
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Whether it saw who held it or not: the one who did may not know of the deletion yet.
+#[tokio::test(start_paused = true)]
+async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
+    for (knows, recreates) in [(false, false), (false, true), (true, false), (true, true)] {
+        let api = FakeApi::released();
+        let mut b = Replica::able(&api, "b", Ability::Nothing);
+        if knows {
+            // It has seen it released, and nothing since.
+            b.ability.send_replace(Ability::All);
+            b.leads(true, SOON).await;
+            b.ability.send_replace(Ability::Nothing);
+            b.leads(false, SOON).await;
+            sleep(SOON).await;
+        }
+        let mut a = Replica::stand(&api, "a");
+        a.leads(true, RETRY).await;
+        sleep(LEASE).await;
+        a.crash();
+        api.delete();
+        if recreates {
+            api.put(&json!({}));
+        }
+        b.ability.send_replace(Ability::All);
+        let waited = b.leads(true, LEASE * 2).await;
+        assert!(
+            waited >= LEASE && waited <= LEASE + RETRY * 2,
+            "{knows} {recreates}: {waited:?}"
+        );
+    }
+}
+
+/// As people do who want another to lead: its holder does not know of it yet.
+#[tokio::test(start_paused = true)]
+async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cleared_the_holder() {
+    for (is_another, is_cut_off) in [(false, false), (false, true), (true, false), (true, true)] {
+        let api = FakeApi::released();
+        let cut = Arc::new(AtomicBool::new(false));
+        let happens = {
+            let cut = Arc::clone(&cut);
+            move |_: &FakeApi, _: &Request<Body>| {
+                let wait = Duration::from_hours(u64::from(cut.load(Relaxed)));
+                async move { sleep(wait).await }
+            }
+        };
+        let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+        a.leads(true, SOON).await;
+        let b = Replica::stand(&api, "b");
+        sleep(LEASE).await;
+        cut.store(is_cut_off, Relaxed);
+        let mut spec = api.spec();
+        spec["holderIdentity"] = json!("");
+        spec["leaseDurationSeconds"] = json!(1);
+        if is_another {
+            // It is put back from a copy that was made when nobody held it.
+            api.delete();
+        }
+        api.put(&spec);
+        let edited = Instant::now();
+        let mut followed = None;
+        while edited.elapsed() < LEASE * 2 {
+            sleep(SOON).await;
+            let case = format!("another Lease: {is_another}, cut off: {is_cut_off}");
+            assert!(
+                !(a.is_open() && b.is_open()),
+                "{case}: {:?}",
+                edited.elapsed()
+            );
+            assert!(is_cut_off || a.is_open(), "{case}: {:?}", edited.elapsed());
+            if b.is_open() {
+                followed.get_or_insert(edited.elapsed());
+            }
+        }
+        match followed {
+            Some(after) => assert!(
+                is_cut_off && after >= LEASE && after <= LEASE + RETRY,
+                "{after:?}"
+            ),
+            None => assert!(!is_cut_off && api.holder() == "a_1"),
+        }
+    }
+}
+
+/// Whatever stands in a Lease.
+fn anything() -> impl Strategy<Value = Value> {
+    let number = prop_oneof![
+        any::<i64>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        Just(json!(i32::MAX)),
+        Just(json!(i32::MIN)),
+        Just(json!(0)),
+        Just(json!(15)),
+        Just(json!(1e300)),
+        Just(json!("15")),
+        Just(json!(null)),
+    ];
+    let time = prop_oneof![
+        Just(json!("9999-12-31T23:59:59.999999Z")),
+        Just(json!("0000-01-01T00:00:00.000000Z")),
+        Just(json!("2020-01-01T00:00:00.000000Z")),
+        ".*".prop_map(Value::from),
+        Just(json!(null)),
+        Just(json!(7)),
+    ];
+    let holder = prop_oneof![
+        Just(json!("")),
+        Just(json!("b_1")),
+        Just(json!("a_1")),
+        ".*".prop_map(Value::from),
+        Just(json!(null)),
+        Just(json!(["b"])),
+    ];
+    let spec = (holder, number.clone(), number, time.clone(), time);
+    let spec = spec.prop_map(|(holder, duration, transitions, renewed, acquired)| {
+        json!({
+            "holderIdentity": holder, "leaseDurationSeconds": duration, "leaseTransitions": transitions,
+            "renewTime": renewed, "acquireTime": acquired,
+        })
+    });
+    prop_oneof![8 => spec, 1 => Just(json!({})), 1 => Just(json!(null)), 1 => Just(json!("no"))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn h16_nothing_in_a_lease_keeps_everybody_from_leading_for_good(spec in anything()) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let api = FakeApi::new();
+            api.put(&spec);
+            let mut a = Replica::stand(&api, "a");
+            // The longest lease that can be configured.
+            a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
+            assert_eq!(api.holder(), "a_1");
+            sleep(LEASE).await;
+            assert_eq!(a.id(), Some(1));
+            // Nor when it is put there while it leads.
+            api.put(&spec);
+            sleep(RETRY * 2).await;
+            a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
+            a.stop.take().unwrap().send(()).unwrap();
+            a.task.await.unwrap();
+        });
+    }
+}
