@@ -1,4 +1,4 @@
-//! The Foo controller: each `Foo` gets a Deployment, kept right, with its status told. What it runs on knows no Foo and is
+//! The Foo controller: each `Foo` gets a Deployment, which is reconciled, and a status that reports how it is. What it runs on knows no Foo and is
 //! the crate `operator-runtime`.
 
 pub mod foo;

@@ -61,7 +61,7 @@ const FAULT: Duration = Duration::from_mins(1);
 /// The most requests that any loop sends in that time.
 const MOST: usize = 120;
 
-/// The most that all of them send in that time: 60 for the Lease, and where that is what is looked at, 120 for who asks for
+/// The most that all of them send in that time: 60 for the Lease, and where that is what is measured, 120 for who asks for
 /// metrics each second.
 const IN_ALL: usize = 200;
 
@@ -246,7 +246,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
         &mut health,
         |builder| foo::build(builder, foo),
     );
-    let pulse = health.pulse("leader-election");
+    let heartbeat = health.heartbeat("leader-election");
     let ability = controller.ability();
     let election = Election {
         server: "http://127.0.0.1".parse().unwrap(),
@@ -281,7 +281,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     };
     tokio::select! {
         ended = controller.run(term, std::future::pending()) => panic!("{ended:?}"),
-        ended = election::run(election, publish, pulse, std::future::pending()) => panic!("{ended:?}"),
+        ended = election::run(election, publish, heartbeat, std::future::pending()) => panic!("{ended:?}"),
         () = scrapes => {}
         () = alive => {}
     }
@@ -312,7 +312,7 @@ async fn measure(
     // The fencing component is installed.
     server.apply("serviceaccounts", "l-fencing", &json!({}));
     let mut replicas = JoinSet::new();
-    // As Prometheus does by default; where that is what is looked at, by somebody who is in a hurry.
+    // As Prometheus does by default; where that is what is measured, by somebody who is in a hurry.
     let scrape = if ["tokenreviews", "subjectaccessreviews"].contains(&call.resource) {
         SCRAPE
     } else {
@@ -325,7 +325,7 @@ async fn measure(
     };
     if when != When::Start {
         start(&mut replicas);
-        settled(&server, &mut replicas, seconds(30)).await;
+        converged(&server, &mut replicas, seconds(30)).await;
     }
     server.fault(Some((call, answer)));
     if when == When::Start {
@@ -369,7 +369,7 @@ async fn measure(
             server.apply("foos", name, &json!({ "spec": { "replicas": 4 } }));
         }
     }
-    let recovered = settled(&server, &mut replicas, RECOVERY).await;
+    let recovered = converged(&server, &mut replicas, RECOVERY).await;
     let (mut requests, mut all) = (BTreeMap::new(), 0);
     for name in ["a", "b"] {
         all = all.max(seen.iter().filter(|seen| seen.by == name).count());
@@ -399,7 +399,7 @@ fn foo(name: &str, replicas: i32) -> Value {
 }
 
 /// Waits until one replica leads and every Foo has what it asks for; says how long that took.
-async fn settled(server: &Server, replicas: &mut JoinSet<()>, within: Duration) -> Duration {
+async fn converged(server: &Server, replicas: &mut JoinSet<()>, within: Duration) -> Duration {
     let begun = tokio::time::Instant::now();
     loop {
         if let Some(ended) = replicas.try_join_next() {
@@ -475,7 +475,7 @@ fn cases(call: Call) -> Vec<(Answer, Vec<(When, bool)>)> {
         _ => TO_WRITES,
     };
     let whens = match (call.verb, call.resource) {
-        // A record that is written is not looked at again, nor are rights that nothing speaks against.
+        // A record that is written is not read again, nor are rights that nothing speaks against.
         (_, "serviceaccounts" | "selfsubjectaccessreviews") => vec![(When::Start, true)],
         (_, "leases") if call.verb == "create" => vec![(When::Start, true)],
         (_, "leases") => vec![(When::Start, true), (When::Cut, true)],
@@ -502,7 +502,7 @@ fn hold(resource: &str) {
         assert!(*bound <= MOST);
         println!("{call:?}: at most {bound} a minute: {why}");
         for (answer, whens) in cases(*call) {
-            let (mut most, mut all, mut told, mut recovered) = (0, 0, 0, Duration::ZERO);
+            let (mut most, mut all, mut logged, mut recovered) = (0, 0, 0, Duration::ZERO);
             for (when, streams) in whens {
                 let case = format!("{call:?} {answer:?} {when:?} streams={streams}");
                 let runtime = tokio::runtime::Builder::new_current_thread()
@@ -524,11 +524,11 @@ fn hold(resource: &str) {
                 }
                 most = most.max(measured.requests.get(call).copied().unwrap_or_default());
                 all = all.max(measured.all);
-                told = told.max(measured.lines);
+                logged = logged.max(measured.lines);
                 recovered = recovered.max(measured.recovered);
             }
             println!(
-                "{:<32}{:<30}{most:>6} of {bound:<4}{all:>5} in all{told:>4} lines{:>6.1} s",
+                "{:<32}{:<30}{most:>6} of {bound:<4}{all:>5} in all{logged:>4} lines{:>6.1} s",
                 format!("{call:?}"),
                 format!("{answer:?}"),
                 recovered.as_secs_f64()
@@ -536,8 +536,8 @@ fn hold(resource: &str) {
             if most == 0 {
                 failures.push(format!("{call:?} {answer:?}: was not asked for"));
             }
-            if told > LINES {
-                failures.push(format!("{call:?} {answer:?}: {told} lines"));
+            if logged > LINES {
+                failures.push(format!("{call:?} {answer:?}: {logged} lines"));
             }
             if all > IN_ALL {
                 failures.push(format!("{call:?} {answer:?}: {all} requests in all"));

@@ -450,8 +450,8 @@ impl State {
                 if self.replicas[replica].done {
                     continue;
                 }
-                let news = self.observe(replica, election);
-                self.step(replica, Event::Watched { news }, election);
+                let changed = self.observe(replica, election);
+                self.step(replica, Event::Watched { changed }, election);
                 while self.replicas[replica].call.is_some() {
                     self.landed(replica, election);
                 }
@@ -551,7 +551,7 @@ impl Model for Election {
                 if !state.observe(replica, election) {
                     return None;
                 }
-                state.step(replica, Event::Watched { news: true }, election);
+                state.step(replica, Event::Watched { changed: true }, election);
             }
             Happens::Land(replica) => state.landed(replica, election),
             Happens::GiveUp(replica) => match state.abandon(replica, election)? {

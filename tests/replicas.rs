@@ -831,7 +831,7 @@ async fn a_replica_without_the_fence() {
         &mut health,
         |builder| foo_controller::foo::build(builder, foo),
     );
-    let pulse = health.pulse("leader-election");
+    let heartbeat = health.heartbeat("leader-election");
     let election = election::Election {
         server: kube.cluster_url.clone(),
         transport: client::lease_transport(kube, &config.leader_election).unwrap(),
@@ -842,7 +842,7 @@ async fn a_replica_without_the_fence() {
         ability: controller.ability(),
     };
     tokio::select! {
-        ended = election::run(election, publish, pulse, pending()) => ended.unwrap(),
+        ended = election::run(election, publish, heartbeat, pending()) => ended.unwrap(),
         ended = controller.run(term, pending()) => ended.unwrap(),
         () = server.serve(client, health, metrics) => {}
     }

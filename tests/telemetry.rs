@@ -201,7 +201,7 @@ async fn a_foos_life_is_traced() {
         let deleted = requests(trace)
             .iter()
             .any(|span| span.name == "DELETE deployments");
-        has("retire")(trace) && deleted
+        has("delete superseded")(trace) && deleted
     })
     .await;
 

@@ -1,4 +1,4 @@
-//! The `Foo` API: what users write (`spec`), what the controller tells them (`status`), and the CRD that
+//! The `Foo` API: what users write (`spec`), what the controller reports to them (`status`), and the CRD that
 //! the API server checks both against (rows A1–A8).
 //!
 //! What a webhook would check is checked by CEL rules in the CRD: no certificates, nothing to be down.
@@ -153,7 +153,7 @@ pub struct FooStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Group and version as they stand in a manifest's `apiVersion`.
+/// Group and version as they are in a manifest's `apiVersion`.
 #[must_use]
 pub fn api_version() -> String {
     format!("{GROUP}/{VERSION}")

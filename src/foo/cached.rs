@@ -1,5 +1,5 @@
 //! What the stores keep of a Foo and of a Deployment. A Foo whose spec or status has another shape is kept with the
-//! complaint, so that it can be told about it (row R7) and the others are not held up.
+//! error, so that it can be reported on it (row R7) and the others are not held up.
 
 mod deployment;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use super::api::{self, FooSpec, FooStatus};
 /// A Foo as the cache keeps it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Foo {
-    /// `metadata.uid`: tells this Foo from an earlier one of the same name.
+    /// `metadata.uid`: distinguishes this Foo from an earlier one of the same name.
     pub uid: Box<str>,
     /// `metadata.generation`: grows with each change of the spec.
     pub generation: i64,
@@ -70,7 +70,7 @@ impl Cached for Foo {
             spec: wire
                 .spec
                 .into_result()
-                .map_err(|complaint| format!("spec: {complaint}").into()),
+                .map_err(|error| format!("spec: {error}").into()),
             status,
         };
         (wire.metadata.into_meta(), view)

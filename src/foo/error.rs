@@ -7,7 +7,7 @@ use operator_runtime::{ApiError, Failure, Retry};
 /// Why a reconcile did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The user has to change the Foo (row R7). Not retried: the change wakes it.
+    /// The user has to change the Foo (row R7). Not retried: the change enqueues it.
     #[error("{0}")]
     InvalidSpec(String),
 
@@ -43,7 +43,7 @@ pub enum Error {
     #[error("the namespace is being deleted")]
     NamespaceTerminating,
 
-    /// The object changed between reading and writing: another look will do.
+    /// The object changed between reading and writing: another reconcile will do.
     #[error("conflict: the object changed since it was read")]
     Conflict,
 
@@ -74,7 +74,7 @@ impl Failure for Error {
     }
 
     fn reason(&self) -> Option<&'static str> {
-        let told = matches!(
+        let reported = matches!(
             self,
             Self::InvalidSpec(_)
                 | Self::ResourceExists(_)
@@ -83,7 +83,7 @@ impl Failure for Error {
                 | Self::Overruled(_)
                 | Self::Contested(..)
         );
-        told.then(|| self.name())
+        reported.then(|| self.name())
     }
 
     fn retry(&self) -> Retry {
@@ -121,12 +121,12 @@ impl From<ApiError> for Error {
 mod tests {
     use super::*;
 
-    /// Rows R4, R7 and P3: which errors wait for a change, which are part of everyday life, and which the user is told of.
+    /// Rows R4, R7 and P3: which errors wait for a change, which are part of everyday life, and which are reported to the user.
     #[test]
     fn each_error_is_tried_again_as_it_should_be() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));
         let soon = Retry::Backoff(Duration::ZERO);
-        for (error, retry, told) in [
+        for (error, retry, reported) in [
             (Error::InvalidSpec(text()), Retry::OnChange, true),
             (Error::ResourceExists(text()), soon, true),
             (Error::Rejected(text()), soon, true),
@@ -148,7 +148,7 @@ mod tests {
             (Error::Transient(text(), time), Retry::Backoff(time), false),
         ] {
             assert_eq!(error.retry(), retry, "{error:?}");
-            assert_eq!(error.reason(), told.then(|| error.name()), "{error:?}");
+            assert_eq!(error.reason(), reported.then(|| error.name()), "{error:?}");
         }
     }
 }

@@ -47,7 +47,7 @@ impl<'a> Desired<'a> {
         let spec = foo
             .spec
             .as_ref()
-            .map_err(|complaint| Error::InvalidSpec(complaint.to_string()))?;
+            .map_err(|error| Error::InvalidSpec(error.to_string()))?;
         spec.check(key.name()).map_err(Error::InvalidSpec)?;
         Ok(Self {
             key: key.sibling(&spec.deployment_name),

@@ -90,7 +90,7 @@ impl FooReconciler {
             Err(error) => return (self.serving(cx.key(), &foo.view), Err(error)),
         };
         for (old, actual) in self.superseded(cx.key(), &foo.view, &deployed) {
-            trace::decided("retire");
+            trace::decided("delete superseded");
             if let Err(error) = self.delete(cx, foo, &old, &actual).await {
                 return (Some(deployed), Err(error));
             }
@@ -288,7 +288,7 @@ impl FooReconciler {
                 if !is_wrong {
                     return Err(refused);
                 }
-                cx.log_once(&refused, "nothing can be told on the Foo");
+                cx.log_once(&refused, "nothing can be reported on the Foo");
                 self.foos.give_up(cx, foo, status);
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! From a Foo and its Deployment to the Foo's status. Pure: no client in sight, and the time is told.
+//! From a Foo and its Deployment to the Foo's status. Pure: no client in sight, and the time is given.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -24,7 +24,7 @@ pub struct Deployed {
     pub changed: bool,
 }
 
-/// The status that tells how it went; `None` where that is nothing to bother the user with. `deployed` is the Foo's
+/// The status that reports how it went; `None` where that is nothing to bother the user with. `deployed` is the Foo's
 /// Deployment as it is, also where an error says that it is not as it should be.
 #[must_use]
 pub fn of(

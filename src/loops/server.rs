@@ -95,7 +95,7 @@ struct State {
     version: u64,
     objects: BTreeMap<Id, Value>,
     history: Vec<Change>,
-    /// Watches that go on from before this version are told 410.
+    /// Watches that go on from before this version get 410.
     compacted: u64,
     /// Grows when all connections are cut.
     cut: u64,
@@ -169,7 +169,7 @@ impl Server {
         std::mem::take(&mut self.0.state.lock().seen)
     }
 
-    /// Ends all watches, as a restart of the API server does; those that go on are told to list again if `compact`.
+    /// Ends all watches, as a restart of the API server does; those that go on have to list again if `compact`.
     pub fn cut(&self, compact: bool) {
         let mut state = self.0.state.lock();
         state.cut += 1;
@@ -382,11 +382,11 @@ impl Server {
                         if state.cut != cut {
                             return None;
                         }
-                        let news = state
+                        let changes = state
                             .history
                             .iter()
                             .filter(|change| change.version > position && is_about(&change.id));
-                        let lines: Vec<_> = news
+                        let lines: Vec<_> = changes
                             .map(|change| json!({ "type": change.event, "object": change.object }))
                             .collect();
                         position = state.version;

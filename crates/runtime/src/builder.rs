@@ -192,7 +192,7 @@ pub(crate) trait Informer<P>: Send + Sync {
         shared: &Arc<Shared>,
         status: Status,
         metrics: &Metrics,
-        pulse: Heartbeat,
+        heartbeat: Heartbeat,
         handler: Handler<P>,
     ) -> BoxFuture<'static, ()>;
 }
@@ -244,7 +244,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
         shared: &Arc<Shared>,
         status: Status,
         metrics: &Metrics,
-        pulse: Heartbeat,
+        heartbeat: Heartbeat,
         handler: Handler<P>,
     ) -> BoxFuture<'static, ()> {
         let enqueue = self.enqueue;
@@ -253,7 +253,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
             status,
             Arc::clone(&self.store),
             instruments::restarts::<V>(metrics),
-            pulse,
+            heartbeat,
             move |change| enqueue(&handler, &change),
         ))
     }

@@ -111,7 +111,7 @@ fn command(app: &'static App) -> Command {
         .version(version(app))
         .about(app.about)
         .after_help(format!(
-            "Every key can stand in the file of --config, and in the environment: backoff.max is \
+            "Every key can be in the file of --config, and in the environment: backoff.max is \
              {}BACKOFF__MAX. Flags go over the environment, the environment over the \
              file, the file over the defaults.\n\nExit codes: 0 asked to stop, 1 failed, 2 bad \
              configuration or usage.",
@@ -159,7 +159,7 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
 ) -> Result<(), Failure> {
     let (config, settings) = config::load(app, flags, host.variables())?;
     // One thread is enough: an object takes half a millisecond of it, its requests the API server ten times that. More
-    // threads would wake one another for each answer, which costs a fifth more, and a MiB.
+    // threads would have to notify one another of each answer, which costs a fifth more, and a MiB.
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let telemetry = Telemetry::start(app, host, &config)?;

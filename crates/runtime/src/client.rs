@@ -144,10 +144,10 @@ async fn from_default_file() -> Result<KubeConfig, KubeconfigError> {
     from_kubeconfig(Kubeconfig::read()?).await
 }
 
-/// Stands for no proxy where kube would look for one.
+/// In place of a proxy where kube would otherwise find one.
 const NO_PROXY: &str = "http://no-proxy.invalid/";
 
-/// Where a cluster names no proxy, kube goes by `HTTPS_PROXY`, for every address and without a look at `NO_PROXY`. Here no
+/// Where a cluster names no proxy, kube goes by `HTTPS_PROXY`, for every address, whatever `NO_PROXY` says. Here no
 /// variable makes a proxy: the deadline of a write that one holds back is nobody's.
 async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigError> {
     for cluster in file

@@ -248,8 +248,9 @@ impl<R: Reconciler> Controller<R> {
                     scopes: Arc::clone(&scopes),
                 };
                 let status = scopes.informer(scope, number);
-                let pulse = health.pulse(format!("watch-{}{place}", informer.kind().plural));
-                let watch = informer.watch(&shared, status, metrics, pulse, handler);
+                let heartbeat =
+                    health.heartbeat(format!("watch-{}{place}", informer.kind().plural));
+                let watch = informer.watch(&shared, status, metrics, heartbeat, handler);
                 let name = format!("the watch of {}", informer.kind().plural);
                 tasks.spawn(watch.map(|()| name.into()));
             }
@@ -260,7 +261,7 @@ impl<R: Reconciler> Controller<R> {
         let (ready, noted) = (Arc::clone(&scopes), Arc::clone(&scopes));
         health.ready_with_note(
             "informer-sync",
-            move || ready.complaint(),
+            move || ready.failure(),
             move || noted.note(),
         );
         let name = app.controller;
@@ -540,7 +541,7 @@ fn finish_item<E: Failure>(
                 let delay = item.add_rate_limited_after(retry.after());
                 // What passes by itself has passed by then.
                 let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
-                if (stuck || !retry.is_quiet()) && log.is_news(&error) {
+                if (stuck || !retry.is_quiet()) && log.should_log(&error) {
                     warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; trying again");
                 } else {
                     debug!(%object, attempt, ?delay, "{error}; trying again");

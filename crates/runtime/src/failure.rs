@@ -5,7 +5,7 @@ use std::{error::Error, time::Duration};
 /// What a reconcile fails with.
 pub trait Failure: Error + Send + Sync + 'static {
     /// One word in CamelCase for what happened, whichever the object: what traces (`error.type`) and suppressed log lines are
-    /// told apart by.
+    /// distinguished by.
     fn name(&self) -> &'static str;
     /// The reason for conditions, events and logs; `None` where the user need not know.
     fn reason(&self) -> Option<&'static str>;
@@ -56,7 +56,7 @@ pub fn brief(message: &str) -> String {
     text
 }
 
-/// The innermost error tells most: "Connection refused", "certificate has expired", …
+/// The innermost error says most: "Connection refused", "certificate has expired", …
 #[must_use]
 pub fn root_cause(error: &dyn Error) -> String {
     let mut cause = error;

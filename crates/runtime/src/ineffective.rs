@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::Key;
 
-/// So many entries are not worth a look at which of their objects are gone.
+/// So many entries are not worth finding out which of their objects are gone.
 const FEW: usize = 64;
 
 /// What was asked in vain of the objects of one kind. An entry is a few words, and only such objects have one.
@@ -42,7 +42,7 @@ struct Entry {
 impl Ineffective {
     /// Notes that the request `asked` has left the object `key` as `left` says, which is not as asked.
     ///
-    /// Entries of objects that are not there any more, as `exists` tells, are dropped whenever there are twice as many as
+    /// Entries of objects that are not there any more, as `exists` says, are dropped whenever there are twice as many as
     /// the last time.
     pub fn record(
         &self,

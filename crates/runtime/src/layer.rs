@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use tower::{BoxError, Service};
 
-/// A layer that stands around the service `S`.
+/// A layer around the service `S`.
 pub trait Around<S, R>: Clone {
     /// What it makes of the service's answer.
     type Response;

@@ -1,9 +1,9 @@
 //! The same trouble is not logged again and again.
 //!
-//! Of many objects that fail for one cause, [`LogDeduplication`] lets [`TOLD`] lines out in one [`PERIOD`]; the rest is counted, and
+//! Of many objects that fail for one cause, [`LogDeduplication`] lets [`LINES`] lines through in one [`PERIOD`]; the rest is counted, and
 //! the count is logged when the period is over. A cause is an error's text without what differs from object to object.
 //!
-//! Of one thing that fails again and again, [`Causes`] lets each cause out once in an outage.
+//! Of one thing that fails again and again, [`Causes`] lets each cause through once in an outage.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use tracing::warn;
 use crate::failure::Failure;
 
 /// Lines of one cause in one period: enough for all that a few objects have to say.
-const TOLD: u32 = 10;
+const LINES: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How many causes are told apart; what comes beyond is one cause.
+/// How many causes are kept apart; what comes beyond is one cause.
 const CAUSES: usize = 32;
 
-/// What was told of late.
+/// What was logged of late.
 #[derive(Default)]
 pub struct LogDeduplication(Mutex<HashMap<String, Cause>>);
 
@@ -31,7 +31,7 @@ struct Cause {
 
 impl LogDeduplication {
     /// Whether this failure is worth a line.
-    pub fn is_news(&self, error: &impl Failure) -> bool {
+    pub fn should_log(&self, error: &impl Failure) -> bool {
         let (cause, now) = (cause(error), Instant::now());
         let mut causes = self.0.lock();
         let cause = match causes.len() {
@@ -43,24 +43,24 @@ impl LogDeduplication {
             times: 0,
         });
         of_late.times += 1;
-        of_late.times <= TOLD
+        of_late.times <= LINES
     }
 
-    /// Tells what is counted when its period is over; for ever.
+    /// Logs what is counted when its period is over; for ever.
     pub async fn report_suppressed(self: Arc<Self>) {
         loop {
             sleep(PERIOD).await;
-            self.tell();
+            self.report();
         }
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let now = Instant::now();
         let mut over = Vec::new();
         self.0.lock().retain(|text, cause| {
             let goes_on = now - cause.since < PERIOD;
-            if !goes_on && cause.times > TOLD {
-                over.push((text.clone(), cause.times - TOLD));
+            if !goes_on && cause.times > LINES {
+                over.push((text.clone(), cause.times - LINES));
             }
             goes_on
         });
@@ -175,16 +175,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_thousand_objects_are_a_few_lines() {
         let repeats = LogDeduplication::default();
-        let mut told = 0;
+        let mut logged = 0;
         for _ in 0..10 {
-            told += (0..1000)
-                .filter(|number| repeats.is_news(&quota(*number)))
+            logged += (0..1000)
+                .filter(|number| repeats.should_log(&quota(*number)))
                 .count();
             advance(Duration::from_secs(1)).await;
-            repeats.tell();
+            repeats.report();
         }
-        assert_eq!(told, 10);
-        assert!(repeats.is_news(&quota(0)), "the next period has its own");
+        assert_eq!(logged, 10);
+        assert!(repeats.should_log(&quota(0)), "the next period has its own");
     }
 
     /// One cause does not hide another, and even causes without number are bounded.
@@ -193,21 +193,21 @@ mod tests {
         let repeats = LogDeduplication::default();
         assert_eq!(
             (0..1000)
-                .filter(|number| repeats.is_news(&quota(*number)))
+                .filter(|number| repeats.should_log(&quota(*number)))
                 .count(),
             10
         );
-        assert!(repeats.is_news(&Error::Transient("connection refused".into())));
+        assert!(repeats.should_log(&Error::Transient("connection refused".into())));
         let word = |number: u32| {
             number
                 .to_string()
                 .replace(|c: char| c.is_ascii_digit(), "x")
         };
-        let told = (1..1000).filter(|number| {
+        let logged = (1..1000).filter(|number| {
             let text = format!("{}{}", word(*number), "y".repeat(*number as usize));
-            repeats.is_news(&Error::Transient(text))
+            repeats.should_log(&Error::Transient(text))
         });
-        assert!(told.count() < CAUSES + 10);
+        assert!(logged.count() < CAUSES + 10);
         assert!(repeats.0.lock().len() <= CAUSES + 1);
     }
 

@@ -36,7 +36,7 @@ pub enum Error {
     /// No election can be held: no identity, or no client.
     #[error(transparent)]
     Election(#[from] election::Error),
-    /// A part of the controller ended that never should.
+    /// A part of the controller exited unexpectedly.
     #[error(transparent)]
     Died(#[from] Died),
 }
@@ -73,7 +73,7 @@ pub async fn run<R: Reconciler>(
     let name = identity.to_string();
     let mut controller =
         Controller::new(host, &client, &config, name, &metrics, &mut health, build);
-    let pulse = health.pulse("leader-election");
+    let heartbeat = health.heartbeat("leader-election");
     let shutdown = health.until(shutdown);
     let serving = server.serve(client, health, metrics.clone());
 
@@ -87,7 +87,7 @@ pub async fn run<R: Reconciler>(
         metrics,
         ability: controller.ability(),
     };
-    let mut election = tokio::spawn(election::run(election, publish, pulse, stop.map(drop)));
+    let mut election = tokio::spawn(election::run(election, publish, heartbeat, stop.map(drop)));
     let ended = tokio::select! {
         biased;
         ended = controller.run(term, shutdown) => ended.map_err(Error::Died),

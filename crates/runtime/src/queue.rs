@@ -13,7 +13,7 @@
 //! Within a lane, first come, first served. Of any eight keys handed out in a row, one comes from
 //! [`Lane::Background`], one from [`Lane::Retry`] and six from [`Lane::Event`], as far as
 //! something waits there. What [`Lane::Event`] leaves goes to the other two by turns, so that a new
-//! leader's first look at everything does not wait for those that fail; what they leave goes to it
+//! leader's initial sync does not wait for those that fail; what they leave goes to it
 //! first. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
 //! `8 * (n + 1)` calls of `get` that return a key**, whatever is added meanwhile. A key that moves
 //! up, which it can twice, counts anew in its new lane.
@@ -81,7 +81,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Queues `key` on `lane` after `delay`, unless it is queued sooner anyway: of several adds of
-    /// a key the earliest counts. Who needs a later look, too, asks for it again when it has been
+    /// a key the earliest counts. Who needs a later reconcile, too, asks for it again when it has been
     /// worked on.
     pub fn add_after(&self, key: K, lane: Lane, delay: Duration) {
         let now = Instant::now();
@@ -100,7 +100,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             alarm: None,
         };
         loop {
-            // Made before the state is looked at, so that a shutdown in between is not missed.
+            // Made before the state is read, so that a shutdown in between is not missed.
             let called = self.0.work.notified();
             {
                 let now = Instant::now();

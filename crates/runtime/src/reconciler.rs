@@ -160,7 +160,7 @@ impl<P: Primary> Context<'_, P> {
             return;
         }
         let object = self.key;
-        if self.log.is_news(error) {
+        if self.log.should_log(error) {
             warn!(%object, reason = error.reason(), "{error}; {then}");
         } else {
             debug!(%object, reason = error.reason(), "{error}; {then}");

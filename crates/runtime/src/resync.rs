@@ -1,7 +1,7 @@
 //! Looks at every object without cause: a new leader's first, and those of each resync.
 //!
-//! A look asks the stores alone whether an object is up to date; only one that is not goes into the
-//! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even the look.
+//! A resync asks the stores alone whether an object is up to date; only one that is not goes into the
+//! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even that is asked.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ use crate::{
     queue::{Lane, Queue},
 };
 
-/// A resync period is cut into this many steps, so that objects are not all looked at in one instant (row Q4).
+/// A resync period is cut into this many steps, so that objects do not all come in one instant (row Q4).
 const RESYNC_STEPS: u32 = 32;
 
-/// So many objects are looked at before others have their turn on this thread: well under a millisecond.
+/// So many objects are checked before others have their turn on this thread: well under a millisecond.
 const AT_A_TIME: usize = 100;
 
 /// Why a key is on the background lane, where it is not for a resync: the trigger in its trace.
 pub(crate) type Triggers = Arc<Mutex<HashMap<Key, &'static str>>>;
 
-/// A new leader's look at everything in a scope: first what came while nobody led, the oldest first.
+/// A new leader's initial sync of a scope: first what came while nobody led, the oldest first.
 pub(crate) async fn first<P: Primary>(
     queue: &Queue<Key>,
     objects: &Store<P>,
@@ -56,10 +56,10 @@ pub(crate) async fn first<P: Primary>(
     }
 }
 
-/// Row Q4: a look at every object once in each period, a few at a time; for ever.
+/// Row Q4: every object is checked once in each period, a few at a time; for ever.
 ///
-/// `changes` counts those of the stores. After a look that found nothing to do, as long as it stays as it was, so does
-/// what a look would find.
+/// `changes` counts those of the stores. After a resync that found nothing to do, as long as it stays as it was, so does
+/// what the next would find.
 pub(crate) async fn resync<P: Primary, C: PartialEq>(
     queue: &Queue<Key>,
     objects: &Store<P>,

@@ -162,7 +162,7 @@ impl Scopes {
     }
 
     /// Why this replica cannot be counted on, if it cannot: it serves nothing, or an initial sync is still going on.
-    pub fn complaint(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let scopes = self.all.lock();
         let served = scopes.iter().any(|scope| scope.served);
         let syncing = scopes.iter().any(|scope| {

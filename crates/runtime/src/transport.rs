@@ -1,4 +1,4 @@
-//! The way of requests to an API server and of its answers back, without anything that stands in it.
+//! The way of requests to an API server and of its answers back, without anything in between.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tower::{BoxError, util::BoxService};
 /// watch in which nothing happens after 290 s; one that does not is stuck.
 pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// The longest that the API server, or what stands before it, is given by its own wish. It may be well sooner.
+/// The longest that the API server, or what is in front of it, is given by its own wish. It may be well sooner.
 const LONGEST_WISH: Duration = Duration::from_secs(30);
 
-/// What a client's layers stand on: from a request to the API server's answer.
+/// What is under a client's layers: from a request to the API server's answer.
 pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
 /// For how long the API server asks not to be asked again, if this is such an answer; never for long.

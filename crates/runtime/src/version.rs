@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-/// What stands before the commit in the program. It is nowhere else in it.
+/// What comes before the commit in the program. It is nowhere else in it.
 const LABEL: &str = "built by the runtime from commit ";
 
 /// A build with a commit writes it over the question marks once the program is linked (`nix/stamp.sh`), so a commit that

@@ -1,10 +1,10 @@
 //! Keeps a [`Store`] current: list, watch, and list again when the watch cannot go on.
 //!
-//! A watch never gives up. What goes wrong is said once for each cause, in words that tell what to do about
+//! A watch never gives up. What goes wrong is logged once for each cause, in words that say what to do about
 //! it, and tried again after a delay that grows from 100 ms to 5 s, or that the API server asks for.
 //!
 //! kube's `watcher` is not used: it opens a watch that ends at once again without a pause, for ever and
-//! without a word, and does not tell when a streamed list begins anew, so that what vanished between two
+//! without a word, and does not say when a streamed list begins anew, so that what vanished between two
 //! attempts at it would stay in the cache.
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -37,14 +37,14 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 const SPREAD: f64 = 0.2;
 
 /// An error after this long without one is a new outage: it is said again, and the pauses start small.
-/// (A watch that works has nothing to tell where nothing changes.)
+/// (A watch that works has nothing to report where nothing changes.)
 const QUIET: Duration = Duration::from_secs(30);
 
 /// A watch that ends sooner than this, even without an error, is not opened again without a pause.
 const SHORT: Duration = MAX_PAUSE;
 
 /// How long the API server may take to begin its answer.
-const ANSWER: Duration = Duration::from_mins(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Objects in one page, where the API server cannot stream a list.
 const PAGE: u32 = 500;
@@ -52,16 +52,16 @@ const PAGE: u32 = 500;
 /// Far longer than it takes to see to one event, or to the objects of one page.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one scope into `store`, for ever, and has `pulse` tell that it does, and `status` how it goes.
+/// Watches the objects of one scope into `store`, for ever, and has `heartbeat` show that it does, and `status` how it goes.
 ///
-/// `restarts` counts how often the watch is opened again because something is wrong. `changed` is told of every change,
+/// `restarts` counts how often the watch is opened again because something is wrong. `changed` gets every change,
 /// on this task: it must not block.
 pub(crate) async fn watch<V: Cached>(
     shared: Arc<Shared>,
     status: Status,
     store: Arc<Store<V>>,
     restarts: BoundCounter<u64>,
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     changed: impl Fn(Change<V>) + Send,
 ) {
     let namespace = status.namespace();
@@ -76,7 +76,7 @@ pub(crate) async fn watch<V: Cached>(
         api,
         store,
         scope,
-        pulse,
+        heartbeat,
         changed,
         version: None,
         pages: false,
@@ -96,7 +96,7 @@ pub(crate) async fn watch<V: Cached>(
             Ok(()) => {
                 outage.ends_at_once();
                 restarts.add(1);
-                outage.pause(&watch.pulse, Duration::ZERO).await;
+                outage.pause(&watch.heartbeat, Duration::ZERO).await;
             }
             Err(error) => {
                 if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
@@ -107,14 +107,14 @@ pub(crate) async fn watch<V: Cached>(
                 outage.say(&error);
                 restarts.add(1);
                 let asked = retry_after(&error).unwrap_or_default();
-                outage.pause(&watch.pulse, asked).await;
+                outage.pause(&watch.heartbeat, asked).await;
             }
         }
     }
 }
 
 /// What an API server says to a streamed list that is from before them, or that has just learnt of the
-/// resource (429); and what is no event at all, about which a list in pages tells more: kube looks at the
+/// resource (429); and what is no event at all, about which a list in pages says more: kube looks at the
 /// HTTP status of that.
 fn means_no_stream(error: &Error) -> bool {
     match error {
@@ -128,7 +128,7 @@ struct Watch<V, F> {
     api: Api<Object<V>>,
     store: Arc<Store<V>>,
     scope: usize,
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     changed: F,
     /// Where the watch goes on; `None`: everything has to be listed first.
     version: Option<String>,
@@ -154,12 +154,12 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         let opening = self
             .api
             .watch(&params, self.version.as_deref().unwrap_or_default());
-        let mut events = pin!(in_time(opening, &self.pulse).await?);
-        // What is wrong is told at once. A watch that goes on where it was may have nothing to tell for long.
+        let mut events = pin!(in_time(opening, &self.heartbeat).await?);
+        // What is wrong is reported at once. A watch that goes on where it was may have nothing to report for long.
         let mut first = true;
         loop {
             // One that is silent for longer is ended by the client.
-            self.pulse.beat("reading", READ_TIMEOUT);
+            self.heartbeat.beat("reading", READ_TIMEOUT);
             let next = events.try_next();
             let next = if std::mem::take(&mut first) && self.version.is_some() {
                 timeout(SHORT, next).await
@@ -175,7 +175,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                     continue;
                 }
             };
-            self.pulse.beat("handling an event", HANDLING);
+            self.heartbeat.beat("handling an event", HANDLING);
             outage.is_over();
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -214,8 +214,8 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
         loop {
-            let page = in_time(self.api.list(&params), &self.pulse).await?;
-            self.pulse.beat("handling a page", HANDLING);
+            let page = in_time(self.api.list(&params), &self.heartbeat).await?;
+            self.heartbeat.beat("handling a page", HANDLING);
             let is_full = page.items.len() >= PAGE as usize;
             for object in page.items {
                 self.store
@@ -236,7 +236,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             }
             params.continue_token = next;
             if !is_full {
-                outage.pause(&self.pulse, Duration::ZERO).await;
+                outage.pause(&self.heartbeat, Duration::ZERO).await;
             }
         }
     }
@@ -261,12 +261,14 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
 
 async fn in_time<T>(
     answer: impl Future<Output = kube::Result<T>>,
-    pulse: &Heartbeat,
+    heartbeat: &Heartbeat,
 ) -> kube::Result<T> {
-    pulse.beat("waiting for an answer", ANSWER);
-    match timeout(ANSWER, answer).await {
+    heartbeat.beat("waiting for an answer", RESPONSE_TIMEOUT);
+    match timeout(RESPONSE_TIMEOUT, answer).await {
         Ok(answer) => answer,
-        Err(_) => Err(Error::Service(format!("no answer in {ANSWER:?}").into())),
+        Err(_) => Err(Error::Service(
+            format!("no answer in {RESPONSE_TIMEOUT:?}").into(),
+        )),
     }
 }
 
@@ -276,7 +278,7 @@ struct Outage {
     kind: Kind,
     namespace: Option<String>,
     status: Status,
-    /// Whether the status has been told of a failure, and of nothing else since.
+    /// Whether the status has a failure, and nothing else since.
     failing: bool,
     pauses: ExponentialBackoff,
     /// What was said of it already.
@@ -327,13 +329,13 @@ impl Outage {
     }
 
     /// Waits for its own time, or for as long as the API server has `asked` for.
-    async fn pause(&mut self, pulse: &Heartbeat, asked: Duration) {
+    async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
         self.begin_anew_after_quiet();
-        // The crate's own draw would count for a nanosecond even where it is told not to spread.
+        // The crate's own draw would count for a nanosecond even where it is set not to spread.
         let pause = self.pauses.current_interval;
         self.pauses.next_backoff();
         let pause = self.shared.host.spread(pause, SPREAD).max(asked);
-        pulse.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
+        heartbeat.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
         sleep(pause).await;
         self.causes.touch();
     }

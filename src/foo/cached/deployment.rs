@@ -15,7 +15,7 @@ use super::Foo;
 /// The name of the pod's one container (row R1).
 pub const CONTAINER: &str = "nginx";
 
-/// The annotation on a Deployment that tells which generation of its Foo it was made from (invariant I7).
+/// The annotation on a Deployment that says which generation of its Foo it was made from (invariant I7).
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
 
 /// The annotation that binds the generation to the Foo and the Deployment that it is about: see [`made_for`].

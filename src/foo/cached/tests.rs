@@ -18,7 +18,7 @@ use super::*;
 /// Row R7 and "bad input": a Foo of whatever shape is read, so that a list with it in is.
 #[test]
 fn a_foo_of_any_shape_can_be_read() {
-    for (spec, complaint) in [
+    for (spec, error) in [
         ("", "spec: invalid type: null, expected struct FooSpec"),
         (
             "spec: 5",
@@ -41,7 +41,7 @@ fn a_foo_of_any_shape_can_be_read() {
         let metadata =
             "metadata: {name: a, namespace: b, uid: u, resourceVersion: '1', labels: null}";
         let foo = object::<Foo>(&format!("{metadata}\n{spec}"));
-        assert_eq!(foo.view.spec.unwrap_err().as_ref(), complaint, "{spec}");
+        assert_eq!(foo.view.spec.unwrap_err().as_ref(), error, "{spec}");
     }
     let odd = object::<Foo>(
         "

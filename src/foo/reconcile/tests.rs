@@ -50,7 +50,7 @@ async fn a_status_names_the_newest_version_that_reads_the_same() {
 /// Row Q4: what a resync leaves alone is what reconcile would leave alone.
 #[tokio::test]
 async fn settled_is_what_needs_nothing() {
-    let told = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
+    let changed = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
         let (mut foo, mut deployment) = (foo(), deployment());
         let deployed = Deployed {
             key: deployment.key.clone(),
@@ -66,16 +66,16 @@ async fn settled_is_what_needs_nothing() {
         reconciler(&Client::new(nobody, "default"), foo, deployment)
     };
     let key = &foo().key;
-    assert!(told(&|_, _| {}).is_up_to_date(key));
-    assert!(told(&|foo, _| foo.view.deleting = true).is_up_to_date(key));
-    assert!(!told(&|foo, _| foo.view.status = FooStatus::default()).is_up_to_date(key));
-    assert!(!told(&|_, deployment| deployment.view.replicas = 5).is_up_to_date(key));
-    assert!(!told(&|_, deployment| deployment.view.progress.available = 1).is_up_to_date(key));
-    assert!(!told(&|_, deployment| deployment.view.owner = None).is_up_to_date(key));
-    assert!(!told(&|_, deployment| deployment.key = key.sibling("other")).is_up_to_date(key));
+    assert!(changed(&|_, _| {}).is_up_to_date(key));
+    assert!(changed(&|foo, _| foo.view.deleting = true).is_up_to_date(key));
+    assert!(!changed(&|foo, _| foo.view.status = FooStatus::default()).is_up_to_date(key));
+    assert!(!changed(&|_, deployment| deployment.view.replicas = 5).is_up_to_date(key));
+    assert!(!changed(&|_, deployment| deployment.view.progress.available = 1).is_up_to_date(key));
+    assert!(!changed(&|_, deployment| deployment.view.owner = None).is_up_to_date(key));
+    assert!(!changed(&|_, deployment| deployment.key = key.sibling("other")).is_up_to_date(key));
 
     // What was noted holds as long as both are as they were.
-    let noted = told(&|_, _| {});
+    let noted = changed(&|_, _| {});
     for _ in 0..2 {
         assert!(noted.is_up_to_date(key));
     }
@@ -92,18 +92,18 @@ async fn settled_is_what_needs_nothing() {
     noted.apply_foo(renamed);
     assert!(!noted.is_up_to_date(key), "the Foo has changed");
 
-    let two = told(&|_, _| {});
+    let two = changed(&|_, _| {});
     let mut old = deployment();
     old.key = key.sibling("old");
     two.apply_deployment(old);
-    assert!(!two.is_up_to_date(key), "there is a predecessor");
+    assert!(!two.is_up_to_date(key), "there is a superseded one");
 
     let gone: Object<Foo> =
         object("metadata: {name: gone, namespace: default, uid: u, resourceVersion: '1'}");
     assert!(two.is_up_to_date(&gone.key));
 }
 
-/// Rows Q4 and R5: what a resync leaves alone, it leaves alone until something changes that the status tells of, also
+/// Rows Q4 and R5: what a resync leaves alone, it leaves alone until something changes that the status reports, also
 /// where what is asked for cannot be had and an earlier Deployment serves.
 #[tokio::test]
 async fn what_serves_is_looked_at_though_it_is_not_what_is_asked_for() {
@@ -219,7 +219,7 @@ async fn what_is_stored_otherwise_is_not_asked_for_again() {
             assert!(reconciler.is_up_to_date(key));
             assert_eq!(reconcile().await, [""; 0]);
         }
-        // A rollout, of which both the counts and the version tell, is no reason to ask for the image again.
+        // A rollout, of which both the counts and the version show, is no reason to ask for the image again.
         let mut rolling: Object<Deployment> =
             serde_json::from_str(&stored("11", "mirror", 3).to_string()).unwrap();
         rolling.view.progress.available = 2;
@@ -243,7 +243,7 @@ async fn what_is_stored_otherwise_is_not_asked_for_again() {
     }
 }
 
-/// Row R8: the Foo is gone, and the watch has not told yet, while the garbage collector deletes what is made for it.
+/// Row R8: the Foo is gone, and the watch has not reported it yet, while the garbage collector deletes what is made for it.
 #[tokio::test]
 async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caught_up() {
     for (code, message) in [
@@ -475,15 +475,15 @@ fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
     )
 }
 
-/// Rows R5 and R11: what is answered with a wish for time tells as much as what is answered without, and the wish is
+/// Rows R5 and R11: what is answered with a wish for time says as much as what is answered without, and the wish is
 /// heeded.
 #[tokio::test]
 async fn what_is_put_off_is_told_whether_or_not_the_api_server_asks_for_time() {
     for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
         for verb in [Method::PATCH, Method::DELETE] {
             let put_off = verb.clone();
-            let told = Arc::<Mutex<Value>>::default();
-            let status = Arc::clone(&told);
+            let reported = Arc::<Mutex<Value>>::default();
+            let status = Arc::clone(&reported);
             let (client, _) = server(move |method, _, body| match *method {
                 Method::GET => {
                     let (code, foo) = pruned();
@@ -514,12 +514,15 @@ async fn what_is_put_off_is_told_whether_or_not_the_api_server_asks_for_time() {
             let error = reconciler.reconcile(&foo.key).await.unwrap_err();
             let asked = Retry::Backoff(Duration::from_secs(seconds));
             assert_eq!(error.retry(), asked, "{error:?}");
-            let told = told.lock();
+            let reported = reported.lock();
             if verb == Method::PATCH {
-                assert_eq!(told["availableReplicas"], 2, "{code} {seconds}: {told}");
+                assert_eq!(
+                    reported["availableReplicas"], 2,
+                    "{code} {seconds}: {reported}"
+                );
             } else {
                 assert_eq!(
-                    told["conditions"][1]["reason"], "DeletionFailed",
+                    reported["conditions"][1]["reason"], "DeletionFailed",
                     "{code} {seconds}"
                 );
             }
@@ -643,7 +646,7 @@ async fn a_refused_status_is_written_again_when_there_is_cause() {
 }
 
 /// Row R6 against somebody who changes the Deployment back at once, or deletes it: the first corrections are made at once,
-/// then ever more slowly, and the user is told; what the Foo asks for next is not held up.
+/// then ever more slowly, and that is reported to the user; what the Foo asks for next is not held up.
 #[tokio::test(start_paused = true)]
 async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() {
     for deletes in [false, true] {

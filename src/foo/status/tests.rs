@@ -31,14 +31,14 @@ fn conditions(status: &FooStatus) -> Vec<String> {
         .collect()
 }
 
-fn told(change: impl FnOnce(&mut Deployment)) -> FooStatus {
+fn reported(change: impl FnOnce(&mut Deployment)) -> FooStatus {
     of(&foo().view, Some(&deployed(change)), None, NOW).unwrap()
 }
 
 /// Rows R5, A5 and A6.
 #[test]
 fn follows_the_deployment() {
-    let status = told(|_| {});
+    let status = reported(|_| {});
     assert_eq!(status.available_replicas, Some(3));
     assert_eq!(status.replicas, Some(3));
     assert_eq!(status.observed_generation, Some(2));
@@ -64,19 +64,22 @@ fn ready_means_that_the_rollout_is_complete() {
         "Ready=False DeploymentProgressing",
         "Progressing=True DeploymentProgressing",
     ];
-    assert_eq!(conditions(&told(|d| d.progress.available = 2)), under_way);
-    assert_eq!(conditions(&told(|d| d.progress.updated = 2)), under_way);
     assert_eq!(
-        conditions(&told(|d| d.progress.replicas = 4)),
+        conditions(&reported(|d| d.progress.available = 2)),
+        under_way
+    );
+    assert_eq!(conditions(&reported(|d| d.progress.updated = 2)), under_way);
+    assert_eq!(
+        conditions(&reported(|d| d.progress.replicas = 4)),
         under_way,
         "an old pod is still there"
     );
     assert_eq!(
-        conditions(&told(|d| d.generation = 5)),
+        conditions(&reported(|d| d.generation = 5)),
         under_way,
-        "its controller has not looked yet"
+        "its controller has not observed it yet"
     );
-    let stuck = told(|d| {
+    let stuck = reported(|d| {
         d.progress.available = 0;
         d.progress.stuck = true;
     });
@@ -92,12 +95,12 @@ fn ready_means_that_the_rollout_is_complete() {
         "Ready=False DeploymentDeleting",
         "Progressing=True DeploymentDeleting",
     ];
-    assert_eq!(conditions(&told(|d| d.deleting = true)), going);
+    assert_eq!(conditions(&reported(|d| d.deleting = true)), going);
 }
 
-/// Row R4 and R7: the user is told; what passes by itself is not the user's concern.
+/// Row R4 and R7: it is reported to the user; what passes by itself is not the user's concern.
 #[test]
-fn errors_that_concern_the_user_are_told() {
+fn errors_that_concern_the_user_are_reported() {
     let error = Error::ResourceExists("web".into());
     let status = of(&foo().view, None, Some(&error), NOW).unwrap();
     assert_eq!(
@@ -124,7 +127,7 @@ fn errors_that_concern_the_user_are_told() {
 #[test]
 fn the_counts_are_the_deployments_whatever_the_error() {
     let mut foo = foo();
-    foo.view.status = told(|_| {});
+    foo.view.status = reported(|_| {});
     let one_died = deployed(|d| d.progress.available = 2);
     for error in [
         Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
@@ -176,10 +179,10 @@ fn a_refused_deletion_does_not_make_the_foo_unready() {
     );
 }
 
-/// What says the same at another time says the same; everything else tells two apart.
+/// What says the same at another time says the same; everything else makes a difference.
 #[test]
 fn the_content_is_all_but_the_time() {
-    let status = told(|_| {});
+    let status = reported(|_| {});
     let hash = |status: &FooStatus| {
         let mut hasher = std::hash::DefaultHasher::new();
         Content(status).hash(&mut hasher);
@@ -203,11 +206,11 @@ fn the_content_is_all_but_the_time() {
     }
 }
 
-/// Invariant I6: what is told again is the same, times included, and so is not written.
+/// Invariant I6: what is reported again is the same, times included, and so is not written.
 #[test]
 fn what_stays_keeps_its_time() {
     let mut foo = foo();
-    foo.view.status = told(|_| {});
+    foo.view.status = reported(|_| {});
     let later = Timestamp::from_second(3600).unwrap();
     let again = of(&foo.view, Some(&deployed(|_| {})), None, later).unwrap();
     assert_eq!(again, foo.view.status);
@@ -225,7 +228,7 @@ fn what_stays_keeps_its_time() {
 #[test]
 fn conditions_of_others_stay() {
     let mut foo = foo();
-    foo.view.status = told(|_| {});
+    foo.view.status = reported(|_| {});
     foo.view.status.conditions[0].type_ = "Audited".into();
     let status = of(&foo.view, Some(&deployed(|_| {})), None, NOW).unwrap();
     let types: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();

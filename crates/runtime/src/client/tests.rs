@@ -85,13 +85,13 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
     client
 }
 
-/// Invariant I2: the work's client has both halves of the fence. The term is live when the write begins, and over
+/// Invariant I2: the controller's client has both halves of the fence. The term is live when the write begins, and over
 /// when it is handed to its connection.
 #[tokio::test]
 async fn i2_the_fence_is_at_the_socket() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let looks = AtomicU64::new(0);
-    let clock = Clock::from_fn(move || Duration::from_secs(10 * looks.fetch_add(1, SeqCst)));
+    let reads = AtomicU64::new(0);
+    let clock = Clock::from_fn(move || Duration::from_secs(10 * reads.fetch_add(1, SeqCst)));
     let term = Term::new(1, 0, Duration::from_secs(10), clock);
     let client = client(&server, &Config::shipped(&APP).leader_election, term);
     let write = Request::post("/apis/apps/v1/namespaces/n/deployments");

@@ -1,7 +1,7 @@
 //! The configuration: what the operator may set, checked before anything talks to a cluster.
 //!
 //! Four layers, the later over the earlier: the defaults, the file of `--config`, the environment, the flags. Each value
-//! keeps its origin, so that a complaint names the key, the value, what is wrong and where it came from, and
+//! keeps its origin, so that an error names the key, the value, what is wrong and where it came from, and
 //! the command `config` can say it, too. Serde alone would stop at the first mistake; here each of the [`keys`] has
 //! a rule, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
 
@@ -66,7 +66,7 @@ pub fn default_of(app: &'static App, key: &Key) -> String {
 }
 
 /// Read all layers: the file that `--config` names, the environment `env`, the flags. The settings that come with the
-/// configuration tell where each value is from.
+/// configuration say where each value is from.
 ///
 /// # Errors
 /// Everything that is wrong, at once: keys that are unknown, values of a wrong type or out of range, values at odds with

@@ -29,7 +29,7 @@ pub enum Rule {
     Words(&'static [&'static str]),
     /// The address of an API server or a collector; empty where there is none.
     Address,
-    /// A file, which is looked at when it is needed.
+    /// A file, which is read when it is needed.
     File,
     /// A string that passes the check, and what the check demands.
     Text(fn(&str) -> bool, &'static str),
@@ -102,7 +102,7 @@ impl Rule {
         }
     }
 
-    /// Whether a complaint or the log must not show a value: a secret, or an address with what could be a credential.
+    /// Whether an error or the log must not show a value: a secret, or an address with what could be a credential.
     #[must_use]
     pub fn hides(&self, text: &str) -> bool {
         match self {

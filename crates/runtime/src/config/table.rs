@@ -72,12 +72,12 @@ const HEALTH: &str = "Logs, health and telemetry";
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     Key { name: "resync", flag: "resync", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "24h"),
-        help: "How often every object is looked at again, changed or not" },
+        help: "How often every object is resynced, changed or not" },
     Key { name: "workers", flag: "workers", heading: WORK, placeholder: "N", rule: Rule::Whole(1, 1000),
         help: "How many objects are reconciled at once" },
     Key { name: "namespaces", flag: "namespace", heading: WORK, placeholder: "NAME",
         rule: Rule::List(is_label, "a list of namespace names (a-z, 0-9 and -, at most 63 characters)"),
-        help: "Where to look for objects, all namespaces if none is named" },
+        help: "The namespaces of the objects, all if none is named" },
     Key { name: "shutdown_timeout", flag: "shutdown-timeout", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "1h"),
         help: "How long running work may take to finish once asked to stop" },
     Key { name: "kubeconfig", flag: "kubeconfig", heading: CLUSTER, placeholder: "FILE",
@@ -176,7 +176,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     Variable { name: "OTEL_RESOURCE_ATTRIBUTES", rule: Rule::Text(|list| attributes(list).is_some(), "name=value, percent-encoded, with commas between them"), default: "",
         help: "Attributes of the resource, over what the pod's variables say" },
     Variable { name: "OTEL_PROPAGATORS", rule: Rule::Words(&["tracecontext", "baggage", "none"]), default: "tracecontext",
-        help: "With tracecontext the API server is told the trace (traceparent)" },
+        help: "With tracecontext each request to the API server carries its trace (traceparent)" },
     Variable { name: "OTEL_TRACES_SAMPLER", rule: Rule::Word(&["always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"]), default: "parentbased_always_on",
         help: "Which traces are exported" },
     Variable { name: "OTEL_TRACES_SAMPLER_ARG", rule: Rule::Number(0.0, 1.0), default: "1",
@@ -213,7 +213,7 @@ impl Key {
         format!("{}: {}", self.help, self.rule)
     }
 
-    /// Its value as a complaint may show it: of an address, nothing that could be a credential.
+    /// Its value as an error may show it: of an address, nothing that could be a credential.
     #[must_use]
     pub fn shown(&self, literal: &str) -> String {
         if self.rule.hides(literal) {

@@ -82,7 +82,7 @@ proptest! {
         }
     }
 
-    /// Whatever stands in a file, it is taken or refused, each complaint in one line.
+    /// Whatever is in a file, it is taken or refused, each error in one line.
     #[test]
     fn any_file_is_taken_or_refused(
         lines in prop::collection::vec(

@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer};
 // What else is among the keys is the application's.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
-    /// How often every object is looked at again (row Q4), 1 s to 24 h.
+    /// How often every object is resynced (row Q4), 1 s to 24 h.
     #[serde(with = "humantime_serde")]
     pub resync: Duration,
     /// How many objects are reconciled at once (row Q2), 1 to 1000.
     pub workers: u32,
-    /// The namespaces to look for objects in, valid names; empty means all.
+    /// The namespaces of the objects, valid names; empty means all.
     pub namespaces: Vec<String>,
     /// How long running work may take to finish once asked to stop (row P2), 1 s to 1 h.
     #[serde(with = "humantime_serde")]
@@ -99,7 +99,7 @@ impl LeaderElection {
 /// What has to lie between a term's end and the Lease's, and be exceeded, so that no write of the term lands when another
 /// may hold the Lease (H19). The last write that the fence lets out ends [`grace`] after the term, where the way to the API
 /// server takes no time; half of what lies between is for the way ([`LeaderElection::send_timeout`]), and the other half has
-/// to be longer than that. The kernel looks at its limit for the way when it has sent for the second time, 200 ms after the
+/// to be longer than that. The kernel checks its limit for the way when it has sent for the second time, 200 ms after the
 /// first or later, so that a limit below that is none.
 pub(super) fn after_the_term(renew_deadline: Duration) -> Duration {
     let longest = MUTATION_TIMEOUT.min(renew_deadline);

@@ -146,7 +146,7 @@ async fn a_conflict_that_does_not_pass_is_told() {
         let item = queue.get().await.unwrap();
         finish_item(item, Err(Failed::Error(Error::Conflict)), &log);
     }
-    let of_ten = (0..10).filter(|_| log.is_news(&Error::Conflict));
+    let of_ten = (0..10).filter(|_| log.should_log(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
 }
 
@@ -448,7 +448,7 @@ async fn liveness_names_what_is_stuck() {
     );
 }
 
-/// An API server that answers nonsense, or not at all until the client ends the call, does not stop a pulse.
+/// An API server that answers nonsense, or not at all until the client ends the call, does not stop a heartbeat.
 #[tokio::test(start_paused = true)]
 async fn liveness_does_not_depend_on_the_api_server() {
     for answer in [500, 0] {

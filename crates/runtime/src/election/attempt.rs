@@ -128,7 +128,7 @@ impl Candidate {
         Outcome::HeldBy(holder)
     }
 
-    /// The same trouble is told once, not at every attempt.
+    /// The same trouble is logged once, not at every attempt.
     fn failed(&mut self, trouble: &str) -> Outcome {
         let span = match Span::current() {
             span if span.is_none() => self.span("renew"),

@@ -29,15 +29,15 @@ use crate::{
     telemetry::{Metrics, health::Heartbeat},
 };
 
-/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is looked at this often: no more often
-/// than a leader renews by default, whom it would wake for nothing. (The fence looks at each write.)
-const LOOK: Duration = Duration::from_secs(2);
+/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is read this often: no more often
+/// than a leader renews by default, which would be for nothing. (The fence reads it at each write.)
+const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// A failure after this long without one is a new outage: it is logged again.
 const QUIET: Duration = Duration::from_mins(2);
 /// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
-/// The loop's hands: what [`Elector`] decides is done here.
+/// A replica that runs for leader.
 pub struct Candidate {
     pub(super) elector: Elector,
     pub(super) clock: Clock,
@@ -49,9 +49,9 @@ pub struct Candidate {
     pub(super) recorder: LeaseRecorder,
     pub(super) term: watch::Sender<Option<Term>>,
     pub(super) published: Option<Held>,
-    /// The fence tells here that the API server refused a write by its fencing policy.
-    pub(super) rejected: Arc<Notify>,
-    /// The work's writes that may still land.
+    /// Where the fence reports that the fencing policy rejected a write.
+    pub(super) rejections: Arc<Notify>,
+    /// The controller's writes that may still land.
     pub(super) writes: Writes,
     pub(super) identity: Identity,
     pub(super) name: String,
@@ -73,7 +73,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A replica that stands with a `client` that has `guard` in it.
+    /// One that runs with a `client` that has `guard` in it.
     pub(super) fn new(
         host: Host,
         settings: &LeaderElection,
@@ -122,7 +122,7 @@ impl Candidate {
             leases: Api::namespaced(client, &namespace),
             term,
             published: None,
-            rejected: Arc::default(),
+            rejections: Arc::default(),
             writes: Writes::new(settings.send_timeout().unwrap_or_default()),
             identity,
             lease: format!("{namespace}/{name}"),
@@ -141,7 +141,7 @@ impl Candidate {
 
     pub(super) async fn run(
         mut self,
-        pulse: &Heartbeat,
+        heartbeat: &Heartbeat,
         mut ability: watch::Receiver<Ability>,
         stop: impl Future<Output = ()>,
     ) {
@@ -151,7 +151,7 @@ impl Candidate {
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
             // An attempt and the assertion of the fencing record, or less.
-            pulse.beat("taking its turn", (self.call * 2).max(LOOK));
+            heartbeat.beat("taking its turn", (self.call * 2).max(CLOCK_INTERVAL));
             let (watched, tried) = (
                 self.elector.watching(),
                 matches!(event, Event::Tried { .. }),
@@ -161,7 +161,7 @@ impl Candidate {
                 .step(self.clock.now(), event, &self.guard.observed());
             self.publish(stopping);
             let observed = self.guard.observed();
-            // A leader needs none; nor is one kept that did not tell what an attempt then found.
+            // A leader needs none; nor is one kept that did not report what an attempt then found.
             if self.published.is_some() || (tried && watched && !self.elector.watching()) {
                 watch = None;
             }
@@ -170,7 +170,7 @@ impl Candidate {
             }
             event = match action {
                 Action::Wait(until) => {
-                    let pause = until.saturating_sub(self.clock.now()).min(LOOK);
+                    let pause = until.saturating_sub(self.clock.now()).min(CLOCK_INTERVAL);
                     tokio::select! {
                         biased;
                         () = &mut stop, if !stopping => {
@@ -181,9 +181,9 @@ impl Candidate {
                         Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
                             self.watched(seen)
                         }
-                        () = self.rejected.notified(), if self.published.is_some() => {
-                            self.record.disputed();
-                            Event::Disputed
+                        () = self.rejections.notified(), if self.published.is_some() => {
+                            self.record.rejected();
+                            Event::Rejected
                         }
                         deposed = self.record.ended(), if self.record.is_under_way() => {
                             // Of a term that is over already, it says nothing new.
@@ -205,7 +205,7 @@ impl Candidate {
                     self.assert_record(tried).await
                 }
                 Action::Release => {
-                    pulse.beat("releasing the lease", self.call * 2);
+                    heartbeat.beat("releasing the lease", self.call * 2);
                     self.record.stop();
                     let span = self.span("release");
                     self.release().instrument(span).await;
@@ -217,7 +217,7 @@ impl Candidate {
         self.recorder.finish().await;
     }
 
-    /// Lets the world know of a term gained, renewed or lost: first the fence, then people.
+    /// Publishes a term gained, renewed or lost: first to the fence, then to people.
     pub(super) fn publish(&mut self, stopping: bool) {
         if self.elector.held() == self.published.as_ref() {
             return;
@@ -225,7 +225,7 @@ impl Candidate {
         let held = self.elector.held().cloned();
         let term = |held: &Held| {
             Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
-                .disputed_to(Arc::clone(&self.rejected))
+                .rejections_to(Arc::clone(&self.rejections))
                 .counted_in(self.writes.clone())
         };
         self.term.send_replace(held.as_ref().map(term));
@@ -289,12 +289,12 @@ impl Candidate {
                 if self.watch_failures.is_over() {
                     info!(lease = self.lease, "watch re-established");
                 }
-                let news = self.guard.observe(lease.as_ref());
+                let changed = self.guard.observe(lease.as_ref());
                 let holder = lease
                     .and_then(|lease| lease.spec)
                     .and_then(|spec| spec.holder_identity);
                 self.standing_by(&holder.unwrap_or_default());
-                Event::Watched { news }
+                Event::Watched { changed }
             }
             Err(failure) => {
                 let cause = match failure {

@@ -42,7 +42,7 @@ impl Record {
 pub struct ObservedRecord {
     /// What it says, or said before it was deleted; `None` if it was never seen.
     record: Option<Record>,
-    /// `None` if nobody has looked yet.
+    /// `None` if nobody has read it yet.
     exists: Option<bool>,
     /// It says that it was released, and that was not its holder (H21).
     cleared: bool,
@@ -51,7 +51,7 @@ pub struct ObservedRecord {
 }
 
 impl ObservedRecord {
-    /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is news.
+    /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is a change.
     pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
         let was_released = self.is_released();
         if let (Some(new), Some(old)) = (&mut record, &self.record) {
@@ -66,8 +66,8 @@ impl ObservedRecord {
             }
         }
         let exists = Some(record.is_some());
-        let news = exists != self.exists || (record.is_some() && record != self.record);
-        if news {
+        let changed = exists != self.exists || (record.is_some() && record != self.record);
+        if changed {
             *self = Self {
                 record: record.or(self.record.take()),
                 exists,
@@ -75,14 +75,14 @@ impl ObservedRecord {
                 since: now,
             };
         }
-        news
+        changed
     }
 
     fn is_released(&self) -> bool {
         !self.cleared && self.record.as_ref().is_some_and(Record::is_released)
     }
 
-    /// Nobody holds it, and as far as can be told nobody ever has: it was just created, perhaps after a deletion that its
+    /// Nobody holds it, and as far as is known nobody ever has: it was just created, perhaps after a deletion that its
     /// holder does not know of yet (H12), or somebody else than its holder cleared it (H21).
     fn is_never_held(&self) -> bool {
         let is_nobodys = |record: &Record| record.holder.is_empty();
@@ -116,7 +116,7 @@ impl ObservedRecord {
         self.exists == Some(true)
     }
 
-    /// Whether somebody has looked, whatever was found.
+    /// Whether somebody has read it, whatever was found.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.exists.is_some()
@@ -177,10 +177,10 @@ pub enum Event {
     Tick,
     /// How much of its work this replica can do from now on. A leader that can do none has been drained.
     Able(Ability),
-    /// The watch delivered the Lease: it works. `news` as [`ObservedRecord::observe`] said.
+    /// The watch delivered the Lease: it works. `changed` as [`ObservedRecord::observe`] said.
     Watched {
         /// Whether the Lease differs from what was seen before.
-        news: bool,
+        changed: bool,
     },
     /// The watch is down, or cannot be trusted.
     WatchLost,
@@ -195,7 +195,7 @@ pub enum Event {
     },
     /// The API server refused a write because somebody else holds the Lease, or because it does not know yet that this
     /// elector does.
-    Disputed,
+    Rejected,
     /// The Lease turned out to be somebody else's, by a read that was no attempt.
     Deposed,
     /// The process wants to end, and its work has been drained.
@@ -225,7 +225,7 @@ pub enum Outcome {
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Nothing, before this instant, news of the Lease or another [`Ability`].
+    /// Nothing, before this instant, a change of the Lease or another [`Ability`].
     Wait(Duration),
     /// Try to acquire or renew, giving up after this long.
     Try(Duration),
@@ -235,7 +235,7 @@ pub enum Action {
     Done,
 }
 
-/// An elector: one replica's standing in the election.
+/// An elector: one replica that runs for leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elector {
     me: String,
@@ -257,7 +257,7 @@ pub struct Elector {
 }
 
 impl Elector {
-    /// An elector called `me` that has not looked at the Lease yet, and can do all its work until told otherwise.
+    /// An elector called `me` that has not read the Lease yet, and can do all its work until it is said otherwise.
     #[must_use]
     pub fn new(me: String, timing: Timing) -> Self {
         Self {
@@ -305,9 +305,9 @@ impl Elector {
                 }
                 self.ability = ability;
             }
-            Event::Watched { news } => {
+            Event::Watched { changed } => {
                 self.watching = true;
-                if news && lease.free_at() <= now {
+                if changed && lease.free_at() <= now {
                     self.bring_forward(now);
                 }
             }
@@ -326,8 +326,8 @@ impl Elector {
                     self.bring_forward(now);
                 }
             }
-            // Not the end of the term: the refusal may be older than it. A renewal tells, because it is conditional.
-            Event::Disputed => self.bring_forward(now),
+            // Not the end of the term: the refusal may be older than it. A renewal shows it, because it is conditional.
+            Event::Rejected => self.bring_forward(now),
             Event::Deposed => self.deposed(),
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
@@ -372,12 +372,12 @@ impl Elector {
     }
 
     fn deposed(&mut self) {
-        // What the attempt was brought forward for is settled: a release may bring about the next.
+        // What the attempt was brought forward for is done: a release may bring about the next.
         if self.held.take().is_some() {
             self.early = Duration::ZERO;
         }
         self.may_hold = false;
-        // The watch should have told us before we asked.
+        // The watch should have reported it before we asked.
         self.watching = false;
     }
 

@@ -15,9 +15,9 @@ pub enum Error {
          leader_election.enabled (--leader-election) to false for one replica alone"
     )]
     Namespace(String),
-    /// Another process stands by this identity, or it cannot be told (H18).
+    /// Another process runs under this identity, or that cannot be found out (H18).
     #[error(
-        "this is not to be the only process that runs for leader as {0}, or it cannot be told: {1}; \
+        "this is not to be the only process that runs for leader as {0}, or that cannot be found out: {1}; \
          give each process of a pod a Lease of its own (leader_election.lease_name)"
     )]
     Claimed(String, #[source] std::io::Error),

@@ -1,12 +1,12 @@
-//! The fence: a tower layer in the work's client that lets no write past the end of the term (H6, I2).
+//! The fence: a tower layer in the controller's client that lets no write past the end of the term (H6, I2).
 //!
-//! A mutation needs a live term, ends with it at the latest, and tells the API server so (`timeout=`), which then drops
+//! A mutation needs a live term, ends with it at the latest, and carries that to the API server (`timeout=`), which then drops
 //! it rather than carry it out late. It needs the term again when it is handed to its connection ([`recheck_before_sending`]):
 //! what waited for a connection, or in a process that was frozen, is not sent late. Reads pass: a standby keeps its
-//! caches warm. So do events, which tell people what happened and harm nobody, and reviews, which store nothing.
+//! caches warm. Events, which change nothing that is reconciled, are exempt, and reviews, which store nothing.
 //!
-//! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its refusal
-//! is then told to the election, which looks at the Lease anew, and has the policy know this leader. Where it goes on
+//! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its rejection
+//! is then reported to the election, which reads the Lease anew, and has the policy know this leader. Where it goes on
 //! rejecting the writes of a leader, that is reported.
 
 use super::{term::Term, writes::Write};
@@ -100,16 +100,16 @@ impl FenceLayer {
         }
     }
 
-    /// Lets a mutation begin: tells it how long it may take, and what its connection asks again.
+    /// Permits a mutation to begin, limits its time, and gives it what its connection rechecks.
     fn admit(&self, request: &mut Request<Body>) -> Result<(Duration, Option<Write>), BoxError> {
         let mut limit = MUTATION_TIMEOUT;
         let mut write = None;
-        if !harmless(request.uri().path()) {
+        if !is_exempt(request.uri().path()) {
             limit = limit.min(self.left().ok_or_else(|| self.refused())?);
             let fence = self.clone();
             let term = self.term.borrow();
             write = term.as_ref().map(|term| term.writes().begin(limit));
-            request.extensions_mut().insert(Leave {
+            request.extensions_mut().insert(Permit {
                 fence,
                 limit,
                 write: write.clone(),
@@ -131,7 +131,7 @@ impl FenceLayer {
         Refused
     }
 
-    /// Takes note that the fencing policy rejected a write: has the election look at the Lease, and reports what that does
+    /// Takes note that the fencing policy rejected a write: has the election read the Lease, and reports what that does
     /// not mend.
     fn rejected(&self, message: &str) {
         let term = self.term.borrow().clone();
@@ -139,7 +139,7 @@ impl FenceLayer {
             info!("the fencing policy rejected a late write: {message}");
             return;
         };
-        term.dispute();
+        term.report_rejection();
         let mut rejections = self.rejections.lock();
         let Some(earlier) = rejections.as_mut().filter(|r| r.term == term.id()) else {
             info!("the fencing policy rejected a write, looking at the Lease: {message}");
@@ -174,20 +174,20 @@ impl FenceLayer {
     }
 }
 
-/// Leave to write, as it was when the write began.
+/// The permit of a write, as it was when the write began.
 #[derive(Clone, Debug)]
-struct Leave {
+struct Permit {
     fence: FenceLayer,
-    /// How long the API server is told that it may take, from when it gets it.
+    /// How long the API server is given, from when it gets it.
     limit: Duration,
     write: Option<Write>,
 }
 
-impl Leave {
+impl Permit {
     /// Whether the write can still be sent. The API server may then carry it out for `limit`, so that has to end with
     /// the term. A [`grace`] is given to that, since each write waits a little on its way to here; the configuration has the
     /// Lease last longer than that and the way to the API server.
-    fn holds(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let left = self.fence.left();
         left.is_some_and(|left| left.saturating_add(grace(self.limit)) >= self.limit)
     }
@@ -196,8 +196,8 @@ impl Leave {
 /// The other half of the fence, for the innermost service of a client: asks again whether a write may be sent, at the
 /// moment when hyper puts its bytes into the connection. Until then it may have waited for one, or for its turn.
 pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
-    let leave = request.extensions_mut().remove();
-    request.map(|body| Guarded { body, leave })
+    let permit = request.extensions_mut().remove();
+    request.map(|body| Guarded { body, permit })
 }
 
 /// The body of a request, which ends in [`Refused`] where the request must not be sent any more. hyper then drops the
@@ -205,7 +205,7 @@ pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
 #[derive(Debug)]
 pub struct Guarded {
     body: Body,
-    leave: Option<Leave>,
+    permit: Option<Permit>,
 }
 
 impl HttpBody for Guarded {
@@ -216,21 +216,21 @@ impl HttpBody for Guarded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(leave) = self.leave.take() {
-            if !leave.holds() {
-                return Poll::Ready(Some(Err(leave.fence.refused().into())));
+        if let Some(permit) = self.permit.take() {
+            if !permit.is_valid() {
+                return Poll::Ready(Some(Err(permit.fence.refused().into())));
             }
-            leave.write.iter().for_each(Write::sent);
+            permit.write.iter().for_each(Write::sent);
         }
         Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.leave.is_none() && self.body.is_end_stream()
+        self.permit.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.leave.is_some() && self.body.is_end_stream() {
+        if self.permit.is_some() && self.body.is_end_stream() {
             // hyper does not look into what it knows to be empty.
             return SizeHint::default();
         }
@@ -248,8 +248,8 @@ fn plain(error: impl Into<BoxError>) -> BoxError {
     }
 }
 
-/// Writes that no leader is needed for: events, and reviews of who may do what.
-fn harmless(path: &str) -> bool {
+/// Whether a write needs no leader: events, and reviews of who may do what.
+fn is_exempt(path: &str) -> bool {
     let path: Vec<&str> = path.trim_matches('/').split('/').collect();
     matches!(
         path.as_slice(),
@@ -277,7 +277,7 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
     })
 }
 
-/// Tells the API server to drop the request after `limit`: it takes Go durations, counts from the arrival of the
+/// Has the API server drop the request after `limit`: it takes Go durations, counts from the arrival of the
 /// request, and cancels the write to etcd with it.
 fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
     let separator = if uri.query().is_some() { '&' } else { '?' };
@@ -326,7 +326,7 @@ where
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
         let fence = self.clone();
-        let judged = !harmless(request.uri().path());
+        let judged = !is_exempt(request.uri().path());
         let reply = inner.call(request);
         let reply = async move {
             let reply = reply.await.map_err(plain).inspect_err(|error| {

@@ -42,7 +42,7 @@ pub enum Asserted {
     Written,
     /// There is no record, or no leave to read it: the component is not installed.
     NotInstalled(kube::Error),
-    /// Nobody holds the Lease by now, or it is gone: the next renewal tells what that means.
+    /// Nobody holds the Lease by now, or it is gone: the next renewal shows what that means.
     Unheld,
     /// The Lease names this one by now.
     Deposed(String),
@@ -184,7 +184,7 @@ impl Assertions {
     }
 
     /// The fencing policy rejected a write: perhaps the record names somebody else.
-    pub fn disputed(&mut self) {
+    pub fn rejected(&mut self) {
         self.done = false;
     }
 

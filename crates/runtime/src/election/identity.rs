@@ -35,7 +35,7 @@ impl Identity {
         Self::new(&name, &unique)
     }
 
-    /// `<name>_<unique>`; a name that does not fit loses its end, since `unique` tells one from the other.
+    /// `<name>_<unique>`; a name that does not fit loses its end, since `unique` is what differs.
     ///
     /// # Errors
     /// [`Error::Identity`] if either is not printable ASCII, or `unique` is empty or too long.
@@ -67,7 +67,7 @@ impl Identity {
             .map_err(|error| Error::Claimed(self.to_string(), error))
     }
 
-    /// What stands in the Lease's `holderIdentity`.
+    /// What the Lease's `holderIdentity` is.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(first_namespace(None, Some(&file(" \n"))), None);
     }
 
-    /// Of one pod, that is: others, and those that stand for another Lease, are not kept from it.
+    /// Of one pod, that is: others, and those that run for another Lease, are not kept from it.
     #[cfg(target_os = "linux")]
     #[test]
     fn h18_one_process_at_a_time_stands_by_an_identity() {

@@ -27,7 +27,7 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tower::{BoxError, Layer, Service};
 
-/// What a reader of a Lease is told instead of its `renewTime`: these are far enough from any clock that is merely wrong.
+/// What a reader of a Lease gets instead of its `renewTime`: these are far enough from any clock that is merely wrong.
 const LONG_AGO: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 const FAR_AHEAD: jiff::Timestamp = jiff::Timestamp::constant(200_000_000_000, 0);
 
@@ -104,7 +104,7 @@ impl LeaseGuardLayer {
     }
 
     /// Takes note of a Lease (`None`: it does not exist) that came by another way than the lock's own reads, such as a
-    /// watch; true when it is news. What is older than what was seen is none. A write still needs a read of its own.
+    /// watch; true when that is a change. What is older than what was seen is none. A write still needs a read of its own.
     #[must_use]
     pub fn observe(&self, lease: Option<&Lease>) -> bool {
         match lease {
@@ -143,7 +143,7 @@ impl LeaseGuardLayer {
         self.record_of(lease, &spec)
     }
 
-    /// What a Lease says, whatever stands in it: anybody may have written it, and nothing in it may keep it from being
+    /// What a Lease says, whatever is in it: anybody may have written it, and nothing in it may keep it from being
     /// taken for good (H7, H16).
     fn record_of(&self, lease: &Lease, spec: &Value) -> Record {
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
@@ -176,7 +176,7 @@ impl LeaseGuardLayer {
         Ok((lease, record))
     }
 
-    /// What the lock is told when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
+    /// What the lock gets when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
     /// says so (H5).
     fn read(&self, mut lease: Lease, record: Record) -> Lease {
         let now = self.host.clock.now();

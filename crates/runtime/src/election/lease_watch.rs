@@ -112,7 +112,7 @@ impl LeaseWatch {
         if self.opened.elapsed() >= LASTING {
             self.pauses.reset();
         }
-        // The crate's own draw would count for a nanosecond even where it is told not to spread.
+        // The crate's own draw would count for a nanosecond even where it is set not to spread.
         let pause = self.pauses.current_interval;
         self.pauses.next_backoff();
         self.pause = self.host.spread(pause, SPREAD);

@@ -58,7 +58,7 @@ pub struct Election {
     pub host: Host,
     /// The election's configuration.
     pub settings: LeaderElection,
-    /// Who stands.
+    /// Who runs for leader.
     pub identity: Identity,
     /// Where it is counted.
     pub metrics: Metrics,
@@ -67,10 +67,10 @@ pub struct Election {
     pub ability: watch::Receiver<Ability>,
 }
 
-/// Stands in the election until `stop`, publishes each term in `term`, `None` between them, and has `pulse` tell that the
+/// Runs for leader until `stop`, publishes each term in `term`, `None` between them, and has `heartbeat` show that the
 /// loop turns.
 ///
-/// A lost term is not the end: this replica goes on standing. `stop` is to resolve once the work is drained: then the
+/// A lost term is not the end: this replica goes on as a candidate. `stop` is to resolve once the work is drained: then the
 /// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub async fn run(
         ability,
     }: Election,
     term: watch::Sender<Option<Term>>,
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
     if !settings.enabled {
@@ -106,7 +106,7 @@ pub async fn run(
         .with_layer(&RequestLayer::new(&server, &metrics, failed_by).within_spans())
         .build();
     Candidate::new(host, &settings, identity, client, guard, term, &metrics)?
-        .run(&pulse, ability, stop)
+        .run(&heartbeat, ability, stop)
         .await;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! A term of leadership: leave to write, until a deadline that is known before the first write.
+//! A term of leadership: the permission to write, until a deadline that is known before the first write.
 //!
 //! The deadline is kept on a clock that goes on while the machine is suspended, so a leader that slept through its
-//! lease wakes up deposed, whatever its timers and its wall clock say. A hypervisor that pauses a virtual machine, or restores
+//! lease is deposed when it goes on, whatever its timers and its wall clock say. A hypervisor that pauses a virtual machine, or restores
 //! it from a snapshot, stops that clock, too, and then the term goes on: only the API server can refuse what such a leader
 //! writes, with `deploy/components/fencing` (H20).
 
@@ -18,7 +18,7 @@ pub struct Term {
     /// `None`: no election is held, so nobody can take over.
     deadline: Option<Duration>,
     clock: Clock,
-    disputes: Arc<Notify>,
+    rejections: Arc<Notify>,
     writes: Writes,
 }
 
@@ -31,7 +31,7 @@ impl Term {
             transitions,
             deadline: Some(deadline),
             clock,
-            disputes: Arc::default(),
+            rejections: Arc::default(),
             writes: Writes::default(),
         }
     }
@@ -47,18 +47,18 @@ impl Term {
         &self.writes
     }
 
-    /// Where [`dispute`](Self::dispute) is heard.
+    /// Where [`report_rejection`](Self::report_rejection) arrives.
     #[must_use]
-    pub(super) fn disputed_to(self, disputes: Arc<Notify>) -> Self {
-        Self { disputes, ..self }
+    pub(super) fn rejections_to(self, rejections: Arc<Notify>) -> Self {
+        Self { rejections, ..self }
     }
 
-    /// Tells the election that the API server does not take this term for one.
-    pub(super) fn dispute(&self) {
-        self.disputes.notify_one();
+    /// Reports to the election that the fencing policy rejected a write of this term.
+    pub(super) fn report_rejection(&self) {
+        self.rejections.notify_one();
     }
 
-    /// The term of a process that stands in no election (`--leader-election=false`): it never ends.
+    /// The term of a process that runs in no election (`--leader-election=false`): it never ends.
     #[must_use]
     pub(crate) fn unlimited() -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Term {
             transitions: 0,
             deadline: None,
             clock: Clock::boottime(),
-            disputes: Arc::default(),
+            rejections: Arc::default(),
             writes: Writes::default(),
         }
     }

@@ -85,7 +85,7 @@ fn candidate_at(
 }
 
 impl Replica {
-    fn stand(api: &FakeApi, name: &str) -> Self {
+    fn run(api: &FakeApi, name: &str) -> Self {
         Self::able(api, name, Ability::All)
     }
 
@@ -125,10 +125,10 @@ impl Replica {
         let candidate = candidate_at(service, name, times, sender);
         let (ability, able) = watch::channel(ability);
         let mut health = Health::new(&Host::of_this_process());
-        let pulse = health.pulse("leader-election");
+        let heartbeat = health.heartbeat("leader-election");
         let task = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            candidate.run(&pulse, able, stopped).await;
+            candidate.run(&heartbeat, able, stopped).await;
         });
         Self {
             health,
@@ -150,7 +150,7 @@ impl Replica {
         start.elapsed()
     }
 
-    /// What fails liveness, looked at for an hour.
+    /// What fails liveness, checked for an hour.
     async fn failing(&self) -> Vec<String> {
         let _ = timeout(Duration::from_hours(1), self.health.watch()).await;
         self.health.failing(Probe::Live)
@@ -175,7 +175,7 @@ async fn a_lease_that_was_released_is_taken_at_once() {
     for renewed in ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
         let api = FakeApi::new();
         api.put(&json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": renewed}));
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         assert_eq!(api.holder(), "a_1");
         let left = a.term.borrow().as_ref().and_then(Term::remaining).unwrap();
@@ -186,9 +186,9 @@ async fn a_lease_that_was_released_is_taken_at_once() {
 #[tokio::test(start_paused = true)]
 async fn the_loop_turns_whatever_the_api_server_does() {
     let api = FakeApi::released();
-    let mut leader = Replica::stand(&api, "a");
+    let mut leader = Replica::run(&api, "a");
     leader.leads(true, SOON).await;
-    let standby = Replica::stand(&api, "b");
+    let standby = Replica::run(&api, "b");
     for mood in [Mood::Serves, Mood::Hangs, Mood::Fails(500)] {
         api.mood(mood);
         assert_eq!(leader.failing().await, [""; 0]);
@@ -206,10 +206,10 @@ async fn the_loop_turns_whatever_the_api_server_does() {
 async fn a_loop_that_is_stuck_fails_liveness() {
     let api = FakeApi::released();
     let mut health = Health::new(&Host::of_this_process());
-    let pulse = health.pulse("leader-election");
+    let heartbeat = health.heartbeat("leader-election");
     let candidate = candidate(&api, "a", watch::channel(None).0);
     let mut running = std::pin::pin!(candidate.run(
-        &pulse,
+        &heartbeat,
         watch::channel(Ability::All).1,
         std::future::pending()
     ));
@@ -229,7 +229,7 @@ async fn a_loop_that_is_stuck_fails_liveness() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_is_the_same_term_with_a_later_deadline() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     for _ in 0..20 {
         a.term.changed().await.unwrap();
@@ -240,7 +240,7 @@ async fn a_renewal_is_the_same_term_with_a_later_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_stands_again() {
+async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_runs_again() {
     for mood in [
         Mood::Hangs,
         Mood::Fails(500),
@@ -248,7 +248,7 @@ async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_stands_again() 
         Mood::Fails(403),
     ] {
         let api = FakeApi::released();
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         api.mood(mood);
         let led = a.leads(false, LEASE).await;
@@ -264,7 +264,7 @@ async fn h6_a_leader_that_cannot_renew_stops_at_its_deadline_and_stands_again() 
 #[tokio::test(start_paused = true)]
 async fn a_dead_leader_costs_its_lease_and_no_more() {
     let api = FakeApi::released();
-    let (mut a, mut b) = (Replica::stand(&api, "a"), Replica::stand(&api, "b"));
+    let (mut a, mut b) = (Replica::run(&api, "a"), Replica::run(&api, "b"));
     tokio::select! {
         _ = a.leads(true, SOON) => {}
         _ = b.leads(true, SOON) => std::mem::swap(&mut a, &mut b),
@@ -281,17 +281,17 @@ async fn a_dead_leader_costs_its_lease_and_no_more() {
 #[tokio::test(start_paused = true)]
 async fn the_same_identity_takes_its_own_lease_back_at_once() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     a.crash();
     advance(RETRY).await;
-    Replica::stand(&api, "a").leads(true, SOON).await;
+    Replica::run(&api, "a").leads(true, SOON).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     api.put(&json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9}));
     a.leads(false, RETRY * 2).await;

@@ -5,11 +5,11 @@ use std::time::Duration;
 /// Why a key is in the queue, and so how urgent it is. Less is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// The object or what it owns changed: someone may be looking.
+    /// The object or what it owns changed: someone may be waiting.
     Event,
     /// It failed before.
     Retry,
-    /// It can wait: a resync, a new leader looking at everything, a status to be told when the Deployments are made.
+    /// It can wait: a resync, a new leader's initial sync, a status that is pending until the Deployments are made.
     Background,
 }
 
@@ -17,7 +17,7 @@ impl Lane {
     /// All of them, the most urgent first; the order of [`Stats::depth`].
     pub const ALL: [Self; 3] = [Self::Event, Self::Retry, Self::Background];
 
-    /// The lane whose turn it is, and where to look instead if nothing waits there; `turn` counts
+    /// The lane whose turn it is, and where to go on instead if nothing waits there; `turn` counts
     /// keys handed out.
     pub(super) fn by_turn(turn: u64) -> [Self; 3] {
         match turn % 8 {

@@ -62,7 +62,7 @@ impl Delays {
     }
 }
 
-/// A token bucket that lends: who comes when it is empty is told when his token will be there
+/// A token bucket that lends: who comes when it is empty learns when his token will be there
 /// (client-go's `BucketRateLimiter`, which calls `Reserve`). A single time says all there is to
 /// know about it.
 pub(super) struct Bucket {

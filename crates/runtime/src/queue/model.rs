@@ -1,4 +1,4 @@
-//! The queue's rules once more, in the plainest form there is: lists looked through from the
+//! The queue's rules once more, in the plainest form there is: lists searched from the
 //! start, a clock that ticks by the millisecond. What `get` returns from the queue has to be what
 //! it returns from here.
 

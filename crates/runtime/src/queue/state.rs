@@ -1,4 +1,4 @@
-//! Everything under the queue's lock: plain data and the rules on it, told the time. No operation
+//! Everything under the queue's lock: plain data and the rules on it, given the time. No operation
 //! costs more than the logarithm of the keys that wait, not counting that each delayed key is moved
 //! to its lane once.
 

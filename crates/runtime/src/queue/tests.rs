@@ -635,13 +635,13 @@ async fn q1_holds_on_real_threads() {
     for adder in adders {
         adder.await.unwrap();
     }
-    let settled = || {
+    let idle = || {
         objects
             .iter()
             .all(|o| o.seen.load(SeqCst) == o.changed.load(SeqCst))
     };
     timeout(Duration::from_secs(30), async {
-        while !settled() {
+        while !idle() {
             sleep(MS).await;
         }
     })

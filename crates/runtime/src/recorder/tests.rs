@@ -199,7 +199,7 @@ async fn r9_events_give_way_to_work() {
     assert_eq!(written.load(SeqCst), WAITING / 2 + 3);
 }
 
-/// What an API server does with the events of a namespace: its webhook, or its quota, or what stands before it.
+/// What an API server does with the events of a namespace: its webhook, or its quota, or what is in front of it.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Fails,
@@ -330,7 +330,7 @@ async fn r9_a_namespaces_events_hold_up_no_others() {
     }
 }
 
-/// What waits is bounded, of one namespace and of all; what is dropped is counted, and told once in a while.
+/// What waits is bounded, of one namespace and of all; what is dropped is counted, and logged once in a while.
 #[tokio::test(start_paused = true)]
 async fn events_that_are_dropped_are_counted_and_told() {
     let lines = Arc::new(AtomicUsize::new(0));
@@ -370,7 +370,7 @@ impl<S: tracing::Subscriber> Layer<S> for Warnings {
     }
 }
 
-/// An event tells when it happened, however late it is written; and a second try of one whose first answer was lost is
+/// An event says when it happened, however late it is written; and a second try of one whose first answer was lost is
 /// the same event.
 #[tokio::test]
 async fn an_event_is_of_when_it_happened() {

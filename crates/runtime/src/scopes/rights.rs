@@ -67,7 +67,7 @@ impl Scopes {
         self.update(scope, |scope| {
             scope.checked = Some(Instant::now());
             let rights = match answer {
-                // Nothing speaks against it: the first write will tell.
+                // Nothing speaks against it: the first write will show.
                 None if scope.rights == Rights::Unknown => Rights::Sufficient,
                 None => scope.rights.clone(),
                 Some(rights) => rights,

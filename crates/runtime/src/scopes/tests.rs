@@ -69,7 +69,7 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     scopes.learn(0, Some(Rights::Sufficient));
     assert!(scopes.in_sync().borrow().is_empty());
     assert_eq!(
-        scopes.complaint().unwrap_or_default(),
+        scopes.failure().unwrap_or_default(),
         "not in sync yet: parents in namespace a; not in sync yet: deployments in namespace b"
     );
     synced(&scopes, 1);
@@ -78,16 +78,16 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
     assert_eq!(*scopes.ability().borrow(), Ability::Part);
     assert!(
-        scopes.complaint().is_some(),
+        scopes.failure().is_some(),
         "an initial sync is still going on"
     );
     synced(&scopes, 0);
     assert_eq!(*scopes.in_sync().borrow(), [1, 0]);
     assert_eq!(*scopes.ability().borrow(), Ability::All);
-    assert_eq!((scopes.complaint(), scopes.note()), (None, None));
+    assert_eq!((scopes.failure(), scopes.note()), (None, None));
 }
 
-/// One scope that is refused from the start is told of, and neither waited for nor waited with.
+/// One scope that is refused from the start is reported, and neither waited for nor waited with.
 #[tokio::test(start_paused = true)]
 async fn a_scope_that_is_forbidden_stops_no_other() {
     let scopes = scopes(&["a", "b"]);
@@ -96,7 +96,7 @@ async fn a_scope_that_is_forbidden_stops_no_other() {
     let b = scopes.informer(1, PRIMARY);
     b.fails(Reason::Forbidden, "no rights in b".to_owned());
     assert_eq!(*scopes.ability().borrow(), Ability::Part);
-    assert_eq!(scopes.complaint(), None);
+    assert_eq!(scopes.failure(), None);
     let note = scopes.note().unwrap_or_default();
     assert_eq!(note, "not served: no rights in b");
 }
@@ -123,10 +123,10 @@ async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_
             Ability::All,
             "it had come back meanwhile"
         );
-        assert_eq!(scopes.complaint(), None);
+        assert_eq!(scopes.failure(), None);
         wait(GRACE.mul_f64(0.2)).await;
         assert_eq!(*ability.borrow(), Ability::Nothing);
-        assert!(scopes.complaint().is_some());
+        assert!(scopes.failure().is_some());
         again();
         assert_eq!(*ability.borrow(), Ability::All);
     }

@@ -200,7 +200,7 @@ impl Auth {
         })
     }
 
-    /// The same trouble is told once, not at every scrape.
+    /// The same trouble is logged once, not at every scrape.
     fn say(&self, cause: &str) {
         let mut trouble = self.trouble.lock();
         if *trouble != cause {

@@ -4,7 +4,7 @@
 //! The OpenTelemetry specification has what cannot be used warned about and ignored, as if it were not set. The SDK
 //! does so where nobody listens yet, and does not do it for all; so what it reads itself is given to it from here, where
 //! it can be. What there is no doing without ends the program instead, as a key of the configuration does. Only what is
-//! going to be used is looked at: without an endpoint, nothing.
+//! going to be used is read: without an endpoint, nothing.
 
 use std::{
     collections::BTreeMap,
@@ -251,7 +251,7 @@ impl Env {
             .collect()
     }
 
-    /// Whether the API server is told of our traces.
+    /// Whether requests to the API server carry our traces.
     pub fn propagates(&self) -> bool {
         items(self.value("OTEL_PROPAGATORS")).any(|name| name == "tracecontext")
     }

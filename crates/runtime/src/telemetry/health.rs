@@ -1,11 +1,11 @@
 //! What liveness and readiness are judged by: named checks, as Kubernetes' own components have them.
 //!
 //! Each task whose standstill would be the end of the work has a [`Heartbeat`]. It says what it sets out to do and how long
-//! that takes at most, and is stuck when nothing has been heard of it since. All bounds are about this process: an API
+//! that takes at most, and is stuck when it has not said so again by then. All bounds are about this process: an API
 //! server that is down makes calls end, and the tasks go on.
 //!
-//! A false alarm would kill a healthy leader, so a check fails liveness only after three looks in a row, ten seconds
-//! apart, have found it wanting: a process that was frozen and thawed has had its turn by then, whatever its clock says.
+//! A false alarm would kill a healthy leader, so a check fails liveness only after three failures in a row, ten
+//! seconds apart: a process that was frozen and thawed has had its turn by then, whatever its clock says.
 
 use std::{
     sync::{
@@ -21,9 +21,9 @@ use tracing::warn;
 
 use crate::Host;
 
-/// How many looks in a row, this far apart, fail liveness.
-const LOOKS: u32 = 3;
-const LOOK: Duration = Duration::from_secs(10);
+/// How often a check of liveness has to fail in a row, and how often it is made.
+const FAILURE_THRESHOLD: u32 = 3;
+const PERIOD: Duration = Duration::from_secs(10);
 
 /// The checks behind `/livez` and `/readyz`. Each part of the program adds its own.
 pub struct Health {
@@ -36,11 +36,11 @@ pub struct Health {
 struct Check {
     name: String,
     /// What is wrong, if anything is.
-    complaint: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    failure: Box<dyn Fn() -> Option<String> + Send + Sync>,
     /// What is to be known though nothing is wrong.
     note: Box<dyn Fn() -> Option<String> + Send + Sync>,
-    /// How many looks in a row it has complained at.
-    looks: AtomicU32,
+    /// How often it has failed in a row.
+    failures: AtomicU32,
 }
 
 /// What is asked about a replica.
@@ -74,45 +74,45 @@ impl Health {
         health
     }
 
-    /// Adds a check of liveness; `complaint` says what is wrong, if anything is. It is asked again and again: it must
+    /// Adds a check of liveness; `failure` says what is wrong, if anything is. It is asked again and again: it must
     /// be cheap.
     pub fn live(
         &mut self,
         name: impl Into<String>,
-        complaint: impl Fn() -> Option<String> + Send + Sync + 'static,
+        failure: impl Fn() -> Option<String> + Send + Sync + 'static,
     ) {
-        self.live.push(Check::new(name.into(), complaint));
+        self.live.push(Check::new(name.into(), failure));
     }
 
     /// Adds a check of readiness, as [`live`](Self::live) does. What it says counts at once.
     pub fn ready(
         &mut self,
         name: impl Into<String>,
-        complaint: impl Fn() -> Option<String> + Send + Sync + 'static,
+        failure: impl Fn() -> Option<String> + Send + Sync + 'static,
     ) {
-        self.ready.push(Check::new(name.into(), complaint));
+        self.ready.push(Check::new(name.into(), failure));
     }
 
     /// Adds a check of readiness with a `note` on what is amiss without failing it, for those who list the checks.
     pub(crate) fn ready_with_note(
         &mut self,
         name: impl Into<String>,
-        complaint: impl Fn() -> Option<String> + Send + Sync + 'static,
+        failure: impl Fn() -> Option<String> + Send + Sync + 'static,
         note: impl Fn() -> Option<String> + Send + Sync + 'static,
     ) {
         self.ready.push(Check {
             note: Box::new(note),
-            ..Check::new(name.into(), complaint)
+            ..Check::new(name.into(), failure)
         });
     }
 
     /// Adds a check of liveness that a task moves, and returns what the task says so with.
     #[must_use]
-    pub fn pulse(&mut self, name: impl Into<String>) -> Heartbeat {
-        let pulse = Heartbeat::default();
-        let (sign, host) = (Arc::clone(&pulse.0), self.host.clone());
-        self.live(name, move || sign.lock().complaint(&host));
-        pulse
+    pub fn heartbeat(&mut self, name: impl Into<String>) -> Heartbeat {
+        let heartbeat = Heartbeat::default();
+        let (sign, host) = (Arc::clone(&heartbeat.0), self.host.clone());
+        self.live(name, move || sign.lock().failure(&host));
+        heartbeat
     }
 
     /// `shutdown`, which ends readiness first of all.
@@ -124,28 +124,28 @@ impl Health {
         }
     }
 
-    /// Looks at liveness, for ever.
+    /// Makes the checks of liveness, for ever.
     pub async fn watch(&self) {
         loop {
             for check in &self.live {
-                check.look();
+                check.run();
             }
-            sleep(LOOK).await;
+            sleep(PERIOD).await;
         }
     }
 
-    /// The name of each check that `question` is about, with what is wrong, or else to be known: `Err`, or `Ok`.
+    /// The name of each check of this `probe`, with what is wrong, or else to be known: `Err`, or `Ok`.
     pub fn checks(
         &self,
-        question: Probe,
+        probe: Probe,
     ) -> impl Iterator<Item = (&str, Result<Option<String>, String>)> {
-        let (checks, looks) = match question {
-            Probe::Live => (&self.live, LOOKS),
+        let (checks, threshold) = match probe {
+            Probe::Live => (&self.live, FAILURE_THRESHOLD),
             Probe::Ready => (&self.ready, 0),
         };
         checks.iter().map(move |check| {
-            let complaint = (check.looks.load(Relaxed) >= looks).then(|| (check.complaint)());
-            let result = complaint.flatten().map_or_else(|| Ok((check.note)()), Err);
+            let failure = (check.failures.load(Relaxed) >= threshold).then(|| (check.failure)());
+            let result = failure.flatten().map_or_else(|| Ok((check.note)()), Err);
             (check.name.as_str(), result)
         })
     }
@@ -154,33 +154,33 @@ impl Health {
 impl Health {
     /// What fails, and why.
     #[must_use]
-    pub fn failing(&self, question: Probe) -> Vec<String> {
+    pub fn failing(&self, probe: Probe) -> Vec<String> {
         let failing =
             |(name, result): (&str, Result<_, String>)| Some(format!("{name}: {}", result.err()?));
-        self.checks(question).filter_map(failing).collect()
+        self.checks(probe).filter_map(failing).collect()
     }
 }
 
 impl Check {
-    fn new(name: String, complaint: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+    fn new(name: String, failure: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         Self {
             name,
-            complaint: Box::new(complaint),
+            failure: Box::new(failure),
             note: Box::new(|| None),
-            looks: AtomicU32::new(0),
+            failures: AtomicU32::new(0),
         }
     }
 
-    fn look(&self) {
-        let Some(complaint) = (self.complaint)() else {
-            self.looks.store(0, Relaxed);
+    fn run(&self) {
+        let Some(failure) = (self.failure)() else {
+            self.failures.store(0, Relaxed);
             return;
         };
-        let looks = self.looks.load(Relaxed).saturating_add(1);
-        self.looks.store(looks, Relaxed);
-        if looks == LOOKS {
+        let failures = self.failures.load(Relaxed).saturating_add(1);
+        self.failures.store(failures, Relaxed);
+        if failures == FAILURE_THRESHOLD {
             // Whoever finds this process started anew finds out why.
-            warn!(check = self.name, "liveness fails: {complaint}");
+            warn!(check = self.name, "liveness fails: {failure}");
         }
     }
 }
@@ -227,7 +227,7 @@ impl Drop for Heartbeat {
 }
 
 impl Sign {
-    fn complaint(&self, host: &Host) -> Option<String> {
+    fn failure(&self, host: &Host) -> Option<String> {
         let elapsed = self.since.elapsed();
         let stuck = self.limit.is_some_and(|limit| elapsed > limit);
         stuck.then(|| format!("{} since {}", self.doing, ago(host, elapsed)))
@@ -259,17 +259,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_task_may_take_its_time_and_no_more() {
         let mut health = Health::new(&Host::of_this_process());
-        let pulse = health.pulse("task");
+        let heartbeat = health.heartbeat("task");
         let hour = Duration::from_hours(1);
         assert_eq!(failing_after(hour, &health).await, [""; 0], "not begun");
-        pulse.beat("working", hour);
+        heartbeat.beat("working", hour);
         assert_eq!(failing_after(hour, &health).await, [""; 0]);
-        let late = failing_after(LOOK * (LOOKS + 2), &health).await;
+        let late = failing_after(PERIOD * (FAILURE_THRESHOLD + 2), &health).await;
         assert_eq!(late, ["task: working"]);
-        pulse.beat("working", hour);
-        assert_eq!(failing_after(LOOK, &health).await, [""; 0]);
-        drop(pulse);
-        let dead = failing_after(LOOK * (LOOKS + 2), &health).await;
+        heartbeat.beat("working", hour);
+        assert_eq!(failing_after(PERIOD, &health).await, [""; 0]);
+        drop(heartbeat);
+        let dead = failing_after(PERIOD * (FAILURE_THRESHOLD + 2), &health).await;
         assert_eq!(dead, ["task: dead"]);
     }
 
@@ -277,12 +277,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_process_that_was_frozen_gets_its_turn() {
         let mut health = Health::new(&Host::of_this_process());
-        let pulse = health.pulse("task");
-        pulse.beat("working", LOOK * 2);
-        failing_after(LOOK, &health).await;
+        let heartbeat = health.heartbeat("task");
+        heartbeat.beat("working", PERIOD * 2);
+        failing_after(PERIOD, &health).await;
         advance(Duration::from_hours(1)).await;
-        assert_eq!(failing_after(LOOK, &health).await, [""; 0]);
-        let late = failing_after(LOOK * LOOKS, &health).await;
+        assert_eq!(failing_after(PERIOD, &health).await, [""; 0]);
+        let late = failing_after(PERIOD * FAILURE_THRESHOLD, &health).await;
         assert_eq!(late, ["task: working"]);
     }
 

@@ -207,7 +207,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
         }
         let tls = tls.as_ref().map(Certificate::acceptor);
         let connection = serve(stream, peer, tls, Arc::clone(&routes));
-        // A client that errs or dawdles is no news.
+        // A client that errs or dawdles is nothing to log.
         let connection = connections.spawn(async { drop(timeout(LIFETIME, connection).await) });
         by_age.push_back((peer, connection));
     }
@@ -326,12 +326,12 @@ fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer>
         Some((endpoint, one)) => (endpoint, Some(one)),
         None => (path.strip_prefix('/')?, None),
     };
-    let question = match endpoint {
+    let probe = match endpoint {
         "livez" => Probe::Live,
         "readyz" => Probe::Ready,
         _ => return None,
     };
-    let checks = health.checks(question);
+    let checks = health.checks(probe);
     let checks: Vec<_> = checks
         .filter(|(name, _)| one.is_none_or(|one| one == *name))
         .collect();
@@ -352,7 +352,7 @@ fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer>
         .map(|(name, result)| match result {
             Ok(None) => format!("[+]{name} ok\n"),
             Ok(Some(note)) => format!("[+]{name} ok: {note}\n"),
-            Err(complaint) => format!("[-]{name} failed: {complaint}\n"),
+            Err(failure) => format!("[-]{name} failed: {failure}\n"),
         })
         .collect();
     if one.is_none() {

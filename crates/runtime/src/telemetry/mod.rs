@@ -117,7 +117,7 @@ impl Telemetry {
             before.push(layer.with_filter(ours).boxed());
         }
         if exports {
-            before.push(outage::listen(metrics.clone()).boxed());
+            before.push(outage::export_events(metrics.clone()).boxed());
         }
         let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
         let level = log::start(app, &config.log, before, bridge);
@@ -125,7 +125,7 @@ impl Telemetry {
             warn!("{warning}");
         }
         if exports {
-            info!("exporting {}", exporters.told.join(", "));
+            info!("exporting {}", exporters.targets.join(", "));
         }
         Ok(Self {
             metrics,
@@ -158,7 +158,7 @@ impl Telemetry {
             ..
         } = self;
         // Side by side, since each may take all of the time; and given up from outside, since the metrics'
-        // shutdown takes longer than it is told to.
+        // shutdown takes longer than it is given.
         let all = join_all([
             spawn_blocking(move || traces.map(|traces| traces.shutdown_with_timeout(limit))),
             spawn_blocking(move || logs.map(|logs| logs.shutdown_with_timeout(limit))),

@@ -36,7 +36,7 @@ pub(super) struct Exporters {
     pub logs: Option<LogExporter>,
     pub metrics: Option<MetricExporter>,
     /// Where they go, for the log: `traces to http://...`.
-    pub told: Vec<String>,
+    pub targets: Vec<String>,
     /// What is wrong with the environment, for the log.
     pub warnings: Vec<String>,
 }
@@ -61,7 +61,7 @@ impl Exporters {
         let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
         exporters.warnings = env.warnings(&signals)?;
         for (signal, endpoint) in wanted {
-            exporters.told.push(format!("{signal} to {endpoint}"));
+            exporters.targets.push(format!("{signal} to {endpoint}"));
             let channel = channel(env, signal, endpoint)?;
             match signal {
                 Signal::Traces => {

@@ -1,6 +1,6 @@
 //! What goes wrong with the export, counted and said once: when a collector fails, and when it is well again.
 //!
-//! The SDK tells of every failed export in events of its own, by name; they are the only way to know, and
+//! The SDK reports every failed export in events of its own, by name; they are the only way to know, and
 //! `tests/telemetry.rs` holds the names. A layer hands them to a task, since a layer must not log.
 
 use std::{
@@ -28,19 +28,19 @@ use super::{
 };
 use crate::log_once::Causes;
 
-/// Bursts with less than this between them are told as one.
+/// Bursts with less than this between them are logged as one.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// What is dropped is looked at this often, once anything was: it costs as much as a scrape.
-const LOOK: Duration = Duration::from_secs(10);
+/// How often what is dropped is counted, once anything was: that costs as much as a scrape.
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// So many causes are told of one outage: a collector may put something new into each answer.
+/// So many causes are logged of one outage: a collector may put something new into each answer.
 const CAUSES: usize = 10;
 
 /// What an event of the SDK's says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ExportEvent {
-    /// What the collector said when it did not take a batch, which is told next.
+    /// What the collector said when it did not take a batch, which is reported next.
     Said(Signal),
     /// A batch was lost.
     Failed(Signal),
@@ -48,7 +48,7 @@ enum ExportEvent {
     Taken(Signal),
     /// A batch was taken in part: so many records were not. The SDK says so each time.
     Partly(Signal, u64),
-    /// The queue is full. The SDK says so once in its life; from then on its count is looked at.
+    /// The queue is full. The SDK says so once in its life; from then on it is counted.
     Dropping,
 }
 
@@ -76,9 +76,9 @@ impl ExportEvent {
     }
 }
 
-/// The layer that listens and counts in `metrics`, and the task that speaks. Must be called within a Tokio
+/// The layer that counts in `metrics`, and the task that logs. Must be called within a Tokio
 /// runtime.
-pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
+pub(super) fn export_events(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
     let series = |signal: Signal| {
         let labels = [KeyValue::new("signal", signal.to_string())];
         Series {
@@ -99,9 +99,9 @@ pub(super) fn listen(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
     tokio::spawn(async move {
         let mut outages = Outages::default();
         let mut drops = Drops::default();
-        while let Some((news, reason)) = receiver.recv().await {
+        while let Some((event, reason)) = receiver.recv().await {
             let now = Instant::now();
-            outages.handle(news, &reason, now);
+            outages.handle(event, &reason, now);
             if dropping.load(Relaxed) {
                 drops.handle(|| metrics.dropped(), now);
             }
@@ -124,23 +124,23 @@ struct Series {
     signal: Signal,
     lost: BoundCounter<u64>,
     rejected: BoundCounter<u64>,
-    /// The collector's own words, which the SDK leaves out of what it tells next. An exporter has one export at a time.
+    /// The collector's own words, which the SDK leaves out of what it reports next. An exporter has one export at a time.
     said: Mutex<String>,
 }
 
 impl<S: Subscriber> Layer<S> for ExportEvents {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let Some(mut news) = ExportEvent::of(event.metadata()) else {
+        let Some(mut export) = ExportEvent::of(event.metadata()) else {
             return;
         };
-        let mut told = Told::default();
-        event.record(&mut told);
+        let mut fields = Fields::default();
+        event.record(&mut fields);
         let series = |wanted: Signal| self.series.iter().find(|series| series.signal == wanted);
         // Counted here, since what the channel has no room for counts, too.
-        match &mut news {
+        match &mut export {
             ExportEvent::Said(signal) => {
                 if let Some(series) = series(*signal) {
-                    *series.said.lock() = told.text;
+                    *series.said.lock() = fields.text;
                 }
                 return;
             }
@@ -148,30 +148,30 @@ impl<S: Subscriber> Layer<S> for ExportEvents {
                 if let Some(series) = series(*signal) {
                     series.lost.add(1);
                     let said = std::mem::take(&mut *series.said.lock());
-                    told.text = cause(&told.text, &said);
+                    fields.text = cause(&fields.text, &said);
                 }
             }
             ExportEvent::Partly(signal, rejected) => {
-                *rejected = told.rejected;
+                *rejected = fields.rejected;
                 if let Some(series) = series(*signal) {
-                    series.rejected.add(told.rejected);
+                    series.rejected.add(fields.rejected);
                 }
             }
             ExportEvent::Dropping => self.dropping.store(true, Relaxed),
             ExportEvent::Taken(_) => {}
         }
-        let _ = self.sender.try_send((news, told.text));
+        let _ = self.sender.try_send((export, fields.text));
     }
 }
 
 /// What an event's fields say, by the SDK's names for them.
 #[derive(Default)]
-struct Told {
+struct Fields {
     text: String,
     rejected: u64,
 }
 
-impl Visit for Told {
+impl Visit for Fields {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn Debug) {
         if let "error" | "error_message" | "grpc_message" = field.name() {
             self.text = format!("{value:?}");
@@ -206,8 +206,8 @@ struct Outage {
 }
 
 impl Outages {
-    fn handle(&mut self, news: ExportEvent, reason: &str, now: Instant) {
-        match news {
+    fn handle(&mut self, event: ExportEvent, reason: &str, now: Instant) {
+        match event {
             ExportEvent::Failed(signal) => {
                 if self.failed(signal, reason, now) {
                     warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost");
@@ -232,7 +232,7 @@ impl Outages {
         }
     }
 
-    /// Whether the cause is to be told: no outage has had it yet.
+    /// Whether the cause is to be logged: no outage has had it yet.
     fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> bool {
         let had = |outage: &Outage| outage.causes.iter().any(|known| known == cause);
         let is_new = !self.now.iter().any(had);
@@ -252,14 +252,14 @@ impl Outages {
         if !outage.signals.contains(&signal) {
             outage.signals.push(signal);
         }
-        let tell = is_new && outage.causes.len() < CAUSES;
-        if tell {
+        let logs = is_new && outage.causes.len() < CAUSES;
+        if logs {
             outage.causes.push(cause.to_owned());
         }
-        tell
+        logs
     }
 
-    /// Whether it is to be told that something was taken in part.
+    /// Whether it is to be logged that something was taken in part.
     fn took_partly(&mut self, signal: Signal, reason: &str) -> bool {
         self.partly.is_new(&format!("{signal}: {reason}"))
     }
@@ -288,8 +288,8 @@ struct Drops {
     over: u64,
     /// When the count last grew, as long as that is not over.
     grew: Option<Instant>,
-    /// When it was last looked at.
-    looked: Option<Instant>,
+    /// When it was last counted.
+    checked: Option<Instant>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -301,10 +301,13 @@ enum Drop {
 
 impl Drops {
     fn handle(&mut self, count: impl FnOnce() -> u64, now: Instant) {
-        if self.looked.is_some_and(|looked| now - looked < LOOK) {
+        if self
+            .checked
+            .is_some_and(|checked| now - checked < COUNT_INTERVAL)
+        {
             return;
         }
-        self.looked = Some(now);
+        self.checked = Some(now);
         match self.counted(count(), now) {
             Some(Drop::Begins) => warn!(
                 "the collector is too slow: what the queue has no room for is dropped, and counted as \
@@ -315,7 +318,7 @@ impl Drops {
         }
     }
 
-    /// What is to be told of the count.
+    /// What is to be logged of the count.
     fn counted(&mut self, count: u64, now: Instant) -> Option<Drop> {
         if count > self.count {
             self.count = count;
@@ -332,11 +335,11 @@ impl Drops {
 
 /// Without the SDK's own words before it, which differ by signal, and with what the collector `said`.
 fn cause(reason: &str, said: &str) -> String {
-    let (_, told) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
-    if said.is_empty() || told.contains(said) {
-        brief(told)
+    let (_, reported) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
+    if said.is_empty() || reported.contains(said) {
+        brief(reported)
     } else {
-        brief(&format!("{told}: {said}"))
+        brief(&format!("{reported}: {said}"))
     }
 }
 

@@ -167,7 +167,7 @@ where
         let span = self.span(&request);
         let reply = span.in_scope(|| {
             if !span.is_disabled() {
-                tell(request.headers_mut());
+                propagate(request.headers_mut());
             }
             let method = request.method().clone();
             let (counts, failed_by) = (self.counts.clone(), self.failed_by);
@@ -190,7 +190,7 @@ where
 }
 
 /// Tells the API server of the current span, as `OTEL_PROPAGATORS` says.
-fn tell(headers: &mut HeaderMap) {
+fn propagate(headers: &mut HeaderMap) {
     struct Headers<'a>(&'a mut HeaderMap);
     impl Injector for Headers<'_> {
         fn set(&mut self, name: &str, value: String) {

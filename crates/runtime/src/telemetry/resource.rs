@@ -6,7 +6,7 @@ use opentelemetry_semantic_conventions::attribute;
 
 use crate::{App, Host, version};
 
-/// What the Deployment tells its pod of itself.
+/// What the Deployment passes to its pod.
 const POD: [(&str, &str); 4] = [
     (attribute::K8S_POD_NAME, "POD_NAME"),
     (attribute::K8S_POD_UID, "POD_UID"),
@@ -14,8 +14,8 @@ const POD: [(&str, &str); 4] = [
     (attribute::K8S_NODE_NAME, "NODE_NAME"),
 ];
 
-/// This process, known by the environment variables of its pod. What is `told` of it goes over what is known here.
-pub(super) fn resource(app: &App, host: &Host, told: Vec<KeyValue>) -> Resource {
+/// This process, known by the environment variables of its pod. What is `configured` goes over what is known here.
+pub(super) fn resource(app: &App, host: &Host, configured: Vec<KeyValue>) -> Resource {
     let variable = |name| host.variable(name);
     let instance = variable("POD_UID").unwrap_or_else(|| host.uuid().to_string());
     let known = [
@@ -35,7 +35,7 @@ pub(super) fn resource(app: &App, host: &Host, told: Vec<KeyValue>) -> Resource 
     // Not what the SDK reads from the environment by itself, which takes what is malformed in part.
     Resource::builder_empty()
         .with_detector(Box::new(TelemetryResourceDetector))
-        .with_attributes(attributes.chain(told))
+        .with_attributes(attributes.chain(configured))
         .build()
 }
 
@@ -50,14 +50,14 @@ mod tests {
 
     #[test]
     fn says_which_pod_it_is() {
-        let told = vec![
+        let configured = vec![
             KeyValue::new("team", "a"),
-            KeyValue::new("k8s.pod.uid", "told"),
+            KeyValue::new("k8s.pod.uid", "configured"),
         ];
         let pod = ["POD_NAME", "POD_UID", "POD_NAMESPACE"];
         let pod = pod.map(|name| (name.into(), format!("the {name}").into()));
         let host = Host::for_tests(pod);
-        let resource = resource(&APP, &host, told);
+        let resource = resource(&APP, &host, configured);
         let get = |name| {
             resource
                 .get(&Key::from_static_str(name))
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(get("service.version").unwrap(), APP.version);
         assert_eq!(get("service.instance.id").unwrap(), "the POD_UID");
         assert_eq!(get("k8s.pod.name").unwrap(), "the POD_NAME");
-        assert_eq!(get("k8s.pod.uid").unwrap(), "told");
+        assert_eq!(get("k8s.pod.uid").unwrap(), "configured");
         assert_eq!(get("team").unwrap(), "a");
         assert_eq!(get("telemetry.sdk.language").unwrap(), "rust");
         assert_eq!(get("k8s.namespace.name").unwrap(), "the POD_NAMESPACE");

@@ -83,7 +83,7 @@ struct Folder {
 struct Pair(Vec<u8>, Vec<u8>);
 
 impl Tls {
-    /// With the certificate in `folder`, which is looked at again every `period`, or with a self-signed one.
+    /// With the certificate in `folder`, which is read again every `period`, or with a self-signed one.
     ///
     /// # Errors
     /// See [`Error`].

@@ -1,4 +1,4 @@
-//! What a trace is told: of a reconcile, and by which trace it was brought about.
+//! What a trace records: of a reconcile, and by which trace it was brought about.
 //!
 //! Spans are made with `tracing`'s macros, for the layer that exports them alone: without it they are
 //! disabled, and everything here does nothing. A span's end is its being dropped, and what is recorded in

@@ -67,12 +67,12 @@ fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
     let mut request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
     let fence = FenceLayer::new(receiver, &Metrics::disconnected(&APP));
     let (limit, _) = fence.admit(&mut request).ok()?;
-    let leave = request.extensions_mut().remove::<Leave>().unwrap();
+    let permit = request.extensions_mut().remove::<Permit>().unwrap();
     let (mut sent, mut refused) = (begun, election.renew_deadline);
     for _ in 0..40 {
         let middle = (sent + refused) / 2;
         *now.lock() = middle;
-        if leave.holds() {
+        if permit.is_valid() {
             sent = middle;
         } else {
             refused = middle;

@@ -3,14 +3,14 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_disputed_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
+async fn a_rejected_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     advance(RETRY / 2).await;
     let term = a.term.borrow_and_update().clone().unwrap();
     api.requests();
-    term.dispute();
+    term.report_rejection();
     advance(SOON).await;
     let renewals = api.requests();
     let renewals = renewals.iter().filter(|seen| seen.method == Method::PATCH);
@@ -21,7 +21,7 @@ async fn a_disputed_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
 
 /// A policy that refuses every write for ever, whether the Lease can be renewed or not.
 #[tokio::test(start_paused = true)]
-async fn h14_disputes_do_not_make_a_leader_ask_all_the_time() {
+async fn h14_rejections_do_not_make_a_leader_ask_all_the_time() {
     for patches in [
         Mood::Serves,
         Mood::Fails(409),
@@ -29,13 +29,13 @@ async fn h14_disputes_do_not_make_a_leader_ask_all_the_time() {
         Mood::Resets,
     ] {
         let api = FakeApi::released();
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         let term = a.term.borrow().clone().unwrap();
         api.mood_of(Verb::Patch, patches);
         api.requests();
         for _ in 0..6000 {
-            term.dispute();
+            term.report_rejection();
             sleep(Duration::from_millis(10)).await;
         }
         let requests = api.requests().len();
@@ -44,14 +44,14 @@ async fn h14_disputes_do_not_make_a_leader_ask_all_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
+async fn a_rejected_term_is_over_at_once_if_somebody_else_holds_the_lease() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     advance(RETRY / 2).await;
     let term = a.term.borrow().clone().unwrap();
     api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
-    term.dispute();
+    term.report_rejection();
     a.leads(false, SOON).await;
     a.leads(true, LEASE + RETRY * 2).await;
     assert_eq!(a.id(), Some(2));
@@ -62,7 +62,7 @@ async fn a_disputed_term_is_over_at_once_if_somebody_else_holds_the_lease() {
 async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
     let api = FakeApi::released();
     api.put_record(Some(json!({})));
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     assert_eq!(api.recorded(), "a_1");
     let asked = |requests: Vec<Seen>| {
@@ -80,12 +80,12 @@ async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     for annotations in [json!({}), json!({HOLDER_KEY: "b_1"})] {
         api.put_record(Some(annotations));
         advance(RETRY / 2).await;
-        a.term.borrow().clone().unwrap().dispute();
+        a.term.borrow().clone().unwrap().report_rejection();
         advance(RETRY).await;
         timeout(RETRY, async {
             while api.recorded() != "a_1" {
@@ -103,7 +103,7 @@ async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
 async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
     let api = FakeApi::released();
     api.refuse_records(500);
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     advance(LEASE * 4).await;
     assert_eq!(a.id(), Some(1));
@@ -210,11 +210,11 @@ async fn a_record_that_is_slow_closes_no_fence() {
 #[tokio::test(start_paused = true)]
 async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
     for refused in [0, 401, 409, 429, 500] {
-        for is_disputed in [false, true] {
+        for is_rejected in [false, true] {
             let api = FakeApi::released();
             api.put_record(Some(json!({})));
             // A conflict at each write; or a write that somebody undoes.
-            let meets = if is_disputed {
+            let meets = if is_rejected {
                 Method::GET
             } else {
                 Method::PATCH
@@ -230,8 +230,8 @@ async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
             api.refuse_records(refused);
             api.requests();
             for _ in 0..6000 {
-                if is_disputed {
-                    a.term.borrow().as_ref().unwrap().dispute();
+                if is_rejected {
+                    a.term.borrow().as_ref().unwrap().report_rejection();
                 }
                 sleep(Duration::from_millis(10)).await;
             }
@@ -241,13 +241,13 @@ async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
                 .filter(|seen| seen.uri.contains("l-fencing"));
             let of_record = of_record.count();
             println!(
-                "{refused} {is_disputed}: {} requests, {of_record} of them",
+                "{refused} {is_rejected}: {} requests, {of_record} of them",
                 requests.len()
             );
             assert!(of_record > 5, "it goes on trying");
             assert!(
                 requests.len() <= PER_MINUTE,
-                "{refused} {is_disputed}: {}",
+                "{refused} {is_rejected}: {}",
                 requests.len()
             );
             assert_eq!(a.id(), Some(1));
@@ -273,7 +273,7 @@ async fn a_leader_that_asserts_its_record_and_reads_that_another_leads_stops_at_
     api.put_record(Some(json!({})));
     asserts.store(true, Relaxed);
     advance(RETRY / 2).await;
-    a.term.borrow().as_ref().unwrap().dispute();
+    a.term.borrow().as_ref().unwrap().report_rejection();
     a.leads(false, SOON).await;
     assert_eq!(api.recorded(), "");
 }

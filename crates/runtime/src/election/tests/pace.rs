@@ -28,7 +28,7 @@ async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() 
                     api.put(spec);
                 }
                 api.mood_of(verb, *mood);
-                let a = Replica::stand(&api, "a");
+                let a = Replica::run(&api, "a");
                 for second in 0..60 {
                     if spec == Some(&held) {
                         let mut renewed = held.clone();
@@ -63,15 +63,15 @@ async fn h14_a_standby_whose_watch_fails_takes_over_in_time() {
         Mood::EndsStale,
     ] {
         let api = FakeApi::released();
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         api.mood_of(Verb::Watch, mood);
-        let mut b = Replica::stand(&api, "b");
+        let mut b = Replica::run(&api, "b");
         sleep(Duration::from_mins(1)).await;
         // It leaves, and it dies.
         a.stop.take().unwrap().send(()).unwrap();
         b.leads(true, RETRY * 2).await;
-        let mut c = Replica::stand(&api, "c");
+        let mut c = Replica::run(&api, "c");
         sleep(Duration::from_mins(1)).await;
         b.crash();
         let waited = c.leads(true, LEASE * 2).await;

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     api.requests();
     a.stop.take().unwrap().send(()).unwrap();
@@ -30,7 +30,7 @@ async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
         Mood::Fails(409),
     ] {
         let api = FakeApi::released();
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         api.mood(mood);
         let stopping = Instant::now();
@@ -50,7 +50,7 @@ async fn h4_a_standby_releases_nothing() {
     let api = FakeApi::released();
     let spec = json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9});
     api.put(&spec);
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     advance(RETRY * 3).await;
     a.stop.take().unwrap().send(()).unwrap();
     a.task.await.unwrap();
@@ -74,9 +74,9 @@ async fn a_replica_that_cannot_work_does_not_run_for_leader() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
-    let mut b = Replica::stand(&api, "b");
+    let mut b = Replica::run(&api, "b");
     sleep(RETRY).await;
     a.ability.send_replace(Ability::Nothing);
     a.leads(false, SOON).await;
@@ -95,7 +95,7 @@ async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
 async fn a_lease_that_came_too_late_is_given_back() {
     let api = FakeApi::released();
     api.mood(Mood::Hangs);
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     sleep(SOON).await;
     a.ability.send_replace(Ability::Nothing);
     sleep(SOON).await;
@@ -114,10 +114,10 @@ async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() 
     assert!(waited >= YIELD_DELAY, "alone it leads: {waited:?}");
 
     let api = FakeApi::released();
-    let mut first = Replica::stand(&api, "first");
+    let mut first = Replica::run(&api, "first");
     first.leads(true, SOON).await;
     let part = Replica::able(&api, "part", Ability::Part);
-    let mut all = Replica::stand(&api, "all");
+    let mut all = Replica::run(&api, "all");
     sleep(LEASE).await;
     first.crash();
     all.leads(true, LEASE + RETRY * 2).await;
@@ -131,7 +131,7 @@ async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() 
 async fn a_lease_is_released_when_no_write_can_land_any_more() {
     for (limit, is_released) in [(CALL / 4, true), (CALL, false)] {
         let api = FakeApi::released();
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         let term = a.term.borrow().clone().unwrap();
         let cut_off = term.writes().begin(limit);
@@ -145,7 +145,7 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
         // It may have arrived that much later than it was sent (H19).
         let over = limit + (LEASE - DEADLINE) / 2;
         assert!(took >= over.min(CALL) && took <= CALL + SOON, "{took:?}");
-        let mut b = Replica::stand(&api, "b");
+        let mut b = Replica::run(&api, "b");
         b.leads(true, LEASE + RETRY * 2).await;
         let led = stopping.elapsed();
         assert!(led > limit, "{led:?}");
@@ -156,7 +156,7 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_lets_go_waits_for_its_writes() {
     let api = FakeApi::released();
-    let mut a = Replica::stand(&api, "a");
+    let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     let write = a.term.borrow().as_ref().unwrap().writes().begin(CALL * 2);
     a.ability.send_replace(Ability::Nothing);

@@ -7,7 +7,7 @@ use super::*;
 async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_term() {
     for alone in [true, false] {
         let api = FakeApi::released();
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         let mut b = None;
         for id in 2..5 {
@@ -23,7 +23,7 @@ async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_
             assert_eq!(api.holder(), "a_1");
             sleep(LEASE).await;
             if !alone {
-                b.get_or_insert_with(|| Replica::stand(&api, "b"));
+                b.get_or_insert_with(|| Replica::run(&api, "b"));
             }
         }
         a.stop.take().unwrap().send(()).unwrap();
@@ -36,7 +36,7 @@ async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_
 #[tokio::test(start_paused = true)]
 async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
     let api = FakeApi::new();
-    let mut replicas = ["a", "b", "c"].map(|name| Replica::stand(&api, name));
+    let mut replicas = ["a", "b", "c"].map(|name| Replica::run(&api, name));
     sleep(SOON).await;
     // Also those that another was faster than (H10).
     let watches = api.requests();
@@ -73,7 +73,7 @@ async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
             b.leads(false, SOON).await;
             sleep(SOON).await;
         }
-        let mut a = Replica::stand(&api, "a");
+        let mut a = Replica::run(&api, "a");
         a.leads(true, RETRY).await;
         sleep(LEASE).await;
         a.crash();
@@ -105,7 +105,7 @@ async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cl
         };
         let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
         a.leads(true, SOON).await;
-        let b = Replica::stand(&api, "b");
+        let b = Replica::run(&api, "b");
         sleep(LEASE).await;
         cut.store(is_cut_off, Relaxed);
         let mut spec = api.spec();
@@ -141,7 +141,7 @@ async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cl
     }
 }
 
-/// Whatever stands in a Lease.
+/// Whatever is in a Lease.
 fn anything() -> impl Strategy<Value = Value> {
     let number = prop_oneof![
         any::<i64>().prop_map(Value::from),
@@ -189,7 +189,7 @@ proptest! {
         runtime.block_on(async {
             let api = FakeApi::new();
             api.put(&spec);
-            let mut a = Replica::stand(&api, "a");
+            let mut a = Replica::run(&api, "a");
             // The longest lease that can be configured.
             a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
             assert_eq!(api.holder(), "a_1");

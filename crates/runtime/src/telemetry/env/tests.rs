@@ -132,7 +132,7 @@ fn each_warning_is_one_clear_line() {
     }
 }
 
-/// What the specification allows, of every variable: in another case and with blanks around it it counts as it stands
+/// What the specification allows, of every variable: in another case and with blanks around it it counts as it is written
 /// in the table; empty or blank it is not set; what nobody knows, alone or in a list, is warned about and ignored. None
 /// of it ends the program.
 #[test]

@@ -173,7 +173,7 @@ fn legal(name: &str) -> String {
     name.replace(|c| !legal(c), "_")
 }
 
-/// Labels as they stand between the braces.
+/// Labels as they are between the braces.
 pub(super) fn labels<'a>(labels: impl Iterator<Item = &'a KeyValue>) -> String {
     let mut labels: Vec<String> = labels
         .map(|label| {

@@ -2,7 +2,7 @@
 //!
 //! One set of instruments, the SDK's, serves `/metrics` and OTLP. The text is written here
 //! (`exposition.rs`) because `opentelemetry-prometheus` writes no `OpenMetrics`, the SDK keeps no exemplars,
-//! and it tells of a histogram only from its first record on: `/metrics` has every series from the start,
+//! and it reports a histogram only from its first record on: `/metrics` has every series from the start,
 //! OTLP has a histogram's when there is something in it.
 
 mod exposition;
@@ -58,11 +58,11 @@ struct Shared {
     app: &'static App,
     meter: Meter,
     reader: Arc<ManualReader>,
-    /// Every timer there is: its series is told of from the start, with its exemplars.
+    /// Every timer there is: its series is there from the start, with its exemplars.
     timers: Mutex<Vec<Timer>>,
     /// How often [`Metrics::dropped`] was asked.
     #[cfg(test)]
-    looks: std::sync::atomic::AtomicUsize,
+    counted: std::sync::atomic::AtomicUsize,
 }
 
 impl Metrics {
@@ -88,7 +88,7 @@ impl Metrics {
             reader,
             timers: Mutex::default(),
             #[cfg(test)]
-            looks: std::sync::atomic::AtomicUsize::new(0),
+            counted: std::sync::atomic::AtomicUsize::new(0),
         }));
         let build = [
             KeyValue::new("revision", version::commit().unwrap_or("unknown")),
@@ -122,7 +122,7 @@ impl Metrics {
     pub(super) fn dropped(&self) -> u64 {
         #[cfg(test)]
         self.0
-            .looks
+            .counted
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let mut metrics = ResourceMetrics::default();
         let _ = self.0.reader.collect(&mut metrics);
@@ -142,8 +142,8 @@ impl Metrics {
 
     /// How often [`Self::dropped`] was asked.
     #[cfg(test)]
-    pub(super) fn looks(&self) -> usize {
-        self.0.looks.load(std::sync::atomic::Ordering::Relaxed)
+    pub(super) fn times_counted(&self) -> usize {
+        self.0.counted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// One series of a counter, from 0.
@@ -205,12 +205,12 @@ impl Metrics {
         timer
     }
 
-    /// A counter or a gauge that is looked at when somebody wants to know: `look` is to hand each of its
+    /// A counter or a gauge that is observed when somebody wants to know: `callback` is to hand each of its
     /// series, with its labels, to what it is given.
     pub fn observe(
         &self,
         metric: &'static Metric,
-        look: impl Fn(&mut dyn FnMut(f64, &[KeyValue])) + Send + Sync + 'static,
+        callback: impl Fn(&mut dyn FnMut(f64, &[KeyValue])) + Send + Sync + 'static,
     ) {
         let meter = &self.0.meter;
         if metric.kind == Kind::Counter {
@@ -218,14 +218,14 @@ impl Metrics {
                 .f64_observable_counter(metric.name(self.0.app))
                 .with_unit(metric.unit)
                 .with_description(metric.help)
-                .with_callback(move |see| look(&mut |value, labels| see.observe(value, labels)))
+                .with_callback(move |see| callback(&mut |value, labels| see.observe(value, labels)))
                 .build();
         } else {
             meter
                 .f64_observable_gauge(metric.name(self.0.app))
                 .with_unit(metric.unit)
                 .with_description(metric.help)
-                .with_callback(move |see| look(&mut |value, labels| see.observe(value, labels)))
+                .with_callback(move |see| callback(&mut |value, labels| see.observe(value, labels)))
                 .build();
         }
     }

@@ -1,4 +1,4 @@
-//! What every Prometheus client library tells of its process, from `/proc`.
+//! What every Prometheus client library reports of its process, from `/proc`.
 
 #[cfg(target_os = "linux")]
 use std::{fs, path::Path};

@@ -2,7 +2,7 @@
 //! (`make generate`).
 //!
 //! Names, labels and meanings are those of controller-runtime, client-go and the Prometheus client
-//! libraries where they have such a thing; the others begin with the application's name, which `{app}` stands for here.
+//! libraries where they have such a thing; the others begin with the application's name, which is `{app}` here.
 
 use crate::App;
 
@@ -17,7 +17,7 @@ pub struct Metric {
     pub unit: &'static str,
     /// The keys of its labels. No value is ever the name of an object.
     pub labels: &'static [&'static str],
-    /// What it tells.
+    /// What it means.
     pub help: &'static str,
 }
 
@@ -73,7 +73,7 @@ macro_rules! metrics {
 metrics! {
     "Reconcile" {
         RECONCILES: Counter "controller_runtime_reconcile_total" "" ["controller", "result"]
-            "Reconciles by result: success; error; requeue for what comes again without being an error (a conflict, a term that ended, a namespace on its way out, a status that is told later).";
+            "Reconciles by result: success; error; requeue for what comes again without being an error (a conflict, a term that ended, a namespace on its way out, a status that is reported later).";
         RECONCILE_ERRORS: Counter "controller_runtime_reconcile_errors_total" "" ["controller"]
             "Reconciles that failed.";
         RECONCILE_PANICS: Counter "controller_runtime_reconcile_panics_total" "" ["controller"]
@@ -149,7 +149,7 @@ metrics! {
         PROCESS_START: Gauge "process_start_time_seconds" "s" []
             "When the process started, in seconds since 1970.";
         BUILD_INFO: Gauge "{app}_build_info" "" ["revision", "version"]
-            "Always 1; the labels tell the version, and the commit that it was built from, or unknown.";
+            "Always 1; the labels say the version, and the commit that it was built from, or unknown.";
     }
     // The SDK's own but for the last: `error.type` and the like become labels by the rules of its specification.
     "Telemetry, where it is exported" {

@@ -8,14 +8,14 @@ use crate::app::tests::APP;
 fn an_outage_is_told_once() {
     let mut outages = Outages::default();
     let start = Instant::now();
-    let mut told = 0;
+    let mut logged = 0;
     for second in 0..100 {
         for signal in Signal::ALL {
             let now = start + Duration::from_secs(second);
-            told += u32::from(outages.failed(signal, "Unavailable: refused", now));
+            logged += u32::from(outages.failed(signal, "Unavailable: refused", now));
         }
     }
-    assert_eq!(told, 1);
+    assert_eq!(logged, 1);
     let end = start + Duration::from_secs(100);
     assert_eq!(outages.taken(Signal::Logs, end), None);
     assert_eq!(outages.taken(Signal::Traces, end), None);
@@ -34,7 +34,7 @@ fn an_outage_is_told_once() {
     );
 }
 
-/// A second cause within one outage is told, too, once for all signals; and there is an end to it.
+/// A second cause within one outage is logged, too, once for all signals; and there is an end to it.
 #[test]
 fn each_new_cause_is_told_once() {
     let mut outages = Outages::default();
@@ -43,23 +43,23 @@ fn each_new_cause_is_told_once() {
     assert!(failed(Signal::Traces, "Unavailable: refused"));
     assert!(failed(Signal::Metrics, "Unimplemented"));
     for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
-        let told = failed(signal, "Unauthenticated: no token");
-        assert_eq!(told, signal == Signal::Traces, "{signal}");
+        let logged = failed(signal, "Unauthenticated: no token");
+        assert_eq!(logged, signal == Signal::Traces, "{signal}");
         assert!(!failed(signal, "Unavailable: refused"), "{signal}");
     }
-    let told = (0..1000).filter(|number| failed(Signal::Traces, &format!("request {number}")));
-    assert!(told.count() < CAUSES);
+    let logged = (0..1000).filter(|number| failed(Signal::Traces, &format!("request {number}")));
+    assert!(logged.count() < CAUSES);
     assert!(outages.took_partly(Signal::Logs, "too old"));
     assert!(!outages.took_partly(Signal::Logs, "too old"));
     assert!(outages.took_partly(Signal::Logs, "too long"));
     assert!(outages.took_partly(Signal::Traces, "too old"));
 }
 
-/// What the collector said is told with the code, and the connection's trouble as it is.
+/// What the collector said is reported with the code, and the connection's trouble as it is.
 #[test]
 fn the_collectors_own_words_are_in_the_cause() {
     let reason = "Operation failed: TonicLogsClient export failed with gRPC code: ";
-    for (told, said, expected) in [
+    for (logged, said, expected) in [
         (
             "Unauthenticated",
             "no such tenant",
@@ -72,47 +72,51 @@ fn the_collectors_own_words_are_in_the_cause() {
             "Unavailable: transport error: refused",
         ),
     ] {
-        assert_eq!(cause(&format!("{reason}{told}"), said), expected);
+        assert_eq!(cause(&format!("{reason}{logged}"), said), expected);
     }
 }
 
-/// Exports cost no look at the counts as long as nothing is dropped, and few afterwards.
+/// Exports cost no reading of the counts as long as nothing is dropped, and few afterwards.
 #[tokio::test]
 async fn an_export_costs_no_scrape() {
     let metrics = Metrics::disconnected(&APP);
-    let layer = listen(metrics.clone());
+    let layer = export_events(metrics.clone());
     let subscriber =
         tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
     let _default = tracing::subscriber::set_default(subscriber);
-    let heard = async |news: fn()| {
+    let handled = async |event: fn()| {
         for _ in 0..200 {
-            news();
+            event();
             tokio::task::yield_now().await;
         }
     };
-    heard(|| {
+    handled(|| {
         tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
         tracing::error!(name: "BatchSpanProcessor.ExportError", error = "e");
     })
     .await;
-    assert_eq!(metrics.looks(), 0);
-    heard(|| {
+    assert_eq!(metrics.times_counted(), 0);
+    handled(|| {
         tracing::warn!(name: "BatchSpanProcessor.SpanDroppingStarted", "");
         tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
     })
     .await;
-    assert!((1..=5).contains(&metrics.looks()), "{}", metrics.looks());
+    assert!(
+        (1..=5).contains(&metrics.times_counted()),
+        "{}",
+        metrics.times_counted()
+    );
 }
 
 /// What was rejected of what was taken is counted, record by record, and so is each batch that was not.
 #[tokio::test]
 async fn all_losses_are_counted() {
-    // What is counted is told as long as its provider is there.
+    // What is counted is logged as long as its provider is there.
     let resource = opentelemetry_sdk::Resource::builder_empty().build();
     let (metrics, _provider) = Metrics::new(&APP, resource, None);
     let subscriber = tracing_subscriber::layer::SubscriberExt::with(
         tracing_subscriber::registry(),
-        listen(metrics.clone()),
+        export_events(metrics.clone()),
     );
     tracing::subscriber::with_default(subscriber, || {
         // More than the channel has room for.
@@ -139,7 +143,7 @@ async fn all_losses_are_counted() {
     }
 }
 
-/// Drops are told when they begin and when they are over, burst or not, and each time anew.
+/// Drops are logged when they begin and when they are over, burst or not, and each time anew.
 #[test]
 fn drops_are_told_once_each_time() {
     let mut drops = Drops::default();

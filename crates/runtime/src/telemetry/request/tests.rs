@@ -87,7 +87,7 @@ async fn a_request_is_a_client_span() {
         assert_eq!(attribute(&span, name).as_deref(), Some(value), "{name}");
     }
     let named = span.attributes.iter();
-    let named = named.filter(|told| told.value.as_str().contains("secret-name"));
+    let named = named.filter(|label| label.value.as_str().contains("secret-name"));
     assert_eq!(named.count(), 1, "in url.full alone");
     assert_eq!(span.status, Status::Unset);
 }
@@ -122,10 +122,10 @@ async fn a_failure_is_told_by_its_kind() {
 /// Renewals of the Lease every other second are no traces, unless something is made of them.
 #[tokio::test]
 async fn a_request_within_no_span_can_be_left_out() {
-    let untold = service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(())));
+    let unanswered = service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(())));
     let request = || Request::new(Body::empty());
     let (exporter, _guard) = exported();
-    let service = layer().within_spans().layer(untold);
+    let service = layer().within_spans().layer(unanswered);
     service.clone().oneshot(request()).await.unwrap();
     assert_eq!(exporter.get_finished_spans().unwrap().len(), 0);
     service
@@ -153,7 +153,7 @@ fn a_url_begins_with_the_servers() {
     }
 }
 
-/// No name that a user chose is in what spans are told apart by.
+/// No name that a user chose is in what spans are distinguished by.
 #[test]
 fn a_path_has_a_shape() {
     for (path, template, resource) in [
