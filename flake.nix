@@ -84,7 +84,7 @@
       # Written into the program once it is linked: a commit that changes no source compiles nothing. Always 40 characters.
       commit =
         self.rev or (if self ? dirtyRev then lib.substring 0 34 self.dirtyRev + "-dirty" else null);
-      told = "${name} ${version}" + lib.optionalString (commit != null) " (${commit})";
+      expected = "${name} ${version}" + lib.optionalString (commit != null) " (${commit})";
 
       # `static` is the package set that the program is compiled with, `pkgs` the one whose tools run here.
       programOf =
@@ -93,7 +93,7 @@
           dependencies = dependenciesOf pkgs static.rustPlatform { };
           unstamped = crate static.rustPlatform {
             preConfigure = beginWith dependencies;
-            # All symbols: by default only those for debuggers go, and cargo is told to strip none.
+            # All symbols: by default only those for debuggers go, and cargo is set to strip none.
             stripAllList = [ "bin" ];
           };
         in
@@ -236,7 +236,7 @@
               }
               ''
                 program=${lib.getExe packages.default} authorities=${authoritiesOf pkgs}
-                [ "$($program --version)" = "${told}" ]
+                [ "$($program --version)" = "${expected}" ]
 
                 [ "$(gzip < ${packages.image} | wc -c)" -le 12000000 ]
                 tar xf ${packages.image}

@@ -38,7 +38,7 @@ pub const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/
 pub const CONNECTIONS: usize = 16;
 
 /// How long one thing that is waited for may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+const GATHER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Connections of the user `bench-load`.
 pub struct Load(Vec<Client>);
@@ -259,7 +259,7 @@ async fn write<T: DeserializeOwned>(
     serde_json::from_str(&answer).unwrap()
 }
 
-/// What is looked at in a Foo or a Deployment.
+/// What is read of a Foo or a Deployment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Object {
@@ -354,14 +354,14 @@ impl Watch {
     }
 
     /// Adds the objects that are as asked for, and when each was so first, until there are so many or for as long as
-    /// [`PATIENCE`].
+    /// [`GATHER_TIMEOUT`].
     pub async fn gather(
         &mut self,
         done: &mut HashMap<String, Instant>,
         count: usize,
         is_so: impl Fn(&Object) -> bool,
     ) {
-        let gathered = timeout(PATIENCE, async {
+        let gathered = timeout(GATHER_TIMEOUT, async {
             while done.len() < count {
                 let (at, object) = self.0.recv().await.expect("a control plane");
                 if is_so(&object) {

@@ -23,11 +23,11 @@ use crate::{
 /// How many Foos a controller reconciles at once.
 const WORKERS: &str = "16";
 
-/// `USER_HZ`, in which Linux tells every process's times.
+/// `USER_HZ`, in which Linux counts every process's times.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// At rest a process has used no more than one tick in this time.
-const LOOK: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long a process may take to come to rest, or to end.
 const DEADLINE: Duration = Duration::from_mins(10);
@@ -92,7 +92,7 @@ impl Subject {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let before = self.cpu();
-            sleep(LOOK).await;
+            sleep(INTERVAL).await;
             if self.cpu() - before < 1.5 / TICKS_PER_SECOND {
                 return;
             }
@@ -277,21 +277,21 @@ impl Sockets {
         }
     }
 
-    /// Looks every half second, so that of a connection that is closed little is missed.
+    /// Counts every half second, so that of a connection that is closed little is missed.
     async fn look_often(sockets: std::sync::Weak<Self>) {
         while let Some(sockets) = sockets.upgrade() {
-            sockets.look();
+            sockets.count();
             drop(sockets);
             sleep(Duration::from_millis(500)).await;
         }
     }
 
     fn received(&self) -> u64 {
-        self.look();
+        self.count();
         self.received.lock().unwrap().values().sum()
     }
 
-    fn look(&self) {
+    fn count(&self) {
         let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", self.pid)) else {
             return;
         };

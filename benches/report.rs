@@ -1,4 +1,4 @@
-//! What was measured, and how it is told: as JSON, and as a table of medians, spreads and ratios.
+//! What was measured, and how it is reported: as JSON, and as a table of medians, spreads and ratios.
 
 use std::{
     fmt::{self, Display, Write as _},

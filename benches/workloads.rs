@@ -212,7 +212,7 @@ impl Bench {
         }
     }
 
-    /// W1, W3, W9 and W10: Foos at once, until each has its Deployment and has been told so.
+    /// W1, W3, W9 and W10: Foos at once, until each has its Deployment and reports so.
     async fn create(&mut self, run: &mut Run<'_>, workload: &str, count: usize) -> Vec<String> {
         let names = names("foo", count);
         let meter = Meter::start(&run.plane.cluster, &run.subject);
@@ -220,13 +220,13 @@ impl Bench {
         let load = run.plane.load.each(&names, async |client, name| {
             load::create_foo(client, name).await;
         });
-        let (_, deployed, told) = tokio::join!(
+        let (_, deployed, reported) = tokio::join!(
             load,
             run.deployments
                 .until(count, |d| is_foo(d) && d.metadata.generation == 1),
             run.foos.until(count, |foo| is_foo(foo) && foo.is_told(1)),
         );
-        let time = seconds(begun, &deployed).max(seconds(begun, &told));
+        let time = seconds(begun, &deployed).max(seconds(begun, &reported));
         run.subject.rest().await;
         self.note(workload, run.side, "time, s", time);
         self.note(
@@ -242,21 +242,21 @@ impl Bench {
         names
     }
 
-    /// W2: one replica more for every Foo, until each Deployment has it and each Foo has been told so.
+    /// W2: one replica more for every Foo, until each Deployment has it and each Foo reports so.
     async fn scale_all(&mut self, run: &mut Run<'_>, names: &[String]) {
         let meter = Meter::start(&run.plane.cluster, &run.subject);
         let begun = Instant::now();
         let load = run.plane.load.each(names, async |client, name| {
             load::scale(client, FOOS, name, 2).await;
         });
-        let (_, scaled, told) = tokio::join!(
+        let (_, scaled, reported) = tokio::join!(
             load,
             run.deployments
                 .until(names.len(), |d| is_foo(d) && d.spec.replicas == Some(2)),
             run.foos
                 .until(names.len(), |foo| is_foo(foo) && foo.is_told(2)),
         );
-        let time = seconds(begun, &scaled).max(seconds(begun, &told));
+        let time = seconds(begun, &scaled).max(seconds(begun, &reported));
         run.subject.rest().await;
         self.note("W2", run.side, "time, s", time);
         self.note_used("W2", run.side, &meter);

@@ -8,7 +8,7 @@ use operator_runtime::config::{
 
 use crate::APP;
 
-/// The numbers of rows Q2, Q3 and Q4, and client-go's for the Lease.
+/// How many at once, how often and how soon again; and client-go's for the Lease.
 #[test]
 fn defaults_are_those_of_the_reference() {
     let expected = Config {

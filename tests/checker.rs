@@ -343,11 +343,11 @@ fn i6_a_write_where_nothing_changed_is_found() {
         log.status("b");
     };
     assert_eq!(after_good(fault), ["I6"]);
-    let question = |log: &mut Log| {
+    let review = |log: &mut Log| {
         log.sleep(100);
         log.review("a");
     };
-    assert!(after_good(question).is_empty(), "it stores nothing");
+    assert!(after_good(review).is_empty(), "it stores nothing");
 }
 
 /// Of another kind than Foo: what it may write is judged as a Foo's is, and of the object itself it may write the finalizers.

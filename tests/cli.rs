@@ -166,7 +166,7 @@ fn bad_input_is_refused_in_one_line() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// All mistakes are told at once, wherever they stand.
+/// All mistakes are reported at once, wherever they are.
 #[test]
 fn all_mistakes_are_told_at_once() {
     let dir = TempDir::new().unwrap();

@@ -136,7 +136,7 @@ run kubectl wait --for='jsonpath={.status.availableReplicas}=3' --timeout=120s d
 run kubectl get deployment/foo-sample -o custom-columns=NAME:.metadata.name,UID:.metadata.uid,REPLICAS:.spec.replicas
 controller_log
 
-say "What the controller told about it"
+say "What the controller reported about it"
 run kubectl get events --field-selector=involvedObject.kind=Foo
 
 say "All its reconciles, as a page for a browser"

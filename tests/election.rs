@@ -1,6 +1,6 @@
 //! Leader election against a real API server, with a proxy in between that makes each hazard happen.
 //!
-//! The hazard tests run twice: with the lease guard, where the hazard is harmless, and on the bare crate, where it must
+//! The hazard tests run twice: with the lease guard, where the hazard does no harm, and on the bare crate, where it must
 //! show, or the test proves nothing.
 #![allow(
     clippy::unwrap_used,
@@ -121,7 +121,7 @@ struct Candidate {
 type Tried = Result<LeaseLockResult, Error>;
 
 impl Candidate {
-    /// Whether one attempt made the crate tell this candidate that it leads.
+    /// Whether one attempt made the crate say to this candidate that it leads.
     async fn tries(&self) -> bool {
         acquired(&self.lock.try_acquire_or_renew().await)
     }
@@ -149,7 +149,7 @@ impl Candidate {
     }
 }
 
-/// The crate takes a Lease that it created for its own; the election looks whether the answer says so.
+/// The crate takes a Lease that it created for its own; the election checks whether the answer says so.
 fn acquired(tried: &Tried) -> bool {
     let Ok(LeaseLockResult::Acquired(lease)) = tried else {
         return false;
@@ -413,7 +413,7 @@ async fn h12_a_renewal_of_a_lease_that_another_has_created_anew_is_none() {
     }
 }
 
-/// Of whose term `b` may not have seen the end when it looks for the first time.
+/// Of whose term `b` may not have seen the end when it reads the Lease for the first time.
 #[tokio::test]
 async fn h12_a_lease_that_was_deleted_is_not_taken_at_once_by_who_never_saw_it() {
     for guard in [true, false] {

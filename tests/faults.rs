@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and tells what it measured"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod cluster;
@@ -122,7 +122,7 @@ async fn a_foos_life_costs_four_writes() {
     assert_eq!(counts, BTreeMap::from(expected));
 }
 
-/// Row R1: while Foos wait for their Deployments, no statuses are told but in the eighth turn, which keeps them from starving.
+/// Row R1: while Foos wait for their Deployments, no statuses are reported but in the eighth turn, which keeps them from starving.
 #[tokio::test]
 async fn deployments_come_before_statuses() {
     const FOOS: usize = 100;
@@ -142,7 +142,7 @@ async fn deployments_come_before_statuses() {
         left -= usize::from(is_create(&event));
         early += usize::from(left > 0 && event.subresource == "status");
     }
-    println!("{early} statuses were told before the last of {FOOS} Deployments was created");
+    println!("{early} statuses were reported before the last of {FOOS} Deployments was created");
     assert!(early <= FOOS / 4, "{:#?}", counts(&requests));
 }
 
@@ -258,7 +258,7 @@ async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
     }
     causes.remove("");
     println!("said of the watches: {causes:#?}");
-    println!("retries told: {}", controller.logged("attempt="));
+    println!("retries logged: {}", controller.logged("attempt="));
     assert!(causes.values().all(|count| *count == 1), "{causes:#?}");
 }
 
@@ -339,7 +339,7 @@ async fn a_watch_that_is_too_old_lists_again() {
 /// Half an event.
 const EVENT: &str = r#"{"type":"ADDED","object":{"kind":"Foo","apiVersion":"samplecontroller.k8s.io/v1alpha1","metadata":{"na"#;
 
-/// Whatever comes in place of a watch is told in one line a resource, tried again by ever longer pauses, and forgotten once
+/// Whatever comes in place of a watch is logged in one line a resource, tried again by ever longer pauses, and forgotten once
 /// the API server is back.
 #[tokio::test]
 async fn nonsense_in_place_of_the_watch() {
@@ -431,7 +431,7 @@ impl Setup {
         let namespace = cluster.namespace(prefix).await;
         let gateway = Gateway::start(client.clone()).await;
         gateway.set(mode);
-        // No resync wakes anything while the test runs.
+        // No resync enqueues anything while the test runs.
         let args = [
             "--namespace",
             &namespace,

@@ -715,7 +715,7 @@ fn is_refused(event: &AuditEvent) -> bool {
     event.code == 403 && event.user == ACCOUNT
 }
 
-/// The policy alone refused anything, no user was told, and every right was of use.
+/// The policy alone refused anything, nothing was reported to a user, and every right was of use.
 async fn assert_right_requests(cluster: &Cluster) {
     let audit: Vec<_> = cluster
         .audit()
@@ -731,15 +731,18 @@ async fn assert_right_requests(cluster: &Cluster) {
             .as_str()
             .unwrap_or_default();
         assert!(event.code != 403 || message.contains(POLICY), "{event:?}");
-        let told = event.request_object["status"].to_string();
-        assert!(!told.contains("Rejected"), "not the Foo's fault: {told}");
+        let reported = event.request_object["status"].to_string();
+        assert!(
+            !reported.contains("Rejected"),
+            "not the Foo's fault: {reported}"
+        );
     }
     let mut used = used(&audit);
     used.retain(|right| right != EVERYBODYS && !NEEDED_ELSEWHERE.contains(&&**right));
     assert_eq!(used, granted(cluster).await);
 }
 
-/// kube-controller-manager has looked at the policy's expressions and has no complaint.
+/// kube-controller-manager has checked the policy's expressions and finds no fault.
 async fn assert_well_typed(cluster: &Cluster) {
     let policy = "validatingadmissionpolicy/foo-controller-fencing";
     let status = ["get", policy, "-o=jsonpath={.status}"];
@@ -878,7 +881,7 @@ fn used(audit: &[AuditEvent]) -> BTreeSet<String> {
 const EVERYBODYS: &str = "create selfsubjectaccessreviews";
 
 /// Rights that this server has no need of. It streams lists as watches, which an older one cannot; and it lacks the admission
-/// plugin that looks whether foos/finalizers might be updated, which nobody does.
+/// plugin that checks whether foos/finalizers might be updated, which nobody does.
 const NEEDED_ELSEWHERE: [&str; 3] = ["list foos", "list deployments", "update foos/finalizers"];
 
 /// What `deploy/` allows, as `verb resource`, [`NEEDED_ELSEWHERE`] aside.

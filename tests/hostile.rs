@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test fails by panicking, and tells what it measured"
+    reason = "a test fails by panicking, and prints what it measured"
 )]
 
 mod cluster;
@@ -32,7 +32,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-/// Foos that the schema refuses, stored before it was there, between 300 good ones: each is told what is wrong with it, no one
+/// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it, no one
 /// is tried hotly, and the good ones converge as fast as they do alone.
 #[tokio::test]
 async fn invalid_foos_from_before_the_schema() {
@@ -102,8 +102,8 @@ async fn invalid_foos_from_before_the_schema() {
         panic!("two controllers")
     };
     let kinds = bad.iter().zip(&kinds);
-    for (name, (kind, _, _, told)) in kinds.clone() {
-        assert_told(&client, &mixed, name, *told, controller, kind).await;
+    for (name, (kind, _, _, reported)) in kinds.clone() {
+        assert_reported(&client, &mixed, name, *reported, controller, kind).await;
     }
     println!("{:#?}", counts(&requests));
     for (name, (kind, ..)) in kinds {
@@ -190,8 +190,8 @@ async fn assert_nested_stop_nobody(
                 eventually(DEADLINE, &format!("{name}: {words}"), async || {
                     let log = controller.log();
                     let mut lines = log.lines();
-                    let told = lines.any(|line| line.contains(name) && line.contains(words));
-                    if told { Ok(()) } else { Err(log) }
+                    let logged = lines.any(|line| line.contains(name) && line.contains(words));
+                    if logged { Ok(()) } else { Err(log) }
                 })
                 .await;
             }
@@ -230,11 +230,11 @@ async fn install_schema(cluster: &Cluster, client: &Client, namespace: &str) {
     .await;
 }
 
-async fn assert_told(
+async fn assert_reported(
     client: &Client,
     namespace: &str,
     name: &str,
-    told: Told,
+    reported: Reported,
     controller: &Controller,
     kind: &str,
 ) {
@@ -242,19 +242,19 @@ async fn assert_told(
     let stored: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     eventually(
         DEADLINE,
-        &format!("{kind} ({name}): {told:?}"),
+        &format!("{kind} ({name}): {reported:?}"),
         async || {
             let object = stored.get(name).await.map_err(|error| error.to_string())?;
             let reason = reason(&object);
-            let is_told = match told {
-                Told::Reason(expected) => reason == Some(expected),
-                Told::Words(words) => controller
+            let is_reported = match reported {
+                Reported::Reason(expected) => reason == Some(expected),
+                Reported::Words(words) => controller
                     .log()
                     .lines()
                     .any(|line| line.contains(name) && line.contains(words)),
-                Told::Converged => reason == Some("DeploymentProgressing"),
+                Reported::Converged => reason == Some("DeploymentProgressing"),
             };
-            if is_told {
+            if is_reported {
                 Ok(())
             } else {
                 Err(format!("{reason:?}"))
@@ -277,8 +277,8 @@ fn meanwhile(requests: &[AuditEvent], names: &[String]) -> usize {
 
 /// What may have been stored before there was a schema, by kind: the spec and the status (null: none), and what the controller
 /// makes of it. `name` is for a Deployment of its own.
-fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Told)> {
-    use Told::{Converged, Reason, Words};
+fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Reported)> {
+    use Reported::{Converged, Reason, Words};
     let none = || Value::Null;
     let named = |replicas: Value| json!({ "deploymentName": name, "replicas": replicas });
     let good = || named(json!(1));
@@ -340,7 +340,7 @@ fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Told)> {
 
 /// How a user learns of it.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Reported {
     /// By a condition `Ready=False` with this reason.
     Reason(&'static str),
     /// By these words in the log: the API server takes no status for it.
@@ -909,7 +909,7 @@ async fn a_foreign_deployment_makes_way() {
     converged(&client, &namespace, &["taken".to_owned()]).await;
 }
 
-/// Row R4 between Foos: one gets the Deployment, the other is told, and takes over when both Foo and Deployment are gone.
+/// Row R4 between Foos: one gets the Deployment, the other reports it, and takes over when both Foo and Deployment are gone.
 #[tokio::test]
 async fn two_foos_want_one_deployment() {
     let (cluster, client, namespace, _controller) = setup("two", &[]).await;
@@ -946,7 +946,7 @@ async fn two_foos_want_one_deployment() {
     );
 }
 
-/// An owned Deployment whose ownerReference is edited away is foreign (row R4): left alone and told; given back, it is the
+/// An owned Deployment whose ownerReference is edited away is foreign (row R4): left alone and reported; given back, it is the
 /// Foo's again. Its selector nobody can edit.
 #[tokio::test]
 async fn an_owned_deployment_is_edited() {

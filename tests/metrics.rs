@@ -315,7 +315,7 @@ async fn after_a_foos_life_the_counts_are_right() {
     }
     assert_eq!(scrape.get(&format!("workqueue_depth{queue}")), 0.);
 
-    // The questions about its rights belong to no namespace.
+    // The reviews of its rights belong to no namespace.
     let mut audited = BTreeMap::from([(("POST", 201), 3.)]);
     for event in cluster().await.audit() {
         let method = match &*event.verb {
@@ -368,7 +368,7 @@ async fn leadership_is_told() {
         ];
         Scene::start("leader", &env).await
     };
-    let told = |leads: f64| {
+    let leading = |leads: f64| {
         move |scrape: &Scrape| {
             let renewals = scrape.get("foo_controller_lease_renew_seconds_count");
             scrape.get(r#"leader_election_master_status{name="foo-controller"}"#) == leads
@@ -377,12 +377,14 @@ async fn leadership_is_told() {
         }
     };
     let mut first = replica().await;
-    first.scrape_until("the first leads", told(1.)).await;
+    first.scrape_until("the first leads", leading(1.)).await;
     let second = replica().await;
     second.controller.wait_for_log("standing by").await;
-    second.scrape_until("the second stands by", told(0.)).await;
+    second
+        .scrape_until("the second stands by", leading(0.))
+        .await;
     first.controller.stop().await;
-    second.scrape_until("the second leads", told(1.)).await;
+    second.scrape_until("the second leads", leading(1.)).await;
 }
 
 /// Part 4: an API server that is away can be seen, and what it costs.
@@ -415,7 +417,7 @@ async fn otlp_tells_what_is_scraped() {
         .apply("a", json!({"deploymentName": "a", "replicas": 1}))
         .await;
     scene
-        .scrape_until("the Foo is told", |scrape| {
+        .scrape_until("the Foo is reported on", |scrape| {
             scrape.get(r#"foo_controller_foos{ready="false"}"#) == 1.
         })
         .await;
@@ -495,7 +497,7 @@ fn exported(received: &Received) -> BTreeMap<String, f64> {
     series
 }
 
-/// Part 4: Prometheus' own parser has no complaint.
+/// Part 4: Prometheus' own parser finds no fault.
 #[tokio::test]
 #[ignore = "takes Debian's prometheus"]
 async fn promtool_has_no_complaint() {

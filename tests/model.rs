@@ -53,7 +53,7 @@ struct Election {
     /// How many terms there must be, one after the other, somewhere in what is explored.
     terms: i32,
     /// Whether each state is asked if somebody leads before long from there on.
-    settles: bool,
+    converges: bool,
 }
 
 /// How a Lease is created where there is none.
@@ -130,7 +130,7 @@ enum What {
 /// What must never happen, noted when it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Hazards {
-    /// A replica took the Lease though another had done so since it looked.
+    /// A replica took the Lease though another had done so since it read it.
     h1: bool,
     /// A renewal was taken for one though another holds the Lease.
     h2: bool,
@@ -149,8 +149,8 @@ struct Hazards {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Happens {
     Tick,
-    /// A replica looks at its clock, and calls if it is time: the Lease is read.
-    Look(usize),
+    /// A replica has its turn, and calls if it is time: the Lease is read.
+    Turn(usize),
     /// A replica's watch delivers the Lease.
     Watch(usize),
     /// A replica's write reaches the API server, and the answer the replica.
@@ -241,7 +241,7 @@ impl State {
         let sent = self.clock(replica);
         let wrong = election.wrong_clock && replica == 2;
         let ahead = if wrong { election.lease + 1 } else { 0 };
-        // The guard does not look at what is made of it.
+        // The guard does not check what is made of it.
         let wall = if election.guard { 0 } else { self.now + ahead };
         let it = &self.replicas[replica];
         let deadline = it.elector.held().map(|held| held.deadline);
@@ -422,7 +422,7 @@ impl State {
         match (write.what, landed) {
             (What::Release, _) => {
                 self.replicas[replica].call = None;
-                // After a conflict it looks again.
+                // After a conflict it reads again.
                 let event = if landed { Event::Released } else { Event::Tick };
                 self.step(replica, event, election);
             }
@@ -437,7 +437,7 @@ impl State {
 
     /// Whether, when nothing goes wrong from now on, one that can work leads within two leases and what it waits at most
     /// beside; or there is none.
-    fn settles(mut self, election: Election) -> bool {
+    fn converges(mut self, election: Election) -> bool {
         let able = |it: &Replica| !it.done && it.elector.ability() != Ability::Nothing;
         if !self.replicas.iter().any(able) {
             return true;
@@ -528,7 +528,7 @@ impl Model for Election {
                 actions.extend([Happens::Land(replica), Happens::GiveUp(replica)]);
                 continue;
             }
-            actions.push(Happens::Look(replica));
+            actions.push(Happens::Turn(replica));
             if it.elector.held().is_none() {
                 actions.push(Happens::Watch(replica));
             }
@@ -546,7 +546,7 @@ impl Model for Election {
         let (mut state, election) = (last.clone(), *self);
         match happens {
             Happens::Tick => state.now += 1,
-            Happens::Look(replica) => state.step(replica, Event::Tick, election),
+            Happens::Turn(replica) => state.step(replica, Event::Tick, election),
             Happens::Watch(replica) => {
                 if !state.observe(replica, election) {
                     return None;
@@ -619,7 +619,7 @@ impl Model for Election {
             Property::always(
                 "left alone, who can work leads before long",
                 |election: &Election, state: &State| {
-                    !election.settles || state.clone().settles(*election)
+                    !election.converges || state.clone().converges(*election)
                 },
             ),
             Property::always("H1", |_, state: &State| !state.hazards.h1),
@@ -669,10 +669,10 @@ const GUARDED: Election = Election {
     changes: 0,
     late: 1,
     terms: 2,
-    settles: false,
+    converges: false,
 };
 
-/// The shortest lease and deadline that tell who is late from who is not: more of them fit into what is explored.
+/// The shortest lease and deadline that distinguish who is late from who is not: more of them fit into what is explored.
 const BRIEF: Election = Election {
     lease: 2,
     renew: 1,
@@ -759,7 +759,7 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
         ticks: 2,
         late: 0,
         terms: 1,
-        settles: true,
+        converges: true,
         ..GUARDED
     });
     // Between them, two replicas lose it, or one does and has it back.
@@ -768,7 +768,7 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
         ticks: 1,
         late: 0,
         terms: 1,
-        settles: true,
+        converges: true,
         ..GUARDED
     });
 }

@@ -1,7 +1,7 @@
 //! What `deploy/` installs, as real pods on a real node: `make e2e` runs these tests, one after the other, in the namespaces of
 //! `tests/node/node.sh`. The audit log of the whole run is judged by the invariants after each of them.
 //!
-//! Times are told beside what is promised. That holds for the median; each of them has [`SLACK`]: the machine may be busy.
+//! Times are printed beside what is promised. That holds for the median; each of them has [`SLACK`]: the machine may be busy.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -80,8 +80,8 @@ fn node() -> PathBuf {
     env::var_os("NODE").expect("`make e2e` runs this").into()
 }
 
-/// Tells a figure, and keeps it for the summary.
-fn tell(what: &str, figure: &str) {
+/// Prints a figure, and keeps it for the summary.
+fn report(what: &str, figure: &str) {
     let line = format!("{what}: {figure}");
     println!("  {line}");
     let results = File::options()
@@ -91,10 +91,10 @@ fn tell(what: &str, figure: &str) {
     writeln!(results.unwrap(), "{line}").unwrap();
 }
 
-/// Tells how long something took that began then, and returns it.
+/// Prints how long something took that began then, and returns it.
 fn tell_time(what: &str, begin: Instant) -> Duration {
     let took = begin.elapsed();
-    tell(what, &format!("{} ms", took.as_millis()));
+    report(what, &format!("{} ms", took.as_millis()));
     took
 }
 
@@ -445,7 +445,7 @@ impl Load {
         }
     }
 
-    /// Stops it, and tells the longest that a Foo waited for its Deployment, which all of them have then (I3): at most
+    /// Stops it, and reports the longest that a Foo waited for its Deployment, which all of them have then (I3): at most
     /// what is promised.
     async fn stop(self, what: &str, promised: Duration) {
         self.stop.send(()).unwrap();
@@ -484,7 +484,7 @@ impl Load {
             "longest wait of {count} Foos {millis} ms (promised: {promised:?}; before: {} ms)",
             before.as_millis()
         );
-        tell(what, &figure);
+        report(what, &figure);
         assert!(longest <= promised + SLACK, "{what}: {figure}");
         if promised == ORDERLY {
             orderly(longest.saturating_sub(before));
@@ -543,7 +543,7 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
             "standby"
         };
         let resident = pod.resident();
-        tell(
+        report(
             &format!("idle {role}"),
             &format!("{} KiB resident", resident / 1024),
         );
@@ -596,7 +596,7 @@ async fn the_image_is_what_cargo_builds() {
         Some(commit) => format!("{NAME} {} ({commit})\n", env!("CARGO_PKG_VERSION")),
         None => format!("{NAME} {}\n", env!("CARGO_PKG_VERSION")),
     };
-    tell("the image", version.trim());
+    report("the image", version.trim());
     for pod in installation.pods().await {
         let exec = format!("kubectl exec -n {NAMESPACE} {} --", pod.name);
         assert_eq!(run(&format!("{exec} /proc/1/exe --version")).await, version);
@@ -612,12 +612,12 @@ async fn the_image_is_what_cargo_builds() {
         assert_eq!(bounds(&metrics), expected);
     }
     for (name, bounds) in expected {
-        tell(&format!("bounds of {name}"), &format!("{bounds:?}"));
+        report(&format!("bounds of {name}"), &format!("{bounds:?}"));
     }
     assert_invariants();
 }
 
-/// The image alone knows whom to trust on the internet, and so not this collector, of which it tells and works on. With one
+/// The image alone knows whom to trust on the internet, and so not this collector, which it logs and works on. With one
 /// more authority, where the image's trust has room for it, all three signals arrive.
 #[tokio::test]
 #[ignore = "make e2e"]
@@ -663,7 +663,7 @@ async fn telemetry_goes_over_tls_by_the_images_own_trust() {
         (arrived && !received.metrics.is_empty()).then_some(())
     };
     collector.wait_for("traces, logs and metrics", all).await;
-    tell("OTLP over TLS by the image's own trust", "all signals");
+    report("OTLP over TLS by the image's own trust", "all signals");
     PLAIN.install().await;
     run(&format!(
         "kubectl delete configmap authority -n {NAMESPACE}"
@@ -690,7 +690,7 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
     let patch = Patch::Merge(json!({"data": data}));
     let patched = maps.patch(&map, &PatchParams::default(), &patch).await;
     patched.unwrap();
-    // The kubelet lays it where it is mounted when it next looks at the pod: once a minute, or when the pod changes.
+    // The kubelet lays it where it is mounted when it next syncs the pod: once a minute, or when the pod changes.
     let mounted = format!("/proc/{process}/root/etc/foo-controller/foo-controller.toml");
     let mut changes = 0;
     eventually(DEADLINE, "the pod has the new file", async || {
@@ -987,7 +987,7 @@ async fn a_broken_configuration_stops_nobody() {
         log => Err(log),
     })
     .await;
-    tell("a broken configuration", log.trim());
+    report("a broken configuration", log.trim());
     assert_eq!(log.lines().count(), 1, "{log}");
     assert!(
         log.starts_with("error: ") && log.contains("workers"),
@@ -1046,7 +1046,7 @@ async fn production_refuses_a_deposed_pods_write() {
     })
     .await;
     kill_process(old.process(), Signal::CONT).unwrap();
-    tell("a deposed pod's write", &refused);
+    report("a deposed pod's write", &refused);
     let holds = format!("\"{}_{}\" does", new.name, new.uid);
     assert!(
         refused.contains("foo-controller-fencing") && refused.contains(&holds),

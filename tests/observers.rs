@@ -274,8 +274,8 @@ async fn prometheus_scrapes_and_alerts() {
     let check = ["check", "metrics"];
     let good = "# HELP a_total All.\n# TYPE a_total counter\na_total 1\n";
     promtool(&check, good).await.unwrap();
-    let complaint = promtool(&check, "a_total 1\n").await.unwrap_err();
-    assert!(complaint.contains("no help text"), "{complaint}");
+    let error = promtool(&check, "a_total 1\n").await.unwrap_err();
+    assert!(error.contains("no help text"), "{error}");
 }
 
 /// Serves this text to everybody, whatever they ask.

@@ -416,7 +416,7 @@ impl InFlight {
     }
 }
 
-/// Row P2: what was under way is finished, not cut off: nothing was made that the controller did not hear of.
+/// Row P2: what was under way is finished, not cut off: nothing was made whose answer the controller did not get.
 #[tokio::test]
 async fn p2_work_in_flight_finishes() {
     let mut flight = InFlight::start(&[]).await;
@@ -660,7 +660,7 @@ impl Account {
 
 const FOOS: &str = "samplecontroller.k8s.io";
 
-/// Waits for the Foo's Deployment, and for the Foo to be told of it.
+/// Waits for the Foo's Deployment, and for the Foo to report it.
 async fn deployed(namespace: &str, name: &str, within: Duration) {
     let begun = Instant::now();
     let client = shared().client().await;

@@ -1,5 +1,5 @@
 //! Three replicas as real processes on one API server, whose leader is stopped, killed, frozen and cut off while Foos arrive
-//! and change. The audit log is the judge (`invariants`). Delays are measured and told; what is promised of them holds for the
+//! and change. The audit log is the judge (`invariants`). Delays are measured and printed; what is promised of them holds for the
 //! median. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
 #![allow(
     clippy::unwrap_used,
@@ -64,8 +64,8 @@ const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
 const ARRIVAL: Duration = Duration::from_millis(50);
 /// Most Foos change after this.
 const CHANGE: Duration = Duration::from_secs(1);
-/// How often somebody who waits for a Deployment looks, and how many may wait: it is not to be felt.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often somebody who waits for a Deployment polls, and how many may wait: it is not to be felt.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const HANDS: usize = 8;
 
 /// `full`, or fewer rounds of the same.
@@ -237,7 +237,7 @@ impl Fleet {
         if replica != leader {
             process.wait_for_log("standing by").await;
         }
-        // Its watch of the Lease opens right after the look at it that is logged.
+        // Its watch of the Lease opens right after the read of it that is logged.
         sleep(Duration::from_millis(200)).await;
     }
 
@@ -323,7 +323,7 @@ impl Fleet {
     }
 
     /// Waits until every Foo has its Deployment and no other, and its status, and nothing more is written; I3.
-    async fn settled(&self) {
+    async fn converged(&self) {
         let foos: Api<Foo> = Api::namespaced(self.client.clone(), &self.namespace);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
         eventually(DEADLINE, "I3: every Foo is right", async || {
@@ -592,7 +592,7 @@ impl User {
     /// Waits for a Deployment.
     async fn deployment(&self, name: &str) -> kube::Result<Deployment> {
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             if let Some(found) = self.deployments.get_opt(name).await? {
                 return Ok(found);
             }
@@ -674,7 +674,7 @@ async fn i1_to_i8_hold_through_faults() {
         *faults.entry("Lease deleted").or_insert(0) += 1;
     }
     let foos = load.stop().await;
-    fleet.settled().await;
+    fleet.converged().await;
     let quiet = Timestamp::now();
     sleep(FAST.lease).await;
     let quiet = [(quiet, Timestamp::now())];
@@ -699,10 +699,10 @@ async fn i1_to_i8_hold_through_faults() {
 
 /// Moves the first write of the first leader to after the moment when another took the Lease.
 fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
-    let told = |event: &AuditEvent| {
+    let is_reported = |event: &AuditEvent| {
         (&*event.resource, &*event.subresource, event.code) == ("foos", "status", 200)
     };
-    let first = log.iter().position(told).unwrap();
+    let first = log.iter().position(is_reported).unwrap();
     let by = log[first].user.clone();
     let taken = |event: &&AuditEvent| {
         let holder = event.response_object["spec"]["holderIdentity"].as_str();
@@ -786,7 +786,7 @@ async fn what_a_change_of_leader_costs() {
     sleep(Duration::from_secs(5)).await;
 
     let foos = load.stop().await;
-    fleet.settled().await;
+    fleet.converged().await;
     let log = fleet.cluster.audit();
     let report = invariants::check(&log, &fleet.election(), &[]);
     println!("{foos} Foos; {report}");

@@ -2,7 +2,7 @@
 //! that take such a control plane.
 //!
 //! Each test has a namespace and a controller of its own. No controller resyncs or retries within a test's deadlines, so that
-//! what happens here happens because somebody was told.
+//! what happens here happens because a watch reported it.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -44,7 +44,7 @@ impl Scene {
         static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
         CRD.get_or_init(async || {
             shared().install_crd().await;
-            // kubectl keeps what it discovered for hours; asked for this list, it looks anew.
+            // kubectl keeps what it discovered for hours; asked for this list, it discovers anew.
             let fresh = ["api-resources", "--api-group=samplecontroller.k8s.io"];
             eventually(DEADLINE, "Foos are discovered", async || {
                 let found = shared().kubectl(&fresh).await.success();
@@ -369,8 +369,8 @@ async fn a1_a4_a7_kubectl_knows_foos() {
         // The API server publishes the schema a little after the resource.
         eventually(DEADLINE, field, async || {
             let output = scene.try_kubectl(&["explain", field], "").await;
-            let told = output.stdout.contains(says);
-            told.then_some(()).ok_or(output)
+            let said = output.stdout.contains(says);
+            said.then_some(()).ok_or(output)
         })
         .await;
     }
@@ -489,7 +489,7 @@ async fn r8_a_foo_being_deleted_gets_no_deployment() {
         .kubectl(&["delete", "foo", "foo-sample", "--wait=false"])
         .await;
     scene.kubectl(&["delete", "deployment", "foo-sample"]).await;
-    // Woken after it, another Foo is done after it.
+    // Enqueued after it, another Foo is done after it.
     scene
         .apply(&foo("after", &json!({ "deploymentName": "after" })))
         .await;

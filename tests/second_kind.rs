@@ -153,9 +153,9 @@ impl Fleet {
         *pod += 1;
         let cluster = cluster().await;
         *process = spawn(self.operator, cluster, &self.settings, user, *pod);
-        eventually(DEADLINE, "it has looked at the Lease", async || {
-            let looked = process.logged("standing by") + process.logged("gained the lease");
-            if looked > 0 { Ok(()) } else { Err(()) }
+        eventually(DEADLINE, "it has read the Lease", async || {
+            let runs = process.logged("standing by") + process.logged("gained the lease");
+            if runs > 0 { Ok(()) } else { Err(()) }
         })
         .await;
     }
@@ -394,8 +394,8 @@ impl Relays {
         let condition = conditions.find(|condition| condition["type"] == type_);
         condition.map_or(String::new(), |condition| {
             let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
-            let told = [text("status"), text("reason"), text("message")].join(" ");
-            told.trim_end().to_owned()
+            let condition = [text("status"), text("reason"), text("message")].join(" ");
+            condition.trim_end().to_owned()
         })
     }
 

@@ -182,7 +182,7 @@ async fn a_polite_hand_over_is_not_felt() {
     for round in 3..8 {
         let leader = leader(&mut replicas).await;
         replicas.push(stand(round));
-        // The standbys have looked and watch; one that is just starting would find the Lease by itself.
+        // The standbys have read the Lease and watch; one that is just starting would find the Lease by itself.
         sleep(RETRY).await;
         let mut term = leader.term.clone();
         leader.stop.send(()).unwrap();
@@ -209,7 +209,7 @@ async fn a_crash_costs_the_lease_and_no_more() {
     let mut waits = Vec::new();
     for round in 3..6 {
         replicas.push(stand(round));
-        // Until the standbys have looked, and the leader has renewed.
+        // Until the standbys have read it, and the leader has renewed.
         sleep(RETRY / 5 * 2).await;
         leads.kill();
         let start = Instant::now();
@@ -356,11 +356,11 @@ async fn without_its_watch_a_standby_polls() {
     let mut b = Replica::stand(proxy.config(&config), &namespace, "b", Pace(1));
     eventually(DEADLINE, "a poll", async || {
         let requests = proxy.requests();
-        let looks = requests
+        let reads = requests
             .iter()
             .filter(|request| request.contains("/leases/l"))
             .count();
-        if looks > 0 { Ok(()) } else { Err(requests) }
+        if reads > 0 { Ok(()) } else { Err(requests) }
     })
     .await;
     a.stop().await;
@@ -376,11 +376,11 @@ async fn h3_an_attempt_that_fails_is_not_sent_again_before_its_time() {
     let _a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(1));
     sleep(RETRY * 3).await;
     let requests = proxy.requests();
-    let looks = requests
+    let reads = requests
         .iter()
         .filter(|request| request.contains("/leases/l"))
         .count();
-    assert!((2..=4).contains(&looks), "{requests:?}");
+    assert!((2..=4).contains(&reads), "{requests:?}");
 }
 
 #[tokio::test]

@@ -290,7 +290,7 @@ fn is_whole(trace: &Trace<'_>) {
     }
 }
 
-/// A first look by a new leader is told from a change; gaining and releasing the Lease are traces with their requests, and
+/// A new leader's initial sync is distinguished from a change; gaining and releasing the Lease are traces with their requests, and
 /// renewals that succeed are none.
 #[tokio::test]
 async fn an_election_is_traced() {
@@ -313,15 +313,20 @@ async fn an_election_is_traced() {
     })
     .await;
     assert_eq!(first.stop().await, 0);
-    // A look that finds nothing to do is no trace, and a Foo that changed is no mere look.
+    // A resync that finds nothing to do is no trace, and a Foo that changed is no mere resync.
     let delete = ["-n", &namespace, "delete", "deployment", "a"];
     cluster.kubectl(&delete).await.success();
     let mut second = controller(cluster, &namespace, &collector.endpoint(), lead);
-    reconciled(&collector, "a", "the look of a new leader", |trace| {
-        trace
-            .roots()
-            .all(|root| root.attributes["reconcile.trigger"] == "takeover")
-    })
+    reconciled(
+        &collector,
+        "a",
+        "the initial sync of a new leader",
+        |trace| {
+            trace
+                .roots()
+                .all(|root| root.attributes["reconcile.trigger"] == "takeover")
+        },
+    )
     .await;
     assert_eq!(second.stop().await, 0);
     let released = |received: &Received| {
@@ -372,7 +377,7 @@ async fn exports_over_tls() {
     assert!(line.contains("UnknownIssuer"), "{line}");
 }
 
-/// A collector that wants to know its clients: who has a certificate gets in, who has none is told.
+/// A collector that wants to know its clients: who has a certificate gets in, who has none gets an error.
 #[tokio::test]
 async fn exports_with_a_certificate_of_its_own() {
     let (cluster, collector) = tokio::join!(shared(), Collector::start_mutual_tls());
@@ -723,10 +728,10 @@ async fn a_bad_collector_holds_nobody_up() {
             "{behaviour:?}: {:?}",
             asked.elapsed()
         );
-        let told = controller.logged("cannot export");
+        let logged = controller.logged("cannot export");
         assert!(
-            told <= 3,
-            "{behaviour:?}: told {told} times\n{}",
+            logged <= 3,
+            "{behaviour:?}: logged {logged} times\n{}",
             controller.log()
         );
         controller
@@ -735,7 +740,7 @@ async fn a_bad_collector_holds_nobody_up() {
     }
 }
 
-/// A collector that is gone amid the work costs what it would have got; it is counted and told once, and that it is back.
+/// A collector that is gone amid the work costs what it would have got; it is counted and logged once, and that it is back.
 #[tokio::test]
 async fn a_collector_that_comes_back_gets_what_comes_then() {
     let (cluster, mut collector) = tokio::join!(shared(), Collector::start());
@@ -772,11 +777,11 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
     collector
         .wait_for("a count of what was lost", counted)
         .await;
-    let told = controller.logged("cannot export");
-    assert!(told <= 3, "{}", controller.log());
+    let logged = controller.logged("cannot export");
+    assert!(logged <= 3, "{}", controller.log());
 }
 
-/// What the queue has no room for is dropped, counted and told; the work does not wait for room.
+/// What the queue has no room for is dropped, counted and logged; the work does not wait for room.
 #[tokio::test]
 async fn what_is_dropped_is_counted() {
     let (cluster, collector) = tokio::join!(shared(), Collector::start());
@@ -942,6 +947,6 @@ async fn one_cause_is_told_a_few_times() {
         line.contains("already exists and is not managed by Foo"),
         "{line}"
     );
-    let told = controller.logged("; trying again");
-    assert!((10..=60).contains(&told), "{told} lines");
+    let logged = controller.logged("; trying again");
+    assert!((10..=60).contains(&logged), "{logged} lines");
 }

@@ -51,7 +51,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 
 	status := foo.Status.DeepCopy()
-	tell(&foo, &deployment)
+	setStatus(&foo, &deployment)
 	if !equality.Semantic.DeepEqual(status, &foo.Status) {
 		if err := r.Status().Update(ctx, &foo); err != nil {
 			return ctrl.Result{}, err
@@ -93,7 +93,7 @@ func merged(into, labels map[string]string) map[string]string {
 	return into
 }
 
-func tell(foo *Foo, deployment *appsv1.Deployment) {
+func setStatus(foo *Foo, deployment *appsv1.Deployment) {
 	replicas := int32(1)
 	if deployment.Spec.Replicas != nil {
 		replicas = *deployment.Spec.Replicas
@@ -119,7 +119,7 @@ func tell(foo *Foo, deployment *appsv1.Deployment) {
 
 func run() error {
 	workers := flag.Int("workers", 1, "how many Foos are reconciled at once")
-	resync := flag.Duration("resync", 10*time.Hour, "how often every Foo is looked at again")
+	resync := flag.Duration("resync", 10*time.Hour, "how often every Foo is resynced")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 

@@ -1,5 +1,5 @@
 //! The `Foo` API: what users write (`spec`), what the controller reports to them (`status`), and the CRD that
-//! the API server checks both against (rows A1–A8).
+//! the API server checks both against.
 //!
 //! What a webhook would check is checked by CEL rules in the CRD: no certificates, nothing to be down.
 #![allow(
@@ -19,18 +19,18 @@ use serde::{Deserialize, Serialize};
 
 use operator_runtime::dns::is_subdomain;
 
-/// The API group of `Foo` (row A1).
+/// The API group of `Foo`.
 pub const GROUP: &str = "samplecontroller.k8s.io";
-/// The version of the API group (row A1).
+/// The version of the API group.
 pub const VERSION: &str = "v1alpha1";
-/// The kind (row A1).
+/// The kind.
 pub const KIND: &str = "Foo";
-/// The resource's name in URLs and in RBAC (row A1).
+/// The resource's name in URLs and in RBAC.
 pub const PLURAL: &str = "foos";
 
-/// The longest name of a Foo and of its Deployment: both become label values (row A2). The CRD says so, too.
+/// The longest name of a Foo and of its Deployment: both become label values. The CRD says so, too.
 const LONGEST_NAME: usize = 63;
-/// The replicas that a Foo may ask for (row A2). The CRD says so, too.
+/// The replicas that a Foo may ask for. The CRD says so, too.
 const REPLICAS: RangeInclusive<i32> = 1..=10;
 
 /// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
@@ -89,7 +89,7 @@ pub struct FooSpec {
 
 impl FooSpec {
     /// Holds a Foo called `name` to what the CRD demands: it may have been stored before the CRD did
-    /// (row A2), or name no Deployment (row R7).
+    /// or name no Deployment.
     ///
     /// # Errors
     /// What is wrong, and with which field.

@@ -1,5 +1,5 @@
 //! What the stores keep of a Foo and of a Deployment. A Foo whose spec or status has another shape is kept with the
-//! error, so that it can be reported on it (row R7) and the others are not held up.
+//! error, so that it can be reported on it and the others are not held up.
 
 mod deployment;
 #[cfg(test)]
@@ -24,7 +24,7 @@ pub struct Foo {
     pub uid: Box<str>,
     /// `metadata.generation`: grows with each change of the spec.
     pub generation: i64,
-    /// Whether the Foo is being deleted (row R8).
+    /// Whether the Foo is being deleted.
     pub deleting: bool,
     /// The trace that changed it, where an annotation names one.
     pub trace: Option<Box<SpanContext>>,

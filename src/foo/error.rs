@@ -7,11 +7,11 @@ use operator_runtime::{ApiError, Failure, Retry};
 /// Why a reconcile did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The user has to change the Foo (row R7). Not retried: the change enqueues it.
+    /// The user has to change the Foo. Not retried: the change enqueues it.
     #[error("{0}")]
     InvalidSpec(String),
 
-    /// Somebody else's Deployment has the name (row R4).
+    /// Somebody else's Deployment has the name.
     #[error("Resource \"{0}\" already exists and is not managed by Foo")]
     ResourceExists(String),
 

@@ -38,7 +38,7 @@ pub const FOOS: Metric = Metric {
 /// What Foo adds to the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FooConfig {
-    /// The image of every Deployment's container (row R1), not empty.
+    /// The image of every Deployment's container, not empty.
     pub image: String,
 }
 

@@ -33,7 +33,7 @@ pub struct Desired<'a> {
     generation: i64,
     /// On the Deployment, in its selector and on its pods alike.
     labels: Labels,
-    /// `None`: not ours to say (row A3).
+    /// `None`: not ours to say.
     replicas: Option<i32>,
     image: &'a str,
 }
@@ -42,7 +42,7 @@ impl<'a> Desired<'a> {
     /// What the Foo `key` asks for.
     ///
     /// # Errors
-    /// [`Error::InvalidSpec`] where it asks for nothing that could be (row R7).
+    /// [`Error::InvalidSpec`] where it asks for nothing that could be.
     pub fn of(key: &'a Key, foo: &'a Foo, image: &'a str) -> Result<Self, Error> {
         let spec = foo
             .spec
@@ -64,11 +64,11 @@ impl<'a> Desired<'a> {
     }
 
     /// What puts the Deployment of that name right, as a strategic merge patch of just the fields that
-    /// differ (rows R3 and R6); `None` where none does, or where it is on its way out and can only be
+    /// differ; `None` where none does, or where it is on its way out and can only be
     /// waited for.
     ///
     /// # Errors
-    /// [`Error::ResourceExists`] where this Foo does not control it (row R4, invariant I5).
+    /// [`Error::ResourceExists`] where this Foo does not control it (invariant I5).
     pub fn difference(&self, actual: &Deployment) -> Result<Option<Value>, Error> {
         let owner = actual.owner.as_ref();
         if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
@@ -94,8 +94,8 @@ impl<'a> Desired<'a> {
         made_from.is_some_and(|generation| generation > self.generation)
     }
 
-    /// The Deployment, new (rows R1 and R2). Where the Foo does not say how many replicas, it begins with as many as the
-    /// Deployment that it replaces (row R11).
+    /// The Deployment, new. Where the Foo does not say how many replicas, it begins with as many as the
+    /// Deployment that it replaces.
     #[must_use]
     pub fn manifest(&self, replaced: Option<&Deployment>) -> Manifest {
         let labels = self.labels.to_map();

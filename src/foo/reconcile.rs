@@ -129,7 +129,7 @@ impl FooReconciler {
                 self.deployments
                     .may_correct(cx, &desired.key, Some(&patch))?;
                 // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
-                // edit like any other (row R6). What a newer Foo makes of it meanwhile is another version.
+                // edit like any other. What a newer Foo makes of it meanwhile is another version.
                 if desired.is_behind(&actual.view) {
                     self.foos.confirm(cx, foo).await?;
                 }
@@ -152,7 +152,7 @@ impl FooReconciler {
         }
     }
 
-    /// What the Deployment needs: to be created, to be put right, or nothing (rows R1, R3, R4 and R6).
+    /// What the Deployment needs: to be created, to be put right, or nothing.
     fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Need<'a>, Error> {
         let desired = Desired::of(key, foo, &self.image)?;
         let Some(actual) = self.deployments.store().get(&desired.key) else {
@@ -206,7 +206,7 @@ impl FooReconciler {
         earlier
     }
 
-    /// What is to be deleted of it, once the new one is available (row R11).
+    /// What is to be deleted of it, once the new one is available.
     fn superseded(&self, key: &Key, foo: &Foo, new: &Deployed) -> Vec<(Key, Snapshot<Deployment>)> {
         if !new.view.is_complete() {
             return Vec::new();
@@ -234,7 +234,7 @@ impl FooReconciler {
     }
 
     /// Writes the status where it says something new, and an event where something was done or went
-    /// wrong in a new way (rows R4, R5, R7 and R9).
+    /// wrong in a new way.
     async fn report(
         &self,
         cx: &Context<'_, Foo>,

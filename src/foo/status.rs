@@ -162,7 +162,7 @@ impl Verdict {
     }
 }
 
-/// The labels as the text that the scale subresource wants (row A6).
+/// The labels as the text that the scale subresource wants.
 fn selector(labels: &Labels) -> String {
     let pairs = labels
         .to_map()

@@ -359,7 +359,7 @@ async fn readyz(config: &Kubeconfig) -> Result<String> {
     Ok(client(config).await?.request_text(request).await?)
 }
 
-/// The folder of the programs: `build.sh` beside this file builds them, the first time, and tells it.
+/// The folder of the programs: `build.sh` beside this file builds them, the first time, and prints it.
 pub fn programs() -> Result<PathBuf> {
     let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/build.sh");
     let output = Command::new(&build)
@@ -400,7 +400,7 @@ fn last_words(dir: &Path, name: &str) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// A folder under the system's temporary one that is removed when this is dropped. A lock in it tells that it is in use.
+/// A folder under the system's temporary one that is removed when this is dropped. A lock in it shows that it is in use.
 struct Folder {
     path: PathBuf,
     _lock: File,

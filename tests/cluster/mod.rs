@@ -63,7 +63,7 @@ impl Cluster {
         }
     }
 
-    /// What the supervisor told about it; the API server's pid is the first one's.
+    /// What the supervisor reported of it; the API server's pid is the first one's.
     pub fn ready(&self) -> &Ready {
         &self.ready
     }

@@ -13,7 +13,7 @@ pub struct Ready {
     /// The API server's address, `https://127.0.0.1:PORT`; it stays the same when the server is started again.
     pub server: String,
     /// Bearer tokens by user name: `admin`, and `replica-1` to `replica-3`, who may do the same under a name that the audit
-    /// log can tell apart; also `bench-1`, `bench-2` and `bench-load`, of whose writes it does not keep the bodies.
+    /// log can distinguish; also `bench-1`, `bench-2` and `bench-load`, of whose writes it does not keep the bodies.
     pub tokens: BTreeMap<String, String>,
     /// Process ids by program name. The API server's is another one after it was started again.
     pub pids: BTreeMap<String, u32>,

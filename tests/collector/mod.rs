@@ -39,7 +39,7 @@ pub use trace::Trace;
 /// How long the collector may take to start or end, and telemetry to arrive.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Where one listens unless it is told otherwise.
+/// Where one listens by default.
 const LOOPBACK: &str = "127.0.0.1";
 
 /// Who has to have a certificate.
@@ -259,7 +259,7 @@ impl Drop for Collector {
     }
 }
 
-/// The collector's program: `build.sh` builds it, the first time, and tells it.
+/// The collector's program: `build.sh` builds it, the first time, and prints it.
 fn program() -> PathBuf {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/collector/build.sh");
     let mut command = Command::new(build);

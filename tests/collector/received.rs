@@ -1,6 +1,6 @@
 //! What a collector has received, read from the OTLP/JSON that its file exporter writes: the fields that a test asks for,
 //! under OTLP's names. Times are nanoseconds since 1970, ids are hex digits, and attributes keep their type, so that
-//! `span.attributes["http.response.status_code"] == 409` tells a number from a text.
+//! `span.attributes["http.response.status_code"] == 409` distinguishes a number from a text.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::struct_field_names, reason = "OTLP's names")]

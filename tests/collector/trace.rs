@@ -122,23 +122,23 @@ pub fn details(span: &Span) -> String {
     let error = span.error().map(|error| format!("ERROR {error}"));
     let links = span.links.iter().map(|it| format!("link={}", it.trace_id));
     let parts = [duration].into_iter().chain(error);
-    let parts = parts.chain(told(&span.attributes)).chain(links);
+    let parts = parts.chain(shown(&span.attributes)).chain(links);
     parts.collect::<Vec<_>>().join("  ")
 }
 
 /// A log record as a line.
 pub fn line(log: &LogRecord) -> String {
     let parts = [log.severity_text.clone(), plain(&log.body)];
-    let parts = parts.into_iter().chain(told(&log.attributes));
+    let parts = parts.into_iter().chain(shown(&log.attributes));
     parts.collect::<Vec<_>>().join("  ")
 }
 
 /// The attributes, without where in the source it was and what the thread was called.
-fn told(attributes: &Attributes) -> impl Iterator<Item = String> {
+fn shown(attributes: &Attributes) -> impl Iterator<Item = String> {
     const NOISE: [&str; 6] = ["code.", "thread.", "target", "level", "busy_ns", "idle_ns"];
-    let told = |(name, _): &(&String, _)| !NOISE.iter().any(|it| name.starts_with(it));
-    let told = attributes.iter().filter(told);
-    told.map(|(name, value)| format!("{name}={}", plain(value)))
+    let is_shown = |(name, _): &(&String, _)| !NOISE.iter().any(|it| name.starts_with(it));
+    let shown = attributes.iter().filter(is_shown);
+    shown.map(|(name, value)| format!("{name}={}", plain(value)))
 }
 
 fn plain(value: &serde_json::Value) -> String {

@@ -83,7 +83,7 @@ pub async fn create(client: &Client, namespace: &str, names: &[String]) {
         .await;
 }
 
-/// Waits until the controller has told of each of these Foos' newest generation, that its Deployment is on its way, or there.
+/// Waits until the controller has reported on each of these Foos' newest generation, that its Deployment is on its way, or there.
 pub async fn converged(client: &Client, namespace: &str, names: &[String]) {
     // Also Foos that are no Foos may be there.
     let resource = ApiResource::erase::<Foo>(&());
@@ -115,7 +115,7 @@ fn is_converged(foo: &DynamicObject) -> bool {
 /// Waits until the Foo is not Ready for this reason, and returns the message.
 pub async fn not_ready(client: &Client, namespace: &str, name: &str, reason: &str) -> String {
     let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
-    eventually(DEADLINE, &format!("{name} is told {reason}"), async || {
+    eventually(DEADLINE, &format!("{name} reports {reason}"), async || {
         let foo = foos.get(name).await.map_err(|error| error.to_string())?;
         let mut conditions = foo.status.iter().flat_map(|status| &status.conditions);
         match conditions.find(|condition| condition.type_ == "Ready") {

@@ -5,7 +5,7 @@
 //! Deployment was written is no matter of clocks. Every replica has a user of its own and stands as `USER_…`, so that the
 //! writer and the Lease's holder can be compared.
 //!
-//! What the log cannot tell is counted, not judged: a write whose answer failed may have been made ([`Report::unknown`]),
+//! What the log does not show is counted, not judged: a write whose answer failed may have been made ([`Report::unknown`]),
 //! and of a request there is the time at which it arrived, not the one at which it was sent. So I2 grants each request
 //! [`ON_ITS_WAY`], and cannot be judged where something holds requests back for longer.
 #![allow(dead_code, reason = "each test file uses its part of this")]
@@ -93,7 +93,7 @@ pub struct Report {
     /// Such writes that the API server refused: conflicts, for the most part.
     pub refused: usize,
     /// Such writes that may have been made or not (a 5xx, or no answer), and so are not judged by I1; and those that were
-    /// made while it cannot be told who held the Lease, as deletions beside a change of the holder.
+    /// made while it is not known who held the Lease, as deletions beside a change of the holder.
     pub unknown: usize,
     /// Writes by the leader, by its deadline, after somebody deleted its Lease, and while the next one was nobody's (H12).
     pub lease_deleted: usize,
@@ -134,8 +134,8 @@ struct LeaseWrite {
     /// When its request came, and when it was answered: it was made in between.
     received: Timestamp,
     reached: Timestamp,
-    /// When the replica had last looked at the Lease before: its term's deadline counts from before that.
-    looked: Timestamp,
+    /// When the replica had last read the Lease before: its term's deadline counts from before that.
+    read: Timestamp,
 }
 
 /// Judges a whole log by I1, I2, I4, I5, I7 and I8, and by I6 the times in which, as `quiet` says, nothing changed.
@@ -468,7 +468,7 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
             report.violate("I8", event, "on no condition");
         }
     }
-    let looks: Vec<_> = log
+    let reads: Vec<_> = log
         .iter()
         .filter(of_lease)
         .filter(|event| event.verb == "get")
@@ -486,9 +486,9 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
             &event.response_object["metadata"],
             &event.response_object["spec"],
         );
-        let looked = looks
+        let read = reads
             .iter()
-            .filter(|look| look.user == event.user && look.received <= event.received);
+            .filter(|read| read.user == event.user && read.received <= event.received);
         let mut write = LeaseWrite {
             version: version_now,
             uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
@@ -500,8 +500,8 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
             by: event.user.clone(),
             received: event.received.0,
             reached: event.reached.0,
-            looked: looked
-                .map(|look| look.received.0)
+            read: read
+                .map(|read| read.received.0)
                 .max()
                 .unwrap_or(event.received.0),
         };
@@ -528,7 +528,7 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
                 by: UNKNOWN.to_owned(),
                 received: last.received,
                 reached: write.reached,
-                looked: write.looked,
+                read: write.read,
             });
         }
         if event.verb == "create" && !write.holder.is_empty() {
@@ -572,7 +572,7 @@ fn wrong_step(last: Option<&LeaseWrite>, write: &LeaseWrite) -> Option<String> {
 impl Election {
     /// The latest at which a write may arrive in the term that this write of the Lease got.
     fn end(&self, lease: &LeaseWrite) -> Timestamp {
-        lease.looked + self.renew_deadline + ON_ITS_WAY
+        lease.read + self.renew_deadline + ON_ITS_WAY
     }
 }
 

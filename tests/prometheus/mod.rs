@@ -152,7 +152,7 @@ impl Drop for Prometheus {
 }
 
 /// Runs promtool (`check metrics`, with the metrics as `input`; `check rules FILE`; `test rules FILE`), and returns what it
-/// says: its complaints as the error, for instance a metric without help.
+/// says: its findings as the error, for instance a metric without help.
 pub async fn promtool(args: &[&str], input: &str) -> Result<String, String> {
     let mut command = bound_command(program("promtool"));
     command

@@ -218,7 +218,7 @@ async fn reload(
     }
 }
 
-/// Completes at SIGINT or SIGTERM. From then on, another one ends the process with 1 (row P2).
+/// Completes at SIGINT or SIGTERM. From then on, another one ends the process with 1.
 ///
 /// # Errors
 /// The handlers cannot be installed.

@@ -48,7 +48,7 @@ pub enum Error {
         /// What is wrong with it.
         error: KubeconfigError,
     },
-    /// Nothing says where the cluster is (row P1).
+    /// Nothing says where the cluster is.
     #[error(
         "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({}); \
          name one by --kubeconfig or --master",
@@ -74,7 +74,7 @@ fn first_line(error: &KubeconfigError) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Where the cluster is, and who we are there (row P1): `kubeconfig`, else the pod's own service account,
+/// Where the cluster is, and who we are there: `kubeconfig`, else the pod's own service account,
 /// else `$KUBECONFIG`, else `~/.kube/config`; `master` over the address in any of them.
 ///
 /// # Errors

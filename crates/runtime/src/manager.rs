@@ -49,8 +49,8 @@ impl Error {
     }
 }
 
-/// Runs one replica until `shutdown` resolves, and then ends in the order that lets no two leaders overlap
-/// (row P2): no new work, running work drained, fence shut, Lease released. `build` declares what is watched.
+/// Runs one replica until `shutdown` resolves, and then ends in the order that lets no two leaders overlap:
+/// no new work, running work drained, fence shut, Lease released. `build` declares what is watched.
 ///
 /// # Errors
 /// See [`Error`]. An API server that cannot be reached is none: that is waited for.

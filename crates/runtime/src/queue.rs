@@ -1,6 +1,6 @@
 //! The work queue: which key is to be reconciled next, and when. It keeps client-go's promises: a
 //! key is never with two workers, what happens while it waits collapses into one, what happens
-//! while it is worked on queues it again (row Q1), and failures back off (row Q3). Beyond client-go
+//! while it is worked on queues it again, and failures back off. Beyond client-go
 //! it has lanes by urgency, none of which can starve another.
 //!
 //! There is no task behind it. A worker that waits in [`Queue::get`] also waits for the next
@@ -72,7 +72,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// to the end of `lane` if that is more urgent; one that is with a worker is queued when the
     /// worker is done with it; a delayed add of it is overtaken, its failures stay counted (row
     /// Q1). Only an add on [`Lane::Background`] overtakes nothing: without a cause, a key that waits
-    /// for its retry has to wait (row Q3).
+    /// for its retry has to wait.
     pub fn add(&self, key: K, lane: Lane) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -133,7 +133,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Stops the intake: what waits is dropped, later adds are ignored, and every
-    /// [`get`](Self::get) returns `None`. Work in progress goes on (row P2).
+    /// [`get`](Self::get) returns `None`. Work in progress goes on.
     pub fn shut_down(&self) {
         self.0.state.lock().shut_down();
         self.0.work.notify_waiters();
@@ -201,7 +201,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 /// A work item: a key with a worker. No other worker gets it until this is dropped, whatever becomes of the
 /// worker. A drop alone says that the work is over and nothing about how it went, as when it was
 /// cut short: the key is queued again only if it was added meanwhile. So that a panic can be
-/// answered with [`add_rate_limited`](Self::add_rate_limited) (row Q6), keep this outside of what may panic.
+/// answered with [`add_rate_limited`](Self::add_rate_limited), keep this outside of what may panic.
 #[must_use = "dropping it gives the key back"]
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
@@ -239,7 +239,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
     }
 
     /// Gives the key back, counts a failure, and queues it again on [`Lane::Retry`] after the
-    /// returned delay (row Q3). The delay is zero if the key was added meanwhile: then it is queued
+    /// returned delay. The delay is zero if the key was added meanwhile: then it is queued
     /// at once, as if it had not failed. A conflict is retried in this way, too, so that it cannot
     /// spin; whether it is worth an error in the log, the caller knows.
     /// Not before `least`, for which the API server may have asked.

@@ -1,4 +1,4 @@
-//! Kubernetes events about the objects that are reconciled (rows R4 and R9), written off the path of the work.
+//! Kubernetes events about the objects that are reconciled, written off the path of the work.
 //!
 //! An event is for people: it is never waited for, and never worth an object's delay. A repeated one is a
 //! series, as kube's recorder would make it, which does not let an event name the trace that it is from.

@@ -16,7 +16,7 @@ use crate::{
     queue::{Lane, Queue},
 };
 
-/// A resync period is cut into this many steps, so that objects do not all come in one instant (row Q4).
+/// A resync period is cut into this many steps, so that objects do not all come in one instant.
 const RESYNC_STEPS: u32 = 32;
 
 /// So many objects are checked before others have their turn on this thread: well under a millisecond.
@@ -56,7 +56,7 @@ pub(crate) async fn first<P: Primary>(
     }
 }
 
-/// Row Q4: every object is checked once in each period, a few at a time; for ever.
+/// Every object is checked once in each period, a few at a time; for ever.
 ///
 /// `changes` counts those of the stores. After a resync that found nothing to do, as long as it stays as it was, so does
 /// what the next would find.

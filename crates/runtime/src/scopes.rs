@@ -1,7 +1,7 @@
 //! What this replica can serve, and why not the rest: each scope, a namespace or all of them, for itself.
 //!
 //! A scope is in sync when all of its stores are, and it is known what may be written there: from then on its objects are
-//! reconciled (row Q5). It is served while its watches work, too, and no right is missing. One that was served is given up
+//! reconciled. It is served while its watches work, too, and no right is missing. One that was served is given up
 //! when that has not been so for a grace period, so that a watch which comes back in time costs nothing.
 //!
 //! What may be written is asked (`SelfSubjectAccessReview`) after each initial sync, at the beginning of a term and after

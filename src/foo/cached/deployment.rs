@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::Foo;
 
-/// The name of the pod's one container (row R1).
+/// The name of the pod's one container.
 pub const CONTAINER: &str = "nginx";
 
 /// The annotation on a Deployment that says which generation of its Foo it was made from (invariant I7).
@@ -38,7 +38,7 @@ pub fn made_for(foo_uid: &str, deployment: &str) -> String {
 pub struct Deployment {
     /// `metadata.uid`.
     pub uid: Box<str>,
-    /// The Foo that controls it, if one does (row R10).
+    /// The Foo that controls it, if one does.
     pub owner: Option<Owner>,
     /// Whether it is being deleted.
     pub deleting: bool,
@@ -74,7 +74,7 @@ impl Deployment {
     }
 }
 
-/// The labels that the controller owns (row R1); others are nobody's business here.
+/// The labels that the controller owns; others are nobody's business here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Labels {

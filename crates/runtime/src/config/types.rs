@@ -11,20 +11,20 @@ use serde::{Deserialize, Deserializer};
 // What else is among the keys is the application's.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
-    /// How often every object is resynced (row Q4), 1 s to 24 h.
+    /// How often every object is resynced, 1 s to 24 h.
     #[serde(with = "humantime_serde")]
     pub resync: Duration,
-    /// How many objects are reconciled at once (row Q2), 1 to 1000.
+    /// How many objects are reconciled at once, 1 to 1000.
     pub workers: u32,
     /// The namespaces of the objects, valid names; empty means all.
     pub namespaces: Vec<String>,
-    /// How long running work may take to finish once asked to stop (row P2), 1 s to 1 h.
+    /// How long running work may take to finish once asked to stop, 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
-    /// The kubeconfig file (row P1). Whether it can be read is seen when the client is made.
+    /// The kubeconfig file. Whether it can be read is seen when the client is made.
     #[serde(deserialize_with = "unless_empty")]
     pub kubeconfig: Option<PathBuf>,
-    /// The API server's address, over what the kubeconfig says (row P1): http or https, with a host, without credentials.
+    /// The API server's address, over what the kubeconfig says: http or https, with a host, without credentials.
     #[serde(deserialize_with = "unless_empty")]
     pub master: Option<Uri>,
     /// How failures are retried.
@@ -39,7 +39,7 @@ pub struct Config {
     pub telemetry: Telemetry,
 }
 
-/// The delays of retries (row Q3): the longer of what the object's own failures and the bucket over all objects ask for.
+/// The delays of retries: the longer of what the object's own failures and the bucket over all objects ask for.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backoff {

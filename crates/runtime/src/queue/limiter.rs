@@ -1,5 +1,5 @@
 //! When a failed key may be tried again: the later of what its own failures ask for and what the
-//! bucket over all retries allows (row Q3). Nothing here waits; it computes times.
+//! bucket over all retries allows. Nothing here waits; it computes times.
 
 use std::{iter, time::Duration};
 
