@@ -168,7 +168,7 @@ fn bad_input_is_refused_in_one_line() {
 
 /// All mistakes are reported at once, wherever they are.
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let dir = TempDir::new().unwrap();
     let path = file(&dir, "color = 'red'\nimage = ''\n");
     let output = program()
@@ -376,7 +376,7 @@ fn a_flag_alone_switches_leader_election_on() {
 }
 
 #[test]
-fn help_groups_flags_and_tells_defaults() {
+fn help_groups_flags_and_shows_defaults() {
     let output = program().arg("--help").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let help = stdout(&output);

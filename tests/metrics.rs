@@ -348,7 +348,7 @@ async fn after_a_foos_life_the_counts_are_right() {
 
 /// Part 4: who leads, since when, and how well the Lease is renewed.
 #[tokio::test]
-async fn leadership_is_told() {
+async fn leadership_is_reported() {
     let cluster = cluster().await;
     let lease = cluster.namespace("lease").await;
     cluster.release_lease(&lease, "foo-controller").await;
@@ -406,7 +406,7 @@ async fn trouble_is_counted() {
 
 /// Part 4: one set of instruments serves both; what is scraped is what the collector got.
 #[tokio::test(flavor = "multi_thread")]
-async fn otlp_tells_what_is_scraped() {
+async fn otlp_exports_what_is_scraped() {
     let collector = Collector::start().await;
     let export = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint()),

@@ -92,7 +92,7 @@ fn report(what: &str, figure: &str) {
 }
 
 /// Prints how long something took that began then, and returns it.
-fn tell_time(what: &str, begin: Instant) -> Duration {
+fn report_time(what: &str, begin: Instant) -> Duration {
     let took = begin.elapsed();
     report(what, &format!("{} ms", took.as_millis()));
     took
@@ -518,7 +518,7 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
         let begin = Instant::now();
         PLAIN.apply().await;
         rolled_out().await;
-        took.push(tell_time(&what, begin));
+        took.push(report_time(&what, begin));
     }
     assert!(median(&took) <= INSTALLED, "{took:?}");
 
@@ -723,19 +723,19 @@ async fn a_foo_gets_pods_and_takes_them_along() {
     let begin = Instant::now();
     run("kubectl apply -f config/samples/foo.yaml").await;
     run("kubectl wait --for=condition=Ready foo/foo-sample --timeout=60s").await;
-    tell_time("a Foo applied to Ready", begin);
+    report_time("a Foo applied to Ready", begin);
     installation.available("foo-sample", 1).await;
     let begin = Instant::now();
     run("kubectl scale foo/foo-sample --replicas=3").await;
     installation.available("foo-sample", 3).await;
-    tell_time("scaled to 3, all available", begin);
+    report_time("scaled to 3, all available", begin);
     let running =
         "kubectl get pods -l controller=foo-sample --field-selector=status.phase=Running -o name";
     assert_eq!(run(running).await.lines().count(), 3);
     let begin = Instant::now();
     run("kubectl delete foo/foo-sample").await;
     sample_gone().await;
-    tell_time("deleted, and its pods gone", begin);
+    report_time("deleted, and its pods gone", begin);
     assert_invariants();
 }
 
@@ -839,7 +839,7 @@ async fn the_leaders_network_is_cut() {
     let begin = Instant::now();
     let cut = Cut::off(&old).await;
     installation.leader(Some(&old)).await;
-    tell_time("leader cut off, another leads after", begin);
+    report_time("leader cut off, another leads after", begin);
     // It tries to write all the while.
     sleep(Duration::from_secs(3)).await;
     cut.heal().await;
@@ -872,7 +872,7 @@ async fn a_rollout_restart_delays_nobody() {
     ))
     .await;
     rolled_out().await;
-    tell_time("rollout restart", begin);
+    report_time("rollout restart", begin);
     replaced(&installation, &before).await;
     load.stop("rollout restart", ORDERLY).await;
     assert_invariants();
@@ -1085,7 +1085,7 @@ async fn uninstalling_leaves_the_foos_unless_the_crd_goes() {
     PLAIN.delete().await;
     let begin = Instant::now();
     sample_gone().await;
-    tell_time("uninstalled with the CRD, Foos' pods gone after", begin);
+    report_time("uninstalled with the CRD, Foos' pods gone after", begin);
     let (said, there) = try_run("kubectl get foos").await;
     assert!(!there, "{said}");
     assert_invariants();

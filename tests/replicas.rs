@@ -641,7 +641,7 @@ fn deeds(log: &[AuditEvent]) -> BTreeMap<&'static str, usize> {
 }
 
 /// [`deeds`], of which each was done.
-fn tell_deeds(log: &[AuditEvent]) {
+fn print_deeds(log: &[AuditEvent]) {
     let deeds = deeds(log);
     println!("{deeds:#?}");
     assert_eq!(deeds.len(), 5, "{deeds:#?}");
@@ -682,7 +682,7 @@ async fn i1_to_i8_hold_through_faults() {
     let report = invariants::check(&log, &fleet.election(), &quiet);
     println!("{foos} Foos; faults: {faults:?}; {report}");
     assert!(report.violations.is_empty(), "{report}");
-    tell_deeds(&log);
+    print_deeds(&log);
     let changes: i32 = faults.values().sum();
     assert!(report.terms >= usize::try_from(changes).unwrap());
     assert!(report.writes >= 2 * foos);
@@ -791,12 +791,12 @@ async fn what_a_change_of_leader_costs() {
     let report = invariants::check(&log, &fleet.election(), &[]);
     println!("{foos} Foos; {report}");
     assert!(report.violations.is_empty(), "{report}");
-    tell_deeds(&log);
+    print_deeds(&log);
     let usual = longest(&delays(&log), calm);
-    tell_delays(&log, usual, &stopped, &killed);
-    tell_restarts(&log, usual, &restarted);
-    tell_thawed(&log, fleet.replicas[frozen].user, thawed, &report);
-    tell_standby(&log, standby, calm);
+    print_delays(&log, usual, &stopped, &killed);
+    print_restarts(&log, usual, &restarted);
+    print_thawed(&log, fleet.replicas[frozen].user, thawed, &report);
+    print_standby(&log, standby, calm);
 }
 
 /// What [`operator_runtime::run`] is, less the [fence](operator_runtime::election::fence): a process of its own, which can be
@@ -900,7 +900,7 @@ fn median(times: &[Duration]) -> Duration {
 }
 
 /// `usual` is the longest delay without a fault.
-fn tell_delays(log: &[AuditEvent], usual: Duration, stopped: &[Span], killed: &[Span]) {
+fn print_delays(log: &[AuditEvent], usual: Duration, stopped: &[Span], killed: &[Span]) {
     let delays = delays(log);
     let longest = |spans: &[Span]| -> Vec<Duration> {
         spans.iter().map(|span| longest(&delays, *span)).collect()
@@ -928,7 +928,7 @@ fn tell_delays(log: &[AuditEvent], usual: Duration, stopped: &[Span], killed: &[
 }
 
 /// From the start of the process to its first Deployment.
-fn tell_restarts(log: &[AuditEvent], usual: Duration, restarted: &[(&str, Timestamp)]) {
+fn print_restarts(log: &[AuditEvent], usual: Duration, restarted: &[(&str, Timestamp)]) {
     let acts = |(user, at): &(&str, Timestamp)| -> Duration {
         let own = log
             .iter()
@@ -942,7 +942,7 @@ fn tell_restarts(log: &[AuditEvent], usual: Duration, restarted: &[(&str, Timest
     assert!(median(&restarted) <= RESTARTED + usual, "{restarted:?}");
 }
 
-fn tell_thawed(log: &[AuditEvent], user: &str, thawed: Timestamp, report: &Report) {
+fn print_thawed(log: &[AuditEvent], user: &str, thawed: Timestamp, report: &Report) {
     let after = log.iter().filter(|event| {
         event.user == user
             && event.received.0 > thawed
@@ -957,7 +957,7 @@ fn tell_thawed(log: &[AuditEvent], user: &str, thawed: Timestamp, report: &Repor
 }
 
 /// A standby has three watches and asks for nothing else.
-fn tell_standby(log: &[AuditEvent], user: &str, calm: Span) {
+fn print_standby(log: &[AuditEvent], user: &str, calm: Span) {
     let of_user = || log.iter().filter(|event| event.user == user);
     let opened = of_user().filter(|event| {
         event.verb == "watch" && event.stage == "ResponseStarted" && event.received.0 < calm.0

@@ -219,7 +219,7 @@ async fn scenario_3_a_foreign_deployment_stays_and_makes_way() {
 
 /// Scenario 4; rows A5 and R5.
 #[tokio::test]
-async fn scenario_4_the_status_tells_how_many_are_available() {
+async fn scenario_4_the_status_says_how_many_are_available() {
     let scene = Scene::with_sample("four").await;
     let status = ["get", "foo", "foo-sample", "-o", "jsonpath={.status}"];
     let read = async || serde_json::from_str::<Value>(&scene.kubectl(&status).await).unwrap();

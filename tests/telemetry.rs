@@ -160,7 +160,7 @@ async fn a_foos_life_is_traced() {
     let all = received.reconciles("life");
     let trace = all.iter().find(|trace| trace.id() == created).unwrap();
     let root = trace.roots().next().unwrap();
-    tells_of_the_creation(trace, &namespace);
+    is_of_the_creation(trace, &namespace);
     let said = controller.wait_for_log("created the Deployment").await;
     let ids = format!("trace_id={created} span_id={}", root.span_id);
     assert!(said.ends_with(&ids), "{said}");
@@ -228,7 +228,7 @@ async fn a_foos_life_is_traced() {
 }
 
 /// The trace of a reconcile that creates the Deployment, of a Foo that names a trace, in the pod that the test describes.
-fn tells_of_the_creation(trace: &Trace<'_>, namespace: &str) {
+fn is_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     let root = trace.roots().next().unwrap();
     assert_eq!(root.attributes["reconcile.trigger"], "change");
     assert_eq!(root.attributes["reconcile.attempt"], 1);
@@ -927,7 +927,7 @@ async fn an_api_server_cannot_forge_a_line() {
 
 /// A hundred Foos that fail for one reason, again and again, are a few lines.
 #[tokio::test]
-async fn one_cause_is_told_a_few_times() {
+async fn one_cause_is_logged_a_few_times() {
     let cluster = shared().await;
     let namespace = cluster.namespace("quota").await;
     foreign(cluster, &namespace, "taken").await;

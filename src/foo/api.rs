@@ -88,7 +88,7 @@ pub struct FooSpec {
 }
 
 impl FooSpec {
-    /// Holds a Foo called `name` to what the CRD demands: it may have been stored before the CRD did
+    /// Holds a Foo called `name` to what the CRD demands: it may have been stored before the CRD did,
     /// or name no Deployment.
     ///
     /// # Errors

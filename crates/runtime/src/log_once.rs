@@ -189,7 +189,7 @@ mod tests {
 
     /// One cause does not hide another, and even causes without number are bounded.
     #[tokio::test(start_paused = true)]
-    async fn another_cause_is_told() {
+    async fn another_cause_is_logged() {
         let repeats = LogDeduplication::default();
         assert_eq!(
             (0..1000)

@@ -12,33 +12,31 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
+use kube::Client;
 use opentelemetry::KeyValue;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
+use tracing::{info, warn};
 
-use self::scope::{InformerState, Problem, Scope};
-pub use self::{rights::Right, scope::Reason};
+pub use self::scope::{Needs, Place, Reason, Right};
+use self::{
+    rights::review,
+    scope::{InformerState, Problem, Rights, Scope},
+};
 use crate::{
-    Key, Kind,
+    Key,
     election::Ability,
     telemetry::{Metrics, metrics::table},
 };
 
-/// What a controller needs in each scope to serve it.
-#[derive(Clone, Debug)]
-pub struct Needs {
-    /// The kind that is reconciled.
-    pub primary: Kind,
-    /// All kinds that are watched, that one among them.
-    pub watched: Vec<Kind>,
-    /// What is written, beside the watches.
-    pub rights: Vec<Right>,
-}
+/// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
+const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// All scopes of a replica.
 pub struct Scopes {
@@ -161,6 +159,25 @@ impl Scopes {
         }
     }
 
+    /// Checks the rights of a scope whenever there is cause to; for ever.
+    pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
+        let namespace = self.namespace(scope);
+        loop {
+            self.checks[scope].notified().await;
+            let mut pause = CHECK_PAUSES.0;
+            loop {
+                let rights = review(&client, &self.needs.rights, namespace.as_deref()).await;
+                let missing = self.learn(scope, rights);
+                // Refused writes within the pause are one cause for the next check, not many.
+                sleep(pause).await;
+                pause = (pause * 2).min(CHECK_PAUSES.1);
+                if !missing && !self.is_called(scope) {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Why this replica cannot be counted on, if it cannot: it serves nothing, or an initial sync is still going on.
     pub fn failure(&self) -> Option<String> {
         let scopes = self.all.lock();
@@ -236,6 +253,44 @@ impl Scopes {
             .send_if_modified(|last| std::mem::replace(last, ability) != ability);
         next
     }
+
+    /// Takes in what a check said, `None` if there was no answer; true if a right is missing.
+    fn learn(&self, scope: usize, answer: Option<Rights>) -> bool {
+        let mut missing = false;
+        self.update(scope, |scope| {
+            scope.checked = Some(Instant::now());
+            let rights = match answer {
+                // Nothing speaks against it: the first write will show.
+                None if scope.rights == Rights::Unknown => Rights::Sufficient,
+                None => scope.rights.clone(),
+                Some(rights) => rights,
+            };
+            missing = matches!(rights, Rights::Missing(_));
+            if rights == scope.rights {
+                return;
+            }
+            match (&scope.rights, &rights) {
+                (_, Rights::Missing(Problem { text, .. })) => {
+                    warn!(namespace = scope.namespace, "{text}; trying again");
+                }
+                (Rights::Missing(_), _) => {
+                    scope.regained += 1;
+                    info!(
+                        namespace = scope.namespace,
+                        "has the rights that were missing"
+                    );
+                }
+                _ => {}
+            }
+            scope.rights = rights;
+        });
+        missing
+    }
+
+    /// Whether a check has been called for; it is not, then.
+    fn is_called(&self, scope: usize) -> bool {
+        self.checks[scope].notified().now_or_never().is_some()
+    }
 }
 
 /// What the watch of one kind in one scope reports through.
@@ -284,17 +339,5 @@ impl Status {
         self.scopes.update(self.scope, |scope| {
             change(&mut scope.informers[self.informer]);
         });
-    }
-}
-
-/// A scope, in words.
-pub struct Place<'a>(pub Option<&'a str>);
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(namespace) => write!(f, "namespace {namespace}"),
-            None => f.write_str("all namespaces"),
-        }
     }
 }

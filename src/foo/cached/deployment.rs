@@ -10,7 +10,7 @@ use k8s_openapi::api::apps::v1 as apps;
 use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner};
 use serde::Deserialize;
 
-use super::Foo;
+use super::foo::Foo;
 
 /// The name of the pod's one container.
 pub const CONTAINER: &str = "nginx";

@@ -106,7 +106,7 @@ async fn settled_is_what_needs_nothing() {
 /// Rows Q4 and R5: what a resync leaves alone, it leaves alone until something changes that the status reports, also
 /// where what is asked for cannot be had and an earlier Deployment serves.
 #[tokio::test]
-async fn what_serves_is_looked_at_though_it_is_not_what_is_asked_for() {
+async fn what_serves_is_checked_though_it_is_not_what_is_asked_for() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
     let foreign: Change = |_, wanted| wanted.view.owner = None;
     let invalid: Change = |foo, _| foo.view.spec.as_mut().unwrap().deployment_name.clear();
@@ -421,7 +421,7 @@ async fn a_generation_that_the_foo_never_had_is_an_edit() {
 
 /// A Foo that may not be looked up leaves the Deployment alone, and says why.
 #[tokio::test]
-async fn a_generation_that_cannot_be_confirmed_is_told() {
+async fn a_generation_that_cannot_be_confirmed_is_reported() {
     for code in [403, 500, 503] {
         let (client, asked) = server(move |_, _, _| {
             (
@@ -478,7 +478,7 @@ fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
 /// Rows R5 and R11: what is answered with a wish for time says as much as what is answered without, and the wish is
 /// heeded.
 #[tokio::test]
-async fn what_is_put_off_is_told_whether_or_not_the_api_server_asks_for_time() {
+async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time() {
     for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
         for verb in [Method::PATCH, Method::DELETE] {
             let put_off = verb.clone();

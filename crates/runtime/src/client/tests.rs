@@ -88,7 +88,7 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
 /// Invariant I2: the controller's client has both halves of the fence. The term is live when the write begins, and over
 /// when it is handed to its connection.
 #[tokio::test]
-async fn i2_the_fence_is_at_the_socket() {
+async fn i2_the_fence_rechecks_before_sending() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let reads = AtomicU64::new(0);
     let clock = Clock::from_fn(move || Duration::from_secs(10 * reads.fetch_add(1, SeqCst)));

@@ -162,7 +162,7 @@ mod tests {
     /// Of one pod, that is: others, and those that run for another Lease, are not kept from it.
     #[cfg(target_os = "linux")]
     #[test]
-    fn h18_one_process_at_a_time_stands_by_an_identity() {
+    fn h18_one_process_at_a_time_runs_under_an_identity() {
         let pod = |uid: &str| Identity::new(&"x".repeat(253), uid).unwrap();
         let [uid, other] = [(); 2].map(|()| uuid::Uuid::new_v4().to_string());
         let host = Host::of_this_process();

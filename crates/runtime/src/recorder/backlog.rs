@@ -9,7 +9,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Queued, WAITING, WRITE_TIMEOUT, drops::Drops, writer::Unwritten};
+use super::{
+    drops::Drops,
+    event::{Queued, WAITING, WRITE_TIMEOUT},
+};
 
 /// How many events there may be in the backlog, and how many of one namespace.
 pub(super) const CAPACITY: usize = WAITING;
@@ -42,6 +45,12 @@ struct Namespace {
     since: Instant,
     pause: Duration,
     due: Instant,
+}
+
+/// Why an event is not written, and how soon it may be tried again.
+pub(super) struct Unwritten {
+    pub error: String,
+    pub wait: Duration,
 }
 
 impl Backlog {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::WRITE_TIMEOUT;
+use super::event::WRITE_TIMEOUT;
 use crate::{
     Key,
     telemetry::{Metrics, metrics::table},

@@ -1,12 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    time::Duration,
 };
 
 use http::{Method, Request, Response};
-use k8s_openapi::api::events::v1;
+use k8s_openapi::{api::events::v1, jiff::Timestamp};
 use kube::client::Body;
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use parking_lot::Mutex;
@@ -20,6 +22,7 @@ use tracing_subscriber::{
 
 use super::{
     backlog::NAMESPACE_CAPACITY,
+    event::*,
     writer::{FIRST_TIMEOUT, YIELD_DELAY},
     *,
 };
@@ -332,7 +335,7 @@ async fn r9_a_namespaces_events_hold_up_no_others() {
 
 /// What waits is bounded, of one namespace and of all; what is dropped is counted, and logged once in a while.
 #[tokio::test(start_paused = true)]
-async fn events_that_are_dropped_are_counted_and_told() {
+async fn events_that_are_dropped_are_counted_and_logged() {
     let lines = Arc::new(AtomicUsize::new(0));
     let layer = Warnings(Arc::clone(&lines));
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));

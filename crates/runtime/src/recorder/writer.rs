@@ -18,7 +18,11 @@ use tokio::{
 };
 use tracing::{Instrument as _, debug};
 
-use super::{About, Queued, WAITING, backlog::Backlog, drops::Drops};
+use super::{
+    backlog::{Backlog, Unwritten},
+    drops::Drops,
+    event::{About, Queued, WAITING},
+};
 use crate::{failure::root_cause, telemetry::trace, transport::retry_after};
 
 /// How long an event lets work go first while there is some: it would take from it a share of the API server. With
@@ -58,12 +62,6 @@ struct Written {
     name: String,
     count: i32,
     last: Instant,
-}
-
-/// Why an event is not written, and how soon it may be tried again.
-pub(super) struct Unwritten {
-    pub error: String,
-    pub wait: Duration,
 }
 
 impl Writer {

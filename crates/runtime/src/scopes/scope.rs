@@ -1,12 +1,44 @@
 //! One scope: whether it is in sync and served, and what it cannot be served for.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Needs, rights::Rights};
-use crate::Key;
+use crate::{Key, Kind};
+
+/// What a controller needs in each scope to serve it.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// The kind that is reconciled.
+    pub primary: Kind,
+    /// All kinds that are watched, that one among them.
+    pub watched: Vec<Kind>,
+    /// What is written, beside the watches.
+    pub rights: Vec<Right>,
+}
+
+/// To do this to objects of a kind, or to a subresource of them where that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// `create`, `patch`, …
+    pub verb: &'static str,
+    /// Of what.
+    pub kind: Kind,
+    /// `status`, or empty.
+    pub subresource: &'static str,
+}
+
+/// What is known of all rights that are needed in a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rights {
+    Unknown,
+    Sufficient,
+    Missing(Problem),
+}
 
 /// Why a scope is not served, as the metric's label has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,5 +184,17 @@ impl Scope {
             "{kind}s have not been served for {grace:?}: {}", problem.text
         );
         None
+    }
+}
+
+/// A scope, in words.
+pub struct Place<'a>(pub Option<&'a str>);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(namespace) => write!(f, "namespace {namespace}"),
+            None => f.write_str("all namespaces"),
+        }
     }
 }

@@ -1,7 +1,8 @@
 use kube::Client;
 use tokio::time::{advance, sleep};
 
-use super::{rights::Rights, *};
+use super::*;
+use crate::Kind;
 
 const GRACE: Duration = Duration::from_secs(15);
 

@@ -271,7 +271,7 @@ fn what_kube_logs(level: &str) -> Vec<String> {
 
 /// As the documentation has it: `kube` is kube's crates, which are silent otherwise.
 #[test]
-fn kube_logs_where_it_is_told_to() {
+fn kube_logs_where_it_is_set_to() {
     for level in [
         "info,kube=debug",
         "kube=debug",

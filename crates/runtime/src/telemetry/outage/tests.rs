@@ -5,7 +5,7 @@ use crate::app::tests::APP;
 
 /// Three signals that fail for one cause, again and again, are one line, and one line when all are well.
 #[test]
-fn an_outage_is_told_once() {
+fn an_outage_is_logged_once() {
     let mut outages = Outages::default();
     let start = Instant::now();
     let mut logged = 0;
@@ -36,7 +36,7 @@ fn an_outage_is_told_once() {
 
 /// A second cause within one outage is logged, too, once for all signals; and there is an end to it.
 #[test]
-fn each_new_cause_is_told_once() {
+fn each_new_cause_is_logged_once() {
     let mut outages = Outages::default();
     let now = Instant::now();
     let mut failed = |signal, cause: &str| outages.failed(signal, cause, now);
@@ -145,7 +145,7 @@ async fn all_losses_are_counted() {
 
 /// Drops are logged when they begin and when they are over, burst or not, and each time anew.
 #[test]
-fn drops_are_told_once_each_time() {
+fn drops_are_logged_once_each_time() {
     let mut drops = Drops::default();
     let start = Instant::now();
     let mut at = |second, count| drops.counted(count, start + Duration::from_secs(second));

@@ -94,7 +94,7 @@ async fn a_request_is_a_client_span() {
 
 /// A failure says of which kind it is; that something is not there is an answer like any other.
 #[tokio::test]
-async fn a_failure_is_told_by_its_kind() {
+async fn a_failure_is_counted_by_its_kind() {
     let outcomes: [(Method, Answer, Option<&str>); 6] = [
         (Method::GET, || Ok(404), None),
         (Method::DELETE, || Ok(404), Some("404")),

@@ -1,0 +1,174 @@
+//! What the stores keep of a Foo.
+
+use std::hash::{Hash, Hasher};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use opentelemetry::trace::SpanContext;
+use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Primary, telemetry::trace};
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::foo::api::{self, FooSpec, FooStatus};
+
+/// A Foo as the cache keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Foo {
+    /// `metadata.uid`: distinguishes this Foo from an earlier one of the same name.
+    pub uid: Box<str>,
+    /// `metadata.generation`: grows with each change of the spec.
+    pub generation: i64,
+    /// Whether the Foo is being deleted.
+    pub deleting: bool,
+    /// The trace that changed it, where an annotation names one.
+    pub trace: Option<Box<SpanContext>>,
+    /// The spec, or what is wrong with it.
+    pub spec: Result<FooSpec, Box<str>>,
+    /// The status as last written; the default when there is none or it has another shape.
+    pub status: FooStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct FooAnnotations {
+    #[serde(rename = "foo-controller/traceparent")]
+    traceparent: Option<String>,
+}
+
+/// The JSON of a Foo.
+#[derive(Deserialize)]
+pub struct FooWire {
+    metadata: Metadata<IgnoredAny, FooAnnotations>,
+    #[serde(default)]
+    spec: Field<FooSpec>,
+    #[serde(default)]
+    status: Field<FooStatus>,
+}
+
+impl Cached for Foo {
+    type Wire = FooWire;
+    const KIND: Kind = Kind::custom(api::GROUP, api::VERSION, api::KIND, api::PLURAL);
+
+    fn decode(mut wire: FooWire) -> (Meta, Self) {
+        let mut status = wire.status.or_default();
+        // Serde grows it to twice what it holds.
+        status.conditions.shrink_to_fit();
+        let view = Self {
+            uid: std::mem::take(&mut wire.metadata.uid),
+            generation: std::mem::take(&mut wire.metadata.generation).or_default(),
+            deleting: wire.metadata.deleting,
+            trace: std::mem::take(&mut wire.metadata.annotations)
+                .or_default()
+                .traceparent
+                .and_then(|traceparent| trace::parse(&traceparent))
+                .map(Box::new),
+            spec: wire
+                .spec
+                .into_result()
+                .map_err(|error| format!("spec: {error}").into()),
+            status,
+        };
+        (wire.metadata.into_meta(), view)
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The Deployment that it asks for, and the one that it had before, which serves until that is available.
+    fn references(&self) -> impl Iterator<Item = &str> {
+        let wanted = self.spec.as_ref().ok();
+        let wanted = wanted.map(|spec| spec.deployment_name.as_str());
+        let served = self.status.deployment_name.as_deref();
+        wanted
+            .into_iter()
+            .chain(served.filter(move |served| Some(*served) != wanted))
+    }
+
+    fn content(&self, state: &mut impl Hasher) {
+        self.generation.hash(state);
+    }
+}
+
+impl Primary for Foo {
+    type Status = FooStatus;
+
+    fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+
+    fn status(&self) -> &FooStatus {
+        &self.status
+    }
+
+    fn is_observed(&self) -> bool {
+        self.status.observed_generation == Some(self.generation)
+    }
+
+    fn says(status: &FooStatus, state: &mut impl Hasher) {
+        Content(status).hash(state);
+    }
+
+    fn trace(&self) -> Option<&SpanContext> {
+        self.trace.as_deref()
+    }
+}
+
+/// A status for what it says, whenever it came to be so.
+#[derive(Clone, Copy)]
+pub struct Content<'a>(pub &'a FooStatus);
+
+impl<'a> Content<'a> {
+    fn conditions(self) -> impl Iterator<Item = (&'a str, &'a str, &'a str, &'a str, Option<i64>)> {
+        self.0.conditions.iter().map(|c| {
+            let Condition {
+                type_,
+                status,
+                reason,
+                message,
+                observed_generation,
+                last_transition_time: _,
+            } = c;
+            (
+                &**type_,
+                &**status,
+                &**reason,
+                &**message,
+                *observed_generation,
+            )
+        })
+    }
+
+    fn rest(self) -> impl PartialEq + Hash + 'a {
+        let FooStatus {
+            available_replicas,
+            observed_generation,
+            replicas,
+            selector,
+            deployment_name,
+            conditions: _,
+        } = self.0;
+        (
+            available_replicas,
+            observed_generation,
+            replicas,
+            selector,
+            deployment_name,
+        )
+    }
+}
+
+impl PartialEq for Content<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rest() == other.rest() && self.conditions().eq(other.conditions())
+    }
+}
+
+impl Hash for Content<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rest().hash(state);
+        self.conditions()
+            .for_each(|condition| condition.hash(state));
+    }
+}
