@@ -10,8 +10,11 @@ use std::sync::Arc;
 use kube::api::{ObjectList, WatchEvent};
 use serde_json::{Value, json};
 
-use crate::foo::fixtures::{deployment, foo, object};
-use operator_runtime::Object;
+use crate::foo::{
+    api::FooStatus,
+    fixtures::{deployment, foo, object},
+};
+use operator_runtime::{Cached, Object};
 
 use super::*;
 

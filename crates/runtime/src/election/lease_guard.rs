@@ -5,7 +5,7 @@
 //! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
 //! guard per lock, and one call of the lock after the other.
 
-use super::decide::{ObservedRecord, Record};
+use super::observed::{ObservedRecord, Record};
 use crate::{
     Host,
     layer::{Around, Layered},

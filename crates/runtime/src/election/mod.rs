@@ -18,6 +18,7 @@ mod identity;
 pub mod lease_guard;
 mod lease_recorder;
 mod lease_watch;
+mod observed;
 mod term;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,129 @@
+//! What is known of a Lease: what it said when it was last seen, and since when.
+
+use std::time::Duration;
+
+/// What a Lease says, as far as the election goes.
+///
+/// `renewed` is compared and never read as a time: another machine's clock says nothing about ours (H5).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// The Lease object's UID: a Lease created again is another Lease.
+    pub uid: String,
+    /// Who holds it; empty when it was released, or never held.
+    pub holder: String,
+    /// How long the holder may be silent.
+    pub duration: Duration,
+    /// `spec.renewTime`, opaque; empty when nobody has ever held it.
+    pub renewed: String,
+    /// `spec.leaseTransitions`.
+    pub transitions: i32,
+}
+
+impl Record {
+    /// It says that its holder gave it back.
+    fn is_released(&self) -> bool {
+        self.holder.is_empty() && !self.renewed.is_empty()
+    }
+
+    /// Whether its holder has written nothing between these two.
+    fn is_same_renewal(&self, other: &Self) -> bool {
+        self.uid == other.uid
+            && self.holder == other.holder
+            && self.renewed == other.renewed
+            && self.transitions == other.transitions
+    }
+}
+
+/// The Lease as last seen, and since when (client-go's observedTime, H5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ObservedRecord {
+    /// What it says, or said before it was deleted; `None` if it was never seen.
+    record: Option<Record>,
+    /// `None` if nobody has read it yet.
+    exists: Option<bool>,
+    /// It says that it was released, and that was not its holder (H21).
+    cleared: bool,
+    /// When this was first seen.
+    since: Duration,
+}
+
+impl ObservedRecord {
+    /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is a change.
+    pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
+        let was_released = self.is_released();
+        if let (Some(new), Some(old)) = (&mut record, &self.record) {
+            // Its holder moves its renewTime as it gives a Lease back; and another Lease has had another holder, if any.
+            self.cleared = new.is_released()
+                && (new.uid != old.uid || (new.renewed == old.renewed && !was_released));
+            // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
+            let is_held_by_nobody_yet = new.holder.is_empty() && !new.is_released();
+            if new.is_same_renewal(old) || self.cleared || (is_held_by_nobody_yet && !was_released)
+            {
+                new.duration = new.duration.max(old.duration);
+            }
+        }
+        let exists = Some(record.is_some());
+        let changed = exists != self.exists || (record.is_some() && record != self.record);
+        if changed {
+            *self = Self {
+                record: record.or(self.record.take()),
+                exists,
+                cleared: self.cleared,
+                since: now,
+            };
+        }
+        changed
+    }
+
+    fn is_released(&self) -> bool {
+        !self.cleared && self.record.as_ref().is_some_and(Record::is_released)
+    }
+
+    /// Nobody holds it, and as far as is known nobody ever has: it was just created, perhaps after a deletion that its
+    /// holder does not know of yet (H12), or somebody else than its holder cleared it (H21).
+    fn is_never_held(&self) -> bool {
+        let is_nobodys = |record: &Record| record.holder.is_empty();
+        !self.is_released() && self.record.as_ref().is_some_and(is_nobodys)
+    }
+
+    /// When somebody else than its holder may take the Lease, if nothing else is seen of it: at once when it was
+    /// released, or else when this has been seen for the whole duration. One that nobody has held may come after one that
+    /// was deleted, whose holder goes on until it notices (H12). Where there is none, it may be created at once, which
+    /// gives it to nobody.
+    #[must_use]
+    pub fn free_at(&self) -> Duration {
+        match &self.record {
+            Some(record) if self.exists() && !self.is_released() => {
+                self.since.saturating_add(record.duration)
+            }
+            _ => self.since,
+        }
+    }
+
+    /// Whether who leads until `deadline`, which has passed where it does not lead, may take the Lease from its holder. While
+    /// its own term lasts, nobody else leads by a Lease that was deleted, and it need not wait to take the next.
+    #[must_use]
+    pub fn is_free(&self, now: Duration, deadline: Duration) -> bool {
+        now >= self.free_at() || (self.exists() && self.is_never_held() && now < deadline)
+    }
+
+    /// Whether there is a Lease.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.exists == Some(true)
+    }
+
+    /// Whether somebody has read it, whatever was found.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.exists.is_some()
+    }
+
+    /// Whether the Lease is this one's, or was when it was deleted.
+    #[must_use]
+    pub fn names(&self, holder: &str) -> bool {
+        self.record
+            .as_ref()
+            .is_some_and(|record| record.holder == holder)
+    }
+}

@@ -1,0 +1,182 @@
+//! What the API server refuses, or puts off.
+
+use super::*;
+
+/// A refusal: a status of this code, with the time that is asked for.
+fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
+    let details = json!({ "name": "foo", "retryAfterSeconds": retry_after });
+    (
+        code,
+        json!({ "kind": "Status", "status": "Failure", "code": code, "message": "no", "details": details }),
+    )
+}
+
+/// Rows R5 and R11: what is answered with a wish for time says as much as what is answered without, and the wish is
+/// heeded.
+#[tokio::test]
+async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time() {
+    for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
+        for verb in [Method::PATCH, Method::DELETE] {
+            let put_off = verb.clone();
+            let reported = Arc::<Mutex<Value>>::default();
+            let status = Arc::clone(&reported);
+            let (client, _) = server(move |method, _, body| match *method {
+                Method::GET => {
+                    let (code, foo) = pruned();
+                    (
+                        code,
+                        json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                    )
+                }
+                ref method if *method == put_off => refusal(code, seconds),
+                Method::PUT => {
+                    *status.lock() = body["status"].clone();
+                    pruned()
+                }
+                _ => (500, Value::Null),
+            });
+            let mut foo = foo();
+            foo.view.status.observed_generation = Some(2);
+            foo.view.status.deployment_name = Some("old".into());
+            let mut new = deployment();
+            if verb == Method::PATCH {
+                new.view.replicas = 5;
+                new.view.progress.available = 2;
+            }
+            let reconciler = reconciler(&client, foo.clone(), new);
+            let mut old = deployment();
+            old.key = old.key.sibling("old");
+            reconciler.apply_deployment(old);
+            let error = reconciler.reconcile(&foo.key).await.unwrap_err();
+            let asked = Retry::Backoff(Duration::from_secs(seconds));
+            assert_eq!(error.retry(), asked, "{error:?}");
+            let reported = reported.lock();
+            if verb == Method::PATCH {
+                assert_eq!(
+                    reported["availableReplicas"], 2,
+                    "{code} {seconds}: {reported}"
+                );
+            } else {
+                assert_eq!(
+                    reported["conditions"][1]["reason"], "DeletionFailed",
+                    "{code} {seconds}"
+                );
+            }
+        }
+    }
+}
+
+/// Whichever write is refused, and whatever else is wrong with the Foo: the rights are checked.
+#[tokio::test]
+async fn every_refused_write_calls_for_a_check_of_the_rights() {
+    type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
+    let changes: [(&str, Change); 7] = [
+        ("POST deployments", |_, deployment| {
+            deployment.key = deployment.key.sibling("other");
+        }),
+        ("PATCH deployments/web", |_, deployment| {
+            deployment.view.replicas = 5;
+        }),
+        ("DELETE deployments/old", |foo, _| {
+            foo.view.status.deployment_name = Some("old".into());
+        }),
+        ("PUT foos/foo/status", |_, _| {}),
+        ("PUT foos/foo/status", |_, deployment| {
+            deployment.view.owner = None;
+        }),
+        ("PUT foos/foo/status", |foo, _| {
+            foo.view.spec = Err("spec: no".into());
+        }),
+        ("PUT foos/foo/status", |foo, _| {
+            foo.view.spec.as_mut().unwrap().deployment_name.clear();
+        }),
+    ];
+    for (refused, change) in changes {
+        let (client, asked) = server(move |method, path, _| match *method {
+            Method::GET => {
+                let (code, foo) = pruned();
+                (
+                    code,
+                    json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+                )
+            }
+            Method::POST if path.ends_with("reviews") => {
+                (201, json!({ "spec": {}, "status": { "allowed": true } }))
+            }
+            _ if format!("{method} {path}").ends_with(refused.split_once(' ').unwrap().1) => {
+                refusal(403, 0)
+            }
+            _ => pruned(),
+        });
+        let (mut foo, mut deployment) = (foo(), deployment());
+        let mut old = deployment.clone();
+        change(&mut foo, &mut deployment);
+        let reconciler = reconciler(&client, foo.clone(), deployment);
+        old.key = old.key.sibling("old");
+        reconciler.apply_deployment(old);
+        let check = tokio::spawn(reconciler.check_rights());
+        let _refused = reconciler.reconcile(&foo.key).await;
+        let is_checked = async {
+            while !asked.lock().iter().any(|asked| asked.ends_with("reviews")) {
+                tokio::task::yield_now().await;
+            }
+        };
+        let checked = timeout(Duration::from_secs(10), is_checked).await;
+        assert!(checked.is_ok(), "{refused}: {:?}", asked.lock());
+        assert!(
+            asked.lock().iter().any(|asked| asked == refused),
+            "{:?}",
+            asked.lock()
+        );
+        check.abort();
+    }
+}
+
+/// Row R7 and invariant I6: a status that is not taken is not written again until the Foo changes, or the rights come back.
+#[tokio::test(start_paused = true)]
+async fn a_refused_status_is_written_again_when_there_is_cause() {
+    for code in [403, 422] {
+        let allowed = Arc::new(Mutex::new(false));
+        let (now, is_review) = (Arc::clone(&allowed), |path: &str| path.ends_with("reviews"));
+        let (client, asked) = server(move |_, path, _| {
+            if is_review(path) {
+                let status = json!({ "allowed": code != 403 || *now.lock() });
+                (201, json!({ "spec": {}, "status": status }))
+            } else {
+                refusal(code, 0)
+            }
+        });
+        let mut invalid = foo();
+        invalid.view.spec.as_mut().unwrap().deployment_name.clear();
+        let key = &foo().key;
+        let reconciler = reconciler(&client, invalid.clone(), deployment());
+        let check = tokio::spawn(reconciler.check_rights());
+        let written = async || {
+            let error = reconciler.reconcile(key).await.unwrap_err();
+            assert_eq!(error.retry(), Retry::OnChange, "{error:?}");
+            let asked = std::mem::take(&mut *asked.lock());
+            asked.iter().filter(|asked| !is_review(asked)).count()
+        };
+        assert_eq!(written().await, 1);
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert!(reconciler.is_up_to_date(key));
+            assert_eq!(written().await, 0);
+        }
+        if code == 403 {
+            let before = reconciler.rights_regained();
+            *allowed.lock() = true;
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert_eq!(reconciler.rights_regained(), before + 1);
+            assert!(!reconciler.is_up_to_date(key));
+            assert_eq!(written().await, 1);
+            assert_eq!(written().await, 0);
+        }
+        (invalid.version, invalid.view.generation) = (8, 3);
+        reconciler.apply_foo(invalid.clone());
+        assert!(!reconciler.is_up_to_date(key));
+        assert_eq!(written().await, 1);
+        assert_eq!(written().await, 0);
+        check.abort();
+    }
+}

@@ -1,0 +1,154 @@
+//! What a Foo had before it was renamed, and what a newer Foo has made of a Deployment.
+
+use super::*;
+
+/// Row R11: what is deleted is what the status names, and what the controller made; not a copy, nor what is another
+/// Foo's.
+#[tokio::test]
+async fn superseded_is_what_the_foo_had() {
+    let (client, _) = server(|_, _, _| (500, Value::Null));
+    let mut renamed = foo();
+    renamed.view.status.deployment_name = Some("served".into());
+    let reconciler = reconciler(&client, renamed.clone(), deployment());
+    let add = |name: &str, change: fn(&mut Deployment)| {
+        let mut other = deployment();
+        other.key = renamed.key.sibling(name);
+        change(&mut other.view);
+        reconciler.apply_deployment(other);
+    };
+    // From before the annotation, as every Deployment of an earlier release.
+    add("served", |d| d.foo_generation = None);
+    add("never-available", |d| d.foo_generation = Some(1));
+    add("a-copy", |d| d.foo_generation = None);
+    add("of-an-earlier-foo", |d| {
+        d.owner.as_mut().unwrap().uid = "earlier".into();
+    });
+    let new = reconciler
+        .reconciler()
+        .serving(&renamed.key, &renamed.view)
+        .unwrap();
+    assert_eq!(new.key.name(), "web");
+    let superseded = reconciler
+        .reconciler()
+        .superseded(&renamed.key, &renamed.view, &new);
+    let names = superseded.iter().map(|(key, _)| key.name());
+    assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
+}
+
+/// An API server for the fixture Foo, which it has with this UID and generation, and its Deployment.
+fn server_of(uid: &'static str, generation: i64) -> (Client, Arc<Mutex<Vec<String>>>) {
+    server(move |method, _, _| match *method {
+        Method::GET => {
+            let (_, mut foo) = pruned();
+            foo["metadata"]["uid"] = uid.into();
+            foo["metadata"]["generation"] = generation.into();
+            (
+                200,
+                json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
+            )
+        }
+        Method::PATCH => {
+            let mut answer = stored("31", "nginx:latest", 3);
+            answer["metadata"]["annotations"] = json!({
+                "samplecontroller.k8s.io/foo-generation": "2",
+                "samplecontroller.k8s.io/made-for": "183fc5f534cdc963",
+            });
+            (200, answer)
+        }
+        Method::DELETE => (200, json!({ "kind": "Status", "status": "Success" })),
+        _ => pruned(),
+    })
+}
+
+/// Invariant I7: a Deployment that names a newer generation is left alone as long as the Foo may have it, and is put right
+/// like after any edit (row R6) where the API server says that it has not.
+#[tokio::test]
+async fn a_generation_that_the_foo_never_had_is_an_edit() {
+    let edits: [fn(&mut Deployment); 3] = [
+        |_| {},
+        |deployment| deployment.replicas = 5,
+        |deployment| deployment.image = Some("evil".into()),
+    ];
+    for edit in edits {
+        let edited = || {
+            let mut edited = deployment();
+            edited.view.foo_generation = Some(99);
+            edit(&mut edited.view);
+            edited
+        };
+        let key = &foo().key;
+        // The Foo is another one, or at a later generation, and the cache is behind.
+        for (uid, generation) in [("foo-uid", 3), ("foo-uid", 99), ("another", 2)] {
+            let (client, asked) = server_of(uid, generation);
+            let reconciler = reconciler(&client, foo(), edited());
+            for _ in 0..3 {
+                assert!(!reconciler.is_up_to_date(key));
+                let done = reconciler.reconcile(key).await;
+                assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+                assert_eq!(std::mem::take(&mut *asked.lock()), ["GET foos"]);
+            }
+        }
+        let (client, asked) = server_of("foo-uid", 2);
+        let reconciler = reconciler(&client, foo(), edited());
+        reconciler.reconcile(key).await.unwrap();
+        assert_eq!(
+            std::mem::take(&mut *asked.lock()),
+            ["GET foos", "PATCH deployments/web", "PUT foos/foo/status"]
+        );
+        let stored = reconciler
+            .reconciler()
+            .deployments
+            .store()
+            .get(&key.sibling("web"))
+            .unwrap();
+        assert_eq!(stored.view.foo_generation, Some(2));
+        assert!(reconciler.is_up_to_date(key));
+    }
+}
+
+/// A Foo that may not be looked up leaves the Deployment alone, and says why.
+#[tokio::test]
+async fn a_generation_that_cannot_be_confirmed_is_reported() {
+    for code in [403, 500, 503] {
+        let (client, asked) = server(move |_, _, _| {
+            (
+                code,
+                json!({ "kind": "Status", "code": code, "message": "no" }),
+            )
+        });
+        let mut edited = deployment();
+        edited.view.foo_generation = Some(99);
+        let reconciler = reconciler(&client, foo(), edited);
+        let done = reconciler.reconcile(&foo().key).await;
+        let error = done.unwrap_err();
+        assert!(matches!(error.retry(), Retry::Backoff(_)), "{error:?}");
+        assert_eq!(*asked.lock(), ["GET foos"]);
+    }
+}
+
+/// Row R11 behind a watch that is late: a Foo that has been renamed back meanwhile wants what it had.
+#[tokio::test]
+async fn a_foo_that_is_not_current_deletes_nothing() {
+    for (uid, generation, deletes) in [
+        ("foo-uid", 3, false),
+        ("another", 2, false),
+        ("foo-uid", 2, true),
+    ] {
+        let (client, asked) = server_of(uid, generation);
+        let mut renamed = foo();
+        renamed.view.status.deployment_name = Some("old".into());
+        let reconciler = reconciler(&client, renamed, deployment());
+        let mut old = deployment();
+        old.key = old.key.sibling("old");
+        reconciler.apply_deployment(old);
+        let done = reconciler.reconcile(&foo().key).await;
+        let mut expected = vec!["GET foos"];
+        if deletes {
+            assert_eq!(done.unwrap(), Action::Done);
+            expected.extend(["DELETE deployments/old", "PUT foos/foo/status"]);
+        } else {
+            assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+        }
+        assert_eq!(*asked.lock(), expected);
+    }
+}
