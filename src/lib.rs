@@ -1,5 +1,5 @@
-//! The Foo controller: each `Foo` gets a Deployment, which is reconciled, and a status that reports how it is. What it runs on knows no Foo and is
-//! the crate `operator-runtime`.
+//! The Foo controller: each `Foo` gets a Deployment, which is reconciled, and a status that reports how it is. What it
+//! runs on knows no Foo and is the crate `operator-runtime`.
 
 pub mod foo;
 #[cfg(test)]
