@@ -89,6 +89,33 @@ fn rows_lead_somewhere() {
     );
 }
 
+/// The runtime is for any kind: what ships of it names none of this program's, and takes in no file from outside itself.
+/// (What tests of it name is theirs.)
+#[test]
+fn the_runtime_knows_no_foo() {
+    let runtime = root().join("crates/runtime");
+    let is_test = |path: &PathBuf| {
+        let mut parts = path.strip_prefix(&runtime).unwrap().iter();
+        parts.any(|part| part == "tests" || part == "tests.rs")
+    };
+    let shipped = sources(&runtime.join("src"))
+        .into_iter()
+        .filter(|path| !is_test(path))
+        .chain([runtime.join("Cargo.toml")]);
+    for path in shipped {
+        let text = fs::read_to_string(&path).unwrap();
+        let (shipped, _) = text
+            .split_once("#[cfg(test)]\nmod tests {")
+            .unwrap_or((&text, ""));
+        for foreign in ["foo", "../"] {
+            let line = shipped
+                .lines()
+                .find(|line| line.to_lowercase().contains(foreign));
+            assert_eq!(line, None, "{}", path.display());
+        }
+    }
+}
+
 /// A letter of the tables and a number, as in R10, unlike a type such as I64.
 fn is_id(word: &str) -> bool {
     let (letter, number) = word.split_at(word.len().min(1));
