@@ -122,7 +122,8 @@ async fn a_foos_life_costs_four_writes() {
     assert_eq!(counts, BTreeMap::from(expected));
 }
 
-/// Row R1: while Foos wait for their Deployments, no statuses are reported but in the eighth turn, which keeps them from starving.
+/// Row R1: while Foos wait for their Deployments, no statuses are reported but in the eighth turn, which keeps them
+/// from starving.
 #[tokio::test]
 async fn deployments_come_before_statuses() {
     const FOOS: usize = 100;
@@ -339,8 +340,8 @@ async fn a_watch_that_is_too_old_lists_again() {
 /// Half an event.
 const EVENT: &str = r#"{"type":"ADDED","object":{"kind":"Foo","apiVersion":"samplecontroller.k8s.io/v1alpha1","metadata":{"na"#;
 
-/// Whatever comes in place of a watch is logged in one line a resource, tried again by ever longer pauses, and forgotten once
-/// the API server is back.
+/// Whatever comes in place of a watch is logged in one line a resource, tried again by ever longer pauses, and
+/// forgotten once the API server is back.
 #[tokio::test]
 async fn nonsense_in_place_of_the_watch() {
     const HTML: &str = "<html><body><h1>502 Bad Gateway</h1></body></html>";

@@ -32,8 +32,8 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-/// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it, no one
-/// is tried hotly, and the good ones converge as fast as they do alone.
+/// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it,
+/// no one is tried hotly, and the good ones converge as fast as they do alone.
 #[tokio::test]
 async fn invalid_foos_from_before_the_schema() {
     const GOOD: usize = 300;
@@ -909,7 +909,8 @@ async fn a_foreign_deployment_makes_way() {
     converged(&client, &namespace, &["taken".to_owned()]).await;
 }
 
-/// Row R4 between Foos: one gets the Deployment, the other reports it, and takes over when both Foo and Deployment are gone.
+/// Row R4 between Foos: one gets the Deployment, the other reports it, and takes over when both Foo and Deployment are
+/// gone.
 #[tokio::test]
 async fn two_foos_want_one_deployment() {
     let (cluster, client, namespace, _controller) = setup("two", &[]).await;
@@ -946,8 +947,8 @@ async fn two_foos_want_one_deployment() {
     );
 }
 
-/// An owned Deployment whose ownerReference is edited away is foreign (row R4): left alone and reported; given back, it is the
-/// Foo's again. Its selector nobody can edit.
+/// An owned Deployment whose ownerReference is edited away is foreign (row R4): left alone and reported; given back, it
+/// is the Foo's again. Its selector nobody can edit.
 #[tokio::test]
 async fn an_owned_deployment_is_edited() {
     let (cluster, client, namespace, _controller) = setup("edit", NO_RETRY).await;

@@ -1,7 +1,8 @@
 //! What `deploy/` installs, as real pods on a real node: `make e2e` runs these tests, one after the other, in the namespaces of
 //! `tests/node/node.sh`. The audit log of the whole run is judged by the invariants after each of them.
 //!
-//! Times are printed beside what is promised. That holds for the median; each of them has [`SLACK`]: the machine may be busy.
+//! Times are printed beside what is promised. That holds for the median; each of them has [`SLACK`]: the machine may be
+//! busy.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

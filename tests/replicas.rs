@@ -1,6 +1,6 @@
 //! Three replicas as real processes on one API server, whose leader is stopped, killed, frozen and cut off while Foos arrive
-//! and change. The audit log is the judge (`invariants`). Delays are measured and printed; what is promised of them holds for the
-//! median. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
+//! and change. The audit log is the judge (`invariants`). Delays are measured and printed; what is promised of them
+//! holds for the median. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

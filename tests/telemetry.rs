@@ -290,8 +290,8 @@ fn is_whole(trace: &Trace<'_>) {
     }
 }
 
-/// A new leader's initial sync is distinguished from a change; gaining and releasing the Lease are traces with their requests, and
-/// renewals that succeed are none.
+/// A new leader's initial sync is distinguished from a change; gaining and releasing the Lease are traces with their
+/// requests, and renewals that succeed are none.
 #[tokio::test]
 async fn an_election_is_traced() {
     let (cluster, collector) = tokio::join!(shared(), Collector::start());

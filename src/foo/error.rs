@@ -121,7 +121,8 @@ impl From<ApiError> for Error {
 mod tests {
     use super::*;
 
-    /// Rows R4, R7 and P3: which errors wait for a change, which are part of everyday life, and which are reported to the user.
+    /// Rows R4, R7 and P3: which errors wait for a change, which are part of everyday life, and which are reported to
+    /// the user.
     #[test]
     fn each_error_is_tried_again_as_it_should_be() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));

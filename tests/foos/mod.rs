@@ -83,7 +83,8 @@ pub async fn create(client: &Client, namespace: &str, names: &[String]) {
         .await;
 }
 
-/// Waits until the controller has reported on each of these Foos' newest generation, that its Deployment is on its way, or there.
+/// Waits until the controller has reported on each of these Foos' newest generation, that its Deployment is on its way,
+/// or there.
 pub async fn converged(client: &Client, namespace: &str, names: &[String]) {
     // Also Foos that are no Foos may be there.
     let resource = ApiResource::erase::<Foo>(&());

@@ -1,5 +1,6 @@
 //! A proxy on loopback between one client and the API server: it counts requests, holds chosen ones (or their answers)
-//! until asked to, and can cut the line. What it holds it forwards even when the client has long given up, as a network does.
+//! until asked to, and can cut the line. What it holds it forwards even when the client has long given up, as a network
+//! does.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

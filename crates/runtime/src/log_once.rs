@@ -1,7 +1,8 @@
 //! The same trouble is not logged again and again.
 //!
-//! Of many objects that fail for one cause, [`LogDeduplication`] lets [`LINES`] lines through in one [`PERIOD`]; the rest is counted, and
-//! the count is logged when the period is over. A cause is an error's text without what differs from object to object.
+//! Of many objects that fail for one cause, [`LogDeduplication`] lets [`LINES`] lines through in one [`PERIOD`]; the
+//! rest is counted, and the count is logged when the period is over. A cause is an error's text without what differs
+//! from object to object.
 //!
 //! Of one thing that fails again and again, [`Causes`] lets each cause through once in an outage.
 

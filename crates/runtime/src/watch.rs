@@ -52,7 +52,8 @@ const PAGE: u32 = 500;
 /// Far longer than it takes to see to one event, or to the objects of one page.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one scope into `store`, for ever, and has `heartbeat` show that it does, and `status` how it goes.
+/// Watches the objects of one scope into `store`, for ever, and has `heartbeat` show that it does, and `status` how it
+/// goes.
 ///
 /// `restarts` counts how often the watch is opened again because something is wrong. `changed` gets every change,
 /// on this task: it must not block.

@@ -1,9 +1,10 @@
 //! The fence: a tower layer in the controller's client that lets no write past the end of the term (H6, I2).
 //!
-//! A mutation needs a live term, ends with it at the latest, and carries that to the API server (`timeout=`), which then drops
-//! it rather than carry it out late. It needs the term again when it is handed to its connection ([`recheck_before_sending`]):
-//! what waited for a connection, or in a process that was frozen, is not sent late. Reads pass: a standby keeps its
-//! caches warm. Events, which change nothing that is reconciled, are exempt, and reviews, which store nothing.
+//! A mutation needs a live term, ends with it at the latest, and carries that to the API server (`timeout=`), which
+//! then drops it rather than carry it out late. It needs the term again when it is handed to its connection
+//! ([`recheck_before_sending`]): what waited for a connection, or in a process that was frozen, is not sent late. Reads
+//! pass: a standby keeps its caches warm. Events, which change nothing that is reconciled, are exempt, and reviews,
+//! which store nothing.
 //!
 //! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its rejection
 //! is then reported to the election, which reads the Lease anew, and has the policy know this leader. Where it goes on

@@ -92,7 +92,8 @@ fn version(lease: &Lease) -> u64 {
 }
 
 impl LeaseGuardLayer {
-    /// A guard by the clocks of `host` that bounds each call by `timeout`, and takes no Lease to have a duration under `duration`.
+    /// A guard by the clocks of `host` that bounds each call by `timeout`, and takes no Lease to have a duration under
+    /// `duration`.
     #[must_use]
     pub fn new(host: Host, timeout: Duration, duration: Duration) -> Self {
         Self {

@@ -1,9 +1,9 @@
 //! A term of leadership: the permission to write, until a deadline that is known before the first write.
 //!
 //! The deadline is kept on a clock that goes on while the machine is suspended, so a leader that slept through its
-//! lease is deposed when it goes on, whatever its timers and its wall clock say. A hypervisor that pauses a virtual machine, or restores
-//! it from a snapshot, stops that clock, too, and then the term goes on: only the API server can refuse what such a leader
-//! writes, with `deploy/components/fencing` (H20).
+//! lease is deposed when it goes on, whatever its timers and its wall clock say. A hypervisor that pauses a virtual
+//! machine, or restores it from a snapshot, stops that clock, too, and then the term goes on: only the API server can
+//! refuse what such a leader writes, with `deploy/components/fencing` (H20).
 
 use super::writes::Writes;
 use crate::clock::Clock;
