@@ -35,6 +35,11 @@ pub enum Error {
     #[error("somebody else changes the Deployment {0:?} again and again: wanted {1}")]
     Contested(String, String, Duration),
 
+    /// Somebody changes the Foo's status whenever it is reported. The next report waits so long. (The user is told by an event of
+    /// the runtime's.)
+    #[error("{0}")]
+    StatusContested(String, Duration),
+
     /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema.
     #[error("the API server refuses the Foo's status: {0}")]
     StatusRejected(String),
@@ -65,6 +70,7 @@ impl Failure for Error {
             Self::DeletionFailed(..) => "DeletionFailed",
             Self::Overruled(_) => "DeploymentOverruled",
             Self::Contested(..) => "DeploymentContested",
+            Self::StatusContested(..) => "StatusContested",
             Self::StatusRejected(_) => "StatusRejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -93,7 +99,8 @@ impl Failure for Error {
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
             Self::Transient(_, time)
             | Self::DeletionFailed(_, time)
-            | Self::Contested(.., time) => Retry::Backoff(*time),
+            | Self::Contested(.., time)
+            | Self::StatusContested(_, time) => Retry::Backoff(*time),
             Self::ResourceExists(_)
             | Self::Rejected(_)
             | Self::Overruled(_)
@@ -141,6 +148,11 @@ mod tests {
                 Error::Contested(text(), text(), time),
                 Retry::Backoff(time),
                 true,
+            ),
+            (
+                Error::StatusContested(text(), time),
+                Retry::Backoff(time),
+                false,
             ),
             (Error::StatusRejected(text()), soon, false),
             (Error::NamespaceTerminating, Retry::Quiet, false),

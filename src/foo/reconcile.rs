@@ -109,15 +109,9 @@ impl FooReconciler {
             Need::Nothing(deployed) => Ok(deployed),
             Need::Create(desired) => {
                 trace::decided("create");
-                // A Foo's first Deployment corrects nothing.
-                let status = &view.status;
-                let corrects = status.deployment_name.as_deref() == Some(desired.key.name())
-                    && status.observed_generation == Some(view.generation);
                 let replaced = self.earlier(key, view, &desired.key).into_iter().next();
                 let manifest = desired.manifest(replaced.map(|(_, old)| old.view).as_deref());
-                let created = self
-                    .deployments
-                    .create(cx, &desired.key, &manifest, corrects);
+                let created = self.deployments.create(cx, &desired.key, &manifest);
                 Ok(Deployed {
                     view: created.await?,
                     key: desired.key,
@@ -127,7 +121,7 @@ impl FooReconciler {
             Need::Patch(desired, actual, patch) => {
                 trace::decided("patch");
                 self.deployments
-                    .may_correct(cx, &desired.key, Some(&patch))?;
+                    .may_patch(cx, &desired.key, &actual, &patch)?;
                 // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
                 // edit like any other. What a newer Foo makes of it meanwhile is another version.
                 if desired.is_behind(&actual.view) {
@@ -229,6 +223,7 @@ impl FooReconciler {
         deleted.map_err(|error| match error {
             ApiError::Rejected(words) => Error::DeletionFailed(words, Duration::ZERO),
             ApiError::Transient(words, time) => Error::DeletionFailed(words, time),
+            ApiError::Contested(.., time) => Error::DeletionFailed(error.to_string(), time),
             other => other.into(),
         })
     }
@@ -291,6 +286,9 @@ impl FooReconciler {
                 cx.log_once(&refused, "nothing can be reported on the Foo");
                 self.foos.give_up(cx, foo, status);
                 Ok(())
+            }
+            Err(error @ ApiError::Contested(.., time)) => {
+                Err(Error::StatusContested(error.to_string(), time))
             }
             updated => Ok(updated?),
         }

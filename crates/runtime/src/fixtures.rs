@@ -163,7 +163,7 @@ impl Reconciler for Parents {
     ) -> Result<Action, TestError> {
         if let Some(child) = self.missing(cx.key(), &seen.view) {
             let body = json!({ "metadata": { "name": child.name() } });
-            self.children.create(cx, &child, &body, false).await?;
+            self.children.create(cx, &child, &body).await?;
         }
         Ok(Action::Done)
     }

@@ -18,7 +18,10 @@ use crate::Key;
 /// So many entries are not worth finding out which of their objects are gone.
 const FEW: usize = 64;
 
-/// What was asked in vain of the objects of one kind. An entry is a few words, and only such objects have one.
+/// So many requests are remembered of one object, the last ones: a reconcile may have several plans for it.
+const OF_ONE: usize = 8;
+
+/// What was asked in vain of the objects of one kind. An entry is a few words, and only such objects have any.
 #[derive(Default)]
 pub struct Ineffective {
     hasher: RandomState,
@@ -27,8 +30,8 @@ pub struct Ineffective {
 
 #[derive(Default)]
 struct Entries {
-    by_key: HashMap<Key, Entry>,
-    /// How many there were when those of gone objects were last dropped.
+    by_key: HashMap<Key, Vec<Entry>>,
+    /// Of how many objects there were some when those of gone ones were last dropped.
     kept: usize,
 }
 
@@ -57,14 +60,20 @@ impl Ineffective {
             entries.by_key.retain(|key, _| exists(key));
             entries.kept = entries.by_key.len();
         }
-        entries.by_key.insert(key.clone(), entry);
+        let of_one = entries.by_key.entry(key.clone()).or_default();
+        of_one.retain(|other| other.asked != entry.asked);
+        if of_one.len() >= OF_ONE {
+            of_one.remove(0);
+        }
+        of_one.push(entry);
     }
 
     /// Whether it is known that the request `asked` does nothing to the object `key`, which is as `left` says.
     #[must_use]
     pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash) -> bool {
-        let entry = self.entries.lock().by_key.get(key).copied();
-        entry.is_some_and(|entry| entry == self.entry(asked, left))
+        let entries = self.entries.lock();
+        let of_one = entries.by_key.get(key);
+        of_one.is_some_and(|of_one| of_one.contains(&self.entry(asked, left)))
     }
 
     /// Whether what was asked and what has come of it are the same.
@@ -73,9 +82,16 @@ impl Ineffective {
         self.hasher.hash_one(asked) == self.hasher.hash_one(left)
     }
 
-    /// Forgets the object: it is as asked, or gone.
-    pub fn forget(&self, key: &Key) {
-        self.entries.lock().by_key.remove(key);
+    /// Forgets that this was asked of the object: it is as asked.
+    pub fn forget(&self, key: &Key, asked: impl Hash) {
+        let mut entries = self.entries.lock();
+        if let Some(of_one) = entries.by_key.get_mut(key) {
+            let asked = self.hasher.hash_one(asked);
+            of_one.retain(|entry| entry.asked != asked);
+            if of_one.is_empty() {
+                entries.by_key.remove(key);
+            }
+        }
     }
 
     fn entry(&self, asked: impl Hash, left: impl Hash) -> Entry {
@@ -103,8 +119,32 @@ mod tests {
         assert!(!ineffective.contains(&key(1), "z", "y"), "asked otherwise");
         assert!(!ineffective.contains(&key(1), "x", "z"), "left otherwise");
         assert!(!ineffective.contains(&key(2), "x", "y"), "another object");
-        ineffective.forget(&key(1));
+        ineffective.forget(&key(1), "x");
         assert!(!ineffective.contains(&key(1), "x", "y"));
+        assert!(ineffective.entries.lock().by_key.is_empty());
+    }
+
+    /// Several plans for one object do not displace one another, and plans without number leave no more than a few behind.
+    #[test]
+    fn what_was_asked_of_one_object_is_told_apart() {
+        let ineffective = Ineffective::default();
+        for asked in 0..OF_ONE {
+            ineffective.record(&key(1), asked, "y", |_| true);
+        }
+        assert!((0..OF_ONE).all(|asked| ineffective.contains(&key(1), asked, "y")));
+        ineffective.record(&key(1), 1_usize, "z", |_| true);
+        assert!(
+            !ineffective.contains(&key(1), 1_usize, "y"),
+            "left otherwise since"
+        );
+        assert!(ineffective.contains(&key(1), 1_usize, "z"));
+        ineffective.forget(&key(1), 2_usize);
+        let known = |asked: usize| ineffective.contains(&key(1), asked, "y");
+        assert!(!known(2) && known(3));
+        for asked in 100..10_000 {
+            ineffective.record(&key(1), asked, "y", |_| true);
+            assert!(known(asked) && ineffective.entries.lock().by_key[&key(1)].len() <= OF_ONE);
+        }
     }
 
     /// A million objects that come and go leave no more behind than there are at once.

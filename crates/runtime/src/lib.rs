@@ -263,8 +263,7 @@
 //!                     }] },
 //!                     "data": { "text": text },
 //!                 });
-//!                 let corrects = greeting.is_observed(); // It was there before.
-//!                 self.maps.create(cx, key, &manifest, corrects).await?;
+//!                 self.maps.create(cx, key, &manifest).await?;
 //!                 cx.event(Event::normal("Synced", "Greeting synced successfully"));
 //!             }
 //!             Some(map) if map.view.owner.as_ref().is_none_or(|o| o.uid != greeting.uid) => {
@@ -328,7 +327,7 @@
 //! | What fails is tried again, ever more slowly; also after a panic. | [`Failure::retry`] says how; the backoff of the configuration sets the pace |
 //! | A change that is missed is noticed. | An informer that lists again compares; a resync asks [`Reconciler::is_up_to_date`] of every object. |
 //! | What the API server does not take over is not asked for again and again. | [`Writer`] remembers what an answer did not change, until somebody changes the object. |
-//! | Whoever changes an object back again and again is answered ever more slowly. | [`Writer`]: [`ApiError::Contested`] |
+//! | Whoever undoes a write again and again, of whatever verb, is answered ever more slowly. | [`Writer`]: [`ApiError::Contested`] |
 //! | A stop loses nothing: no new work, running work drained, fence shut, Lease released. | [`run`] |
 //! | A part that dies ends the process, and one that is stuck fails liveness. | [`run`], [`telemetry::health`] |
 //!

@@ -2,7 +2,7 @@
 //!
 //! Every write names the UID and the resourceVersion that it is based on, passes the fence, has its time limit, and has its
 //! answer in the store before anybody looks again. What an answer did not change is not asked again until somebody changes
-//! the object, and what is changed back by somebody else again and again is corrected ever more slowly.
+//! the object, and what somebody else undoes again and again is made ever more slowly, whichever the write.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use tracing::info;
 
 use crate::{
     App, Cached, Context, Event, Finalizable, Host, Key, Object, Primary, Snapshot, Store,
-    corrections::Corrections,
+    corrections::{Corrections, Wait},
     error::ApiError,
     failure::brief,
     ineffective::Ineffective,
@@ -51,8 +51,10 @@ pub(crate) struct Shared {
 ///
 /// Each write is one request. It is sent under a live term only, or fails with [`ApiError::NotLeading`]; it is based on the
 /// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 10 s; and its answer is in the store
-/// when it returns. What the API server answers with anything but success is an [`ApiError`], which is for the reconciler to
-/// return.
+/// when it returns. What somebody else undoes again and again is written ten times at once, then after 1 s, 2 s and so on up to
+/// 5 min, and fails with [`ApiError::Contested`] meanwhile: until the object being reconciled asks for something else, or
+/// nothing is undone for a minute. What the API server answers with anything but success is an [`ApiError`], which is for the
+/// reconciler to return.
 pub struct Writer<V> {
     shared: Arc<Shared>,
     store: Arc<Store<V>>,
@@ -61,7 +63,12 @@ pub struct Writer<V> {
     /// Statuses that were not taken at all.
     refused: Ineffective,
     corrections: Corrections,
+    /// Those of statuses, which change by themselves beside the rest.
+    status_corrections: Corrections,
 }
+
+/// The resourceVersion of an object that is not there, among those that [`Corrections`] compares.
+const ABSENT: u64 = 0;
 
 /// What a patch has come to.
 #[derive(Clone, Debug)]
@@ -84,6 +91,7 @@ impl<V: Cached> Writer<V> {
             statuses: Ineffective::default(),
             refused: Ineffective::default(),
             corrections: Corrections::default(),
+            status_corrections: Corrections::default(),
         }
     }
 
@@ -109,28 +117,36 @@ impl<V: Cached> Writer<V> {
         !self.patches.contains(key, asked, left)
     }
 
-    /// Whether it is time to change the object as `patch` says, or as it is to be (`None`).
+    /// Whether it is time to change the object from what is seen as `patch` says: what [`patch`](Self::patch) itself asks, for
+    /// who has something to do before it.
     ///
     /// # Errors
     /// [`ApiError::Contested`] where it is not.
-    pub fn may_correct<P: Primary>(
+    pub fn may_patch<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-        patch: Option<&Value>,
+        seen: &Snapshot<V>,
+        patch: &Value,
     ) -> Result<(), ApiError> {
-        let wait = self.corrections.wait(key, cx.wanted_by());
-        if wait.is_zero() {
-            return Ok(());
-        }
-        cx.would_act();
-        crate::telemetry::trace::decided("put off");
-        let what = patch.map_or_else(|| "it to be there".to_owned(), wanted);
-        Err(ApiError::Contested(key.name().to_owned(), what, wait))
+        self.may_write(cx, key, seen.version, || wanted(patch))
     }
 
-    /// Creates an object: a plain create, so that one that the store has not seen yet is not taken over. `corrects` is
-    /// whether it was there before, and somebody else has deleted it.
+    /// Whether it is time to write an object that is `found` at this version, so that it is as is `wanted`.
+    fn may_write<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        found: u64,
+        wanted: impl FnOnce() -> String,
+    ) -> Result<(), ApiError> {
+        match self.corrections.wait(key, cx.wanted_by(), found) {
+            None => Ok(()),
+            Some(Wait { time, .. }) => Err(put_off(cx, key, wanted(), time)),
+        }
+    }
+
+    /// Creates an object: a plain create, so that one that the store has not seen yet is not taken over.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -139,12 +155,9 @@ impl<V: Cached> Writer<V> {
         cx: &Context<'_, P>,
         key: &Key,
         body: &impl Serialize,
-        corrects: bool,
     ) -> Result<Arc<V>, ApiError> {
         cx.may_act()?;
-        if corrects {
-            self.may_correct(cx, key, None)?;
-        }
+        self.may_write(cx, key, ABSENT, || "it to be there".to_owned())?;
         let expectation = self.store.expect_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
@@ -153,10 +166,9 @@ impl<V: Cached> Writer<V> {
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.shared.client.request(request).await;
-        let answer = self.written(cx.key(), answer)?;
-        if corrects {
-            self.corrections.record(key, cx.wanted_by());
-        }
+        let answer: Object<V> = self.written(cx.key(), answer)?;
+        self.corrections
+            .record(key, cx.wanted_by(), ABSENT, answer.version);
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
         Ok(self.store.record_response(answer, expectation))
     }
@@ -186,7 +198,7 @@ impl<V: Cached> Writer<V> {
         };
         Self::check_owner(cx, key, seen)?;
         cx.may_act()?;
-        self.may_correct(cx, key, Some(&asked))?;
+        self.may_patch(cx, key, seen, &asked)?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
@@ -204,7 +216,8 @@ impl<V: Cached> Writer<V> {
         let view = self.store.record_response(answer, expectation);
         let changed = version != seen.version;
         if changed {
-            self.corrections.record(key, cx.wanted_by());
+            self.corrections
+                .record(key, cx.wanted_by(), seen.version, version);
             let spec = patch.get("spec").map(tracing::field::display);
             info!(object = %cx.key(), dependent = %key, spec, "changed the {}", V::KIND.kind);
         }
@@ -218,7 +231,7 @@ impl<V: Cached> Writer<V> {
             self.patches
                 .record(key, asked.to_string(), Content(&*view), exists);
         } else {
-            self.patches.forget(key);
+            self.patches.forget(key, asked.to_string());
         }
         Ok(Patched {
             view,
@@ -241,8 +254,6 @@ impl<V: Cached> Writer<V> {
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
         let Some(actual) = self.store.get(key) else {
-            // What was reported of this generation was there.
-            let corrects = cx.seen.view.is_observed();
             let metadata = &mut manifest["metadata"];
             metadata["name"] = key.name().into();
             metadata["namespace"] = key.namespace().into();
@@ -255,7 +266,7 @@ impl<V: Cached> Writer<V> {
                 "blockOwnerDeletion": true,
             }]);
             return Ok(Patched {
-                view: self.create(cx, key, &manifest, corrects).await?,
+                view: self.create(cx, key, &manifest).await?,
                 changed: true,
                 overruled: None,
             });
@@ -277,6 +288,7 @@ impl<V: Cached> Writer<V> {
     ) -> Result<(), ApiError> {
         Self::check_owner(cx, key, seen)?;
         cx.may_act()?;
+        self.may_write(cx, key, seen.version, || "it to be gone".to_owned())?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
             resource_version: Some(based_on(seen.version)?),
@@ -288,6 +300,8 @@ impl<V: Cached> Writer<V> {
         self.store.expect_write(key);
         let answer = self.api(key).delete(key.name(), &params).await;
         self.written(cx.key(), answer)?;
+        self.corrections
+            .record(key, cx.wanted_by(), seen.version, ABSENT);
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
     }
@@ -353,8 +367,34 @@ impl<P: Primary> Writer<P> {
         if !self.is_news(cx.key(), seen, status) {
             return Ok(());
         }
+        self.may_report(cx, seen)?;
         cx.event(event);
         self.update_status(cx, seen, status).await
+    }
+
+    /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
+    fn may_report(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+        cx.may_act()?;
+        let found = text_of::<P>(seen.view.status());
+        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), found);
+        self.told(cx, wait, || "another status".to_owned())
+    }
+
+    /// Tells the user that a write of the object itself has to wait, if it has to: once, until it is left alone.
+    fn told(
+        &self,
+        cx: &Context<'_, P>,
+        wait: Option<Wait>,
+        wanted: impl FnOnce() -> String,
+    ) -> Result<(), ApiError> {
+        let Some(Wait { time, is_first }) = wait else {
+            return Ok(());
+        };
+        let contested = put_off(cx, cx.key(), wanted(), time);
+        if is_first {
+            cx.event(Event::failed(&contested));
+        }
+        Err(contested)
     }
 
     /// Reports the status.
@@ -370,7 +410,7 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
-        cx.may_act()?;
+        self.may_report(cx, seen)?;
         let key = cx.key();
         let expectation = self.store.expect_write(key);
         // Somebody may have annotated the object while others were written: no conflict.
@@ -393,9 +433,11 @@ impl<P: Primary> Writer<P> {
         self.notice_end(key, version, &answer);
         let answer = self.written(key, answer)?;
         let stored = self.store.record_response(answer, expectation);
+        let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
+        (self.status_corrections).record(key, cx.wanted_by(), found, left);
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
         if self.statuses.is_same(&asked, &got) {
-            self.statuses.forget(key);
+            self.statuses.forget(key, asked);
         } else {
             let exists = |key: &Key| self.store.version(key).is_some();
             self.statuses
@@ -413,8 +455,10 @@ impl<P: Primary> Writer<P> {
     ) -> Result<Snapshot<P>, ApiError> {
         cx.may_act()?;
         let key = cx.key();
-        let expectation = self.store.expect_write(key);
         let version = self.store.newest(key, seen);
+        let wait = self.corrections.wait(key, cx.wanted_by(), version);
+        self.told(cx, wait, || format!("the finalizers {finalizers:?}"))?;
+        let expectation = self.store.expect_write(key);
         // A custom resource takes no strategic merge patch.
         let patch = Patch::Merge(json!({ "metadata": {
             "uid": seen.view.uid(),
@@ -428,6 +472,8 @@ impl<P: Primary> Writer<P> {
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
         self.notice_end(key, version, &answer);
         let answer = self.written(key, answer)?;
+        self.corrections
+            .record(key, cx.wanted_by(), version, answer.version);
         Ok(Snapshot {
             version: answer.version,
             view: self.store.record_response(answer, expectation),
@@ -574,6 +620,18 @@ impl<P: Finalizable> Finalizer<P> {
             .await
             .map(drop)
     }
+}
+
+/// What a write fails with that has to wait.
+fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, time: Duration) -> ApiError {
+    cx.would_act();
+    crate::telemetry::trace::decided("put off");
+    ApiError::Contested(key.name().to_owned(), wanted, time)
+}
+
+/// A status, to be compared: times and all.
+fn text_of<P: Primary>(status: &P::Status) -> String {
+    serde_json::to_string(status).unwrap_or_default()
 }
 
 /// The resourceVersion that a write is based on. To the API server, 0 would be none at all.

@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
 };
 
 use http::{Method, Request, Response};
@@ -17,11 +17,16 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use tokio::time::{Instant, sleep, sleep_until};
 use tower::service_fn;
 
 use super::*;
 use crate::{
-    Action, Builder, Custom, Dependent, Fields, Kind, Reconciler, Spec, app::tests::APP,
+    Action, Builder, Custom, Dependent, Fields, Kind, Reconciler, Spec,
+    app::tests::APP,
+    corrections::AT_ONCE,
+    recorder::{About, Recorder},
+    telemetry::Metrics,
     testing::Harness,
 };
 
@@ -118,6 +123,9 @@ impl Reconciler for Granter {
 struct Server {
     sent: Arc<Mutex<Vec<(Method, String, Value)>>>,
     listed: Arc<Mutex<Vec<Value>>>,
+    /// What is stored whatever a patch asks for.
+    overruling: Arc<Mutex<Option<Value>>>,
+    versions: Arc<AtomicU64>,
 }
 
 impl Server {
@@ -133,11 +141,13 @@ impl Server {
                 let answer = if parts.method == Method::GET {
                     json!({ "metadata": { "resourceVersion": "9" }, "items": *server.listed.lock() })
                 } else {
-                    let mut answer = body.clone();
+                    let overruling = server.overruling.lock().clone();
+                    let stored = overruling.filter(|_| parts.method == Method::PATCH);
+                    let mut answer = stored.unwrap_or_else(|| body.clone());
                     let metadata = &mut answer["metadata"];
                     metadata["name"] = "w".into();
                     metadata["namespace"] = "n".into();
-                    metadata["resourceVersion"] = "9".into();
+                    metadata["resourceVersion"] = server.next_version().to_string().into();
                     if metadata["uid"].is_null() {
                         metadata["uid"] = "new".into();
                     }
@@ -149,6 +159,11 @@ impl Server {
             }
         });
         Client::new(service, "default")
+    }
+
+    /// From 9.
+    fn next_version(&self) -> u64 {
+        self.versions.fetch_add(1, SeqCst) + 9
     }
 
     fn sent(&self) -> Vec<(Method, String, Value)> {
@@ -321,5 +336,200 @@ async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
             "{seen:?} {listed:?}: {granted:?}"
         );
         assert_eq!(wishes.granted.load(SeqCst), usize::from(expected));
+    }
+}
+
+/// The writes that there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verb {
+    Create,
+    Patch,
+    Delete,
+    Report,
+    SetFinalizer,
+    ClearFinalizer,
+}
+
+/// Each of them, and what the error says of it that one has to wait with.
+const VERBS: [(Verb, &str); 6] = [
+    (Verb::Create, "it to be there"),
+    (Verb::Patch, "other data"),
+    (Verb::Delete, "it to be gone"),
+    (Verb::Report, "another status"),
+    (Verb::SetFinalizer, "the finalizers [\"example.com/ours\"]"),
+    (Verb::ClearFinalizer, "the finalizers []"),
+];
+
+impl Verb {
+    /// Somebody else makes it necessary.
+    fn undo(self, harness: &Harness<Granter>, generation: i64, version: u64) {
+        let Granter { wishes, maps, .. } = harness.reconciler();
+        let at = |mut object: Value| {
+            object["metadata"]["resourceVersion"] = version.to_string().into();
+            object
+        };
+        let finalizers: &[&str] = match self {
+            Self::SetFinalizer => &[],
+            _ => &["example.com/ours"],
+        };
+        let observed = generation - i64::from(self == Self::Report);
+        let mut wish = at(wish(finalizers, observed));
+        wish["metadata"]["generation"] = generation.into();
+        harness.apply(wishes.store(), object(&wish));
+        let map = object(&at(map("wish", "theirs")));
+        if self == Self::Create {
+            harness.delete(maps.store(), &map);
+        } else {
+            harness.apply(maps.store(), map);
+        }
+    }
+
+    async fn write(
+        self,
+        granter: &Granter,
+        cx: &Context<'_, Custom<Wish>>,
+    ) -> Result<(), ApiError> {
+        let Granter {
+            wishes,
+            maps,
+            finalizer,
+            ..
+        } = granter;
+        let (key, seen) = (cx.key(), cx.seen);
+        let actual = || maps.store().get(key).unwrap();
+        match self {
+            Self::Create | Self::Patch => {
+                let new = json!({ "data": { "text": "a" } });
+                maps.ensure(cx, key, new, plan("a")).await.map(drop)
+            }
+            Self::Delete => maps.delete(cx, key, &actual()).await,
+            Self::Report => {
+                let status = Said {
+                    observed_generation: Some(seen.view.generation),
+                };
+                let event = Event::normal("Reported", "reported");
+                wishes.report(cx, seen, &status, event).await
+            }
+            Self::SetFinalizer => finalizer.set(cx, seen).await.map(drop),
+            Self::ClearFinalizer => finalizer.clear(cx, seen).await,
+        }
+    }
+}
+
+/// Row R6 of each write, whatever the kind knows of it: somebody else who undoes it at once, a thousand times in a minute, is
+/// answered at once a few times, then ever more slowly; the user is told, and what is asked for next is written at once.
+#[tokio::test(start_paused = true)]
+async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
+    for (verb, wanted) in VERBS {
+        let server = Server::default();
+        let harness = harness(&server, &wish(&[], 2), None);
+        let about = About {
+            app: &APP,
+            reporter: "test",
+            instance: "test".into(),
+            kind: Wish::KIND,
+            host: Host::of_this_process(),
+        };
+        let metrics = Metrics::disconnected(&APP);
+        let (recorder, write_events) = Recorder::new(server.client(), about, &metrics, || false);
+        let events = tokio::spawn(write_events);
+        let key = key();
+        let undo_and_write = async |generation| {
+            verb.undo(&harness, generation, server.next_version());
+            let seen = harness.reconciler().wishes.store().get(&key).unwrap();
+            let cx = Context {
+                recorder: &recorder,
+                ..harness.context(&key, &seen)
+            };
+            verb.write(harness.reconciler(), &cx).await
+        };
+        let begun = Instant::now();
+        let mut written = 0;
+        for time in 0..1000 {
+            sleep_until(begun + Duration::from_millis(60) * time).await;
+            match undo_and_write(2).await {
+                Ok(()) => written += 1,
+                Err(ApiError::Contested(name, what, wait)) => {
+                    assert_eq!((&*name, &*what), ("w", wanted), "{verb:?}");
+                    assert!(wait <= Duration::from_mins(1), "{verb:?}: {wait:?}");
+                }
+                Err(other) => panic!("{verb:?}: {other}"),
+            }
+            // The first one corrects nothing.
+            let at_once = u32::min(time + 1, 1 + AT_ONCE);
+            assert!(written >= at_once, "{verb:?}: {written} of {at_once}");
+        }
+        // Then after 1, 2, 4, 8 and 16 s.
+        assert_eq!(written, 1 + AT_ONCE + 5, "{verb:?}");
+        sleep(Duration::from_secs(1)).await;
+        let (of_events, sent): (Vec<_>, Vec<_>) = server
+            .sent()
+            .into_iter()
+            .partition(|(_, path, _)| path.contains("/events"));
+        assert_eq!(sent.len(), 1 + AT_ONCE as usize + 5, "{verb:?}");
+        // What a status cannot tell; the kind's own event is of what was reported.
+        let told = of_events
+            .iter()
+            .filter(|(_, _, event)| event["reason"] == "Contested");
+        let by_status = [Verb::Create, Verb::Patch, Verb::Delete].contains(&verb);
+        assert_eq!(
+            told.count(),
+            usize::from(!by_status),
+            "{verb:?}: {of_events:?}"
+        );
+        assert_eq!(undo_and_write(3).await, Ok(()), "{verb:?}");
+        events.abort();
+    }
+}
+
+/// A rollout, of which a status tells, and two patches of one object in one reconcile: nobody has undone anything.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_undoes_is_not_put_off() {
+    let server = Server::default();
+    let harness = harness(&server, &wish(&["example.com/ours"], 2), None);
+    let Granter { wishes, maps, .. } = harness.reconciler();
+    let key = key();
+    let seen = wishes.store().get(&key).unwrap();
+    let cx = harness.context(&key, &seen);
+    for number in 0..1000 {
+        let status = Said {
+            observed_generation: Some(number),
+        };
+        let now = wishes.store().get(&key).unwrap();
+        wishes.update_status(&cx, &now, &status).await.unwrap();
+    }
+    let mut map = map("wish", "a");
+    for number in 0..1000 {
+        map["metadata"]["resourceVersion"] = server.next_version().to_string().into();
+        *server.overruling.lock() = Some(map.clone());
+        let new = json!({ "data": { "text": number } });
+        let plan = |_: &_| Some(json!({ "data": { "text": number } }));
+        maps.ensure(&cx, &key, new, plan).await.unwrap();
+    }
+    assert_eq!(server.sent().len(), 2000);
+}
+
+/// Invariant I6 where a reconcile has two plans for one object, and a policy overrules both.
+#[tokio::test]
+async fn i6_of_two_plans_that_change_nothing_neither_is_asked_again() {
+    let server = Server::default();
+    let stored = map("wish", "theirs");
+    let harness = harness(&server, &wish(&["example.com/ours"], 2), Some(&stored));
+    *server.overruling.lock() = Some(stored);
+    let Granter { wishes, maps, .. } = harness.reconciler();
+    let key = key();
+    let seen = wishes.store().get(&key).unwrap();
+    let cx = harness.context(&key, &seen);
+    for expected in [2, 0, 0] {
+        for patch in [
+            json!({ "data": { "text": "a" } }),
+            json!({ "metadata": { "labels": { "a": "b" } } }),
+        ] {
+            let actual = maps.store().get(&key).unwrap();
+            let plan = |_: &Snapshot<_>| Some(patch.clone());
+            let patched = maps.patch(&cx, &key, &actual, plan).await.unwrap();
+            assert_eq!(patched.overruled, Some(patch));
+        }
+        assert_eq!(server.sent().len(), expected);
     }
 }
