@@ -8,10 +8,12 @@ use std::{
 
 use futures::future::BoxFuture;
 use tokio::sync::watch as channel;
+use tracing::warn;
 
 use crate::{
     Cached, Finalizable, Finalizer, Key, Kind, Primary, Store, Writer, instruments,
     object::Content,
+    panics::catch,
     queue::{Lane, Queue},
     scopes::{Needs, Right, Scopes, Status},
     store::Change,
@@ -299,7 +301,7 @@ impl<P: Primary> Handler<P> {
             return;
         }
         let is_progress = match (&change.old, &change.new) {
-            (Some(old), Some(new)) => V::is_progress(old, new),
+            (Some(old), Some(new)) => is_progress(&change.key, &**old, &**new),
             _ => false,
         };
         for key in keys {
@@ -310,4 +312,12 @@ impl<P: Primary> Handler<P> {
             }
         }
     }
+}
+
+fn is_progress<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
+    let method = "Cached::is_progress";
+    catch(&V::KIND, method, || V::is_progress(old, new)).unwrap_or_else(|panicked| {
+        warn!(object = %key, "{panicked}; it counts as no progress");
+        false
+    })
 }

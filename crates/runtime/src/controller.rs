@@ -11,12 +11,12 @@ use std::{
     borrow::Cow,
     collections::BTreeSet,
     convert::Infallible,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::AssertUnwindSafe,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, TryFutureExt as _};
 use kube::Client;
 use tokio::{
     sync::watch as channel,
@@ -26,13 +26,14 @@ use tokio::{
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use crate::{
-    Action, Builder, Cached as _, Config, Context, Host, Key, Primary as _, Reconciler, Snapshot,
-    Writer,
+    Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary as _, Reconciler,
+    Snapshot, Writer,
     builder::{Handler, Informers},
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
     instruments::{self, Instruments},
     log_once::LogDeduplication,
+    panics::{Panicked, catch},
     queue::{Lane, Queue, WorkItem},
     reconciler::Failed,
     recorder::{About, Recorder},
@@ -49,11 +50,15 @@ use crate::{
 /// A reconcile that takes longer is stuck: it is a handful of requests, none of which takes more than 10 s.
 const RECONCILE: Duration = Duration::from_mins(2);
 
-/// How soon an object comes again at the soonest that asks for it ([`Action::After`]).
+/// How soon an object comes again at the soonest that asks for it again and again ([`Action::After`],
+/// [`Action::StatusPending`]): ten times a second of nothing but itself is no load.
 const LEAST_DELAY: Duration = Duration::from_millis(100);
 
 /// How long the events of the last work may take on the way out.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
+
+/// The trigger of a reconcile that is to report a status.
+const STATUS: &str = "status";
 
 /// So many conflicts of one object in a row, within seconds, are part of everyday life: a watch is a little behind. More
 /// than that is told.
@@ -134,6 +139,20 @@ impl<R: Reconciler> Work<R> {
     /// Whether a reconcile would find nothing to do. That is noted, and holds until the object or one that it refers to has
     /// another version.
     pub fn is_up_to_date(&self, key: &Key) -> bool {
+        let method = "Reconciler::is_up_to_date";
+        catch(&R::Primary::KIND, method, || self.has_nothing_to_do(key)).unwrap_or_else(
+            |panicked| {
+                // Row Q6: the worker that gets it then tries it again.
+                let failed = Failed::from(panicked);
+                if self.log.is_news(&failed) {
+                    warn!(object = %key, "{failed}; reconciling it");
+                }
+                false
+            },
+        )
+    }
+
+    fn has_nothing_to_do(&self, key: &Key) -> bool {
         let objects = self.primary.store();
         let basis = |view: &R::Primary| {
             self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
@@ -155,9 +174,7 @@ impl<R: Reconciler> Work<R> {
                 rehearses: true,
                 ..self.context(key, &seen, &|| false, &|| true)
             };
-            let asked = AssertUnwindSafe(|| self.reconciler.is_up_to_date(&cx, &seen));
-            // Row Q6: a panic is this object's failure, which the worker sees to that gets it then.
-            catch_unwind(asked).unwrap_or(false)
+            self.reconciler.is_up_to_date(&cx, &seen)
         };
         if is_up_to_date {
             objects.note_up_to_date(key, seen.version, basis);
@@ -363,6 +380,7 @@ impl<R: Reconciler> Controller<R> {
         );
         let triggers = Triggers::default();
         let worker = Worker {
+            kind: R::Primary::KIND,
             queue: queue.clone(),
             triggers: Arc::clone(&triggers),
             instruments: self.instruments.clone(),
@@ -455,6 +473,7 @@ fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
 /// What a worker works with.
 #[derive(Clone)]
 struct Worker {
+    kind: Kind,
     queue: Queue<Key>,
     triggers: Triggers,
     instruments: Instruments,
@@ -471,21 +490,29 @@ impl Worker {
             let trigger = self.triggers.lock().remove(item.key());
             let span = span(&item, trigger);
             let begun = Instant::now();
-            let attempt = reconcile(item.key().clone()).instrument(span.clone());
-            // Row Q6: a panic is this object's failure.
-            let result = AssertUnwindSafe(attempt).catch_unwind().await;
-            let result = match result {
-                Ok(result) => result.map_err(Failed::Error),
-                Err(_) => Err(Failed::Panicked),
-            };
+            let attempt = reconcile(item.key().clone());
+            let attempt = attempt.map_err(|error| Failed::of(&self.kind, &error));
+            let attempt = AssertUnwindSafe(attempt.instrument(span.clone()));
+            // Row Q6: a panic is this object's failure. Past this, nothing of the kind's is called.
+            let result = attempt.catch_unwind().await.unwrap_or_else(|_| {
+                Err(Failed::from(Panicked {
+                    kind: self.kind.kind,
+                    method: "Reconciler::reconcile",
+                }))
+            });
             span.in_scope(|| {
                 self.instruments
                     .ended(&result, item.waited(), begun.elapsed());
                 match result {
                     Ok(Action::Done) | Err(_) => {}
                     Ok(Action::StatusPending) => {
-                        self.triggers.lock().insert(item.key().clone(), "status");
-                        self.queue.add(item.key().clone(), Lane::Background);
+                        let key = item.key().clone();
+                        self.triggers.lock().insert(key.clone(), STATUS);
+                        if item.lane() == Lane::Background && trigger == Some(STATUS) {
+                            self.queue.add_after(key, Lane::Background, LEAST_DELAY);
+                        } else {
+                            self.queue.add(key, Lane::Background);
+                        }
                     }
                     Ok(Action::After(time)) => {
                         let (key, time) = (item.key().clone(), time.max(LEAST_DELAY));
@@ -522,11 +549,7 @@ fn span(item: &WorkItem<Key>, trigger: Option<&'static str>) -> Span {
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn finish_item<E: Failure>(
-    item: WorkItem<Key>,
-    result: Result<Action, Failed<E>>,
-    log: &LogDeduplication,
-) {
+fn finish_item(item: WorkItem<Key>, result: Result<Action, Failed>, log: &LogDeduplication) {
     let object = item.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.name(), error);

@@ -112,12 +112,7 @@ impl Instruments {
     }
 
     /// A reconcile came to its end, within whose span this is to be said.
-    pub(crate) fn ended<E: Failure>(
-        &self,
-        result: &Result<Action, Failed<E>>,
-        waited: Duration,
-        took: Duration,
-    ) {
+    pub(crate) fn ended(&self, result: &Result<Action, Failed>, waited: Duration, took: Duration) {
         self.waited.record(waited);
         self.took.record(took);
         self.worked.record(took);
@@ -128,7 +123,7 @@ impl Instruments {
             Err(error) => {
                 self.failed.add(1);
                 self.errors.add(1);
-                if matches!(error, Failed::Panicked) {
+                if error.panicked {
                     self.panics.add(1);
                 }
             }
@@ -161,7 +156,13 @@ mod tests {
     use opentelemetry_sdk::Resource;
 
     use super::*;
-    use crate::{Config, app::tests::APP, fixtures::TestError as Error, queue::Lane};
+    use crate::{
+        Config,
+        app::tests::APP,
+        fixtures::{Parent, TestError as Error},
+        panics::Panicked,
+        queue::Lane,
+    };
 
     /// The value of a series.
     fn value(metrics: &Metrics, series: &str) -> Option<String> {
@@ -209,14 +210,19 @@ mod tests {
     fn each_outcome_has_its_result() {
         let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
         let instruments = Instruments::new(&metrics, "parent", 1);
+        let failed = |error| Failed::of(&Parent::KIND, error);
+        let panicked = Panicked {
+            kind: "Parent",
+            method: "Reconciler::reconcile",
+        };
         for result in [
             Ok(Action::Done),
             Ok(Action::StatusPending),
-            Err(Failed::Error(Error::Conflict)),
-            Err(Failed::Error(Error::NotLeading)),
-            Err(Failed::Error(Error::Transient("it".into()))),
-            Err(Failed::Error(Error::Invalid("it".into()))),
-            Err(Failed::Panicked),
+            Err(failed(&Error::Conflict)),
+            Err(failed(&Error::NotLeading)),
+            Err(failed(&Error::Transient("it".into()))),
+            Err(failed(&Error::Invalid("it".into()))),
+            Err(Failed::from(panicked)),
         ] {
             instruments.ended(&result, Duration::ZERO, Duration::from_millis(1));
         }

@@ -325,6 +325,7 @@
 //! | A reconcile sees its own last write. | The answer to a write is in the [`Store`] before the write returns: but for that to a deletion, and while the kind is being listed anew, when the list shows it. |
 //! | One worker at a time has an object, and what happens meanwhile is not lost. | the work queue, whose promises are client-go's |
 //! | What fails is tried again, ever more slowly; also after a panic. | [`Failure::retry`] says how; the backoff of the configuration sets the pace |
+//! | What panics in whatever method of a kind is a matter of one object. | [`Reconciler`] says what becomes of that |
 //! | A change that is missed is noticed. | An informer that lists again compares; a resync asks [`Reconciler::is_up_to_date`] of every object. |
 //! | What the API server does not take over is not asked for again and again. | [`Writer`] remembers what an answer did not change, until somebody changes the object. |
 //! | Whoever undoes a write again and again, of whatever verb, is answered ever more slowly. | [`Writer`]: [`ApiError::Contested`] |
@@ -374,6 +375,7 @@ mod layer;
 mod log_once;
 mod manager;
 mod object;
+mod panics;
 mod plain;
 mod queue;
 mod reconciler;

@@ -6,8 +6,10 @@
 
 use std::{
     borrow::Cow,
+    cell::RefCell,
     fmt::Debug,
     hash::{Hash, Hasher},
+    panic::catch_unwind,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,11 +17,15 @@ use kube::{api::Patch, core::NamespaceResourceScope};
 use opentelemetry::trace::SpanContext;
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{DeserializeOwned, IgnoredAny},
+    de::{DeserializeOwned, Error as _, IgnoredAny},
 };
 use serde_json::{Value, value::RawValue};
 
-use crate::{Key, failure::brief};
+use crate::{
+    Key,
+    failure::brief,
+    panics::{Panicked, catch},
+};
 
 /// How the objects of a kind are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +93,8 @@ impl Kind {
 
 /// The cached form of a kind of namespaced objects: what a [`Store`](crate::Store) keeps of each, and how it is decoded.
 pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
-    /// The JSON's own shape: the fields that are kept, each a [`Field`], and [`Metadata`].
+    /// The JSON's own shape: the fields that are kept, each a [`Field`], and [`Metadata`]. What cannot be read as this, or panics
+    /// while it is, ends the watch, which is tried again; what is wrong in a [`Field`] ends there.
     type Wire: for<'de> Deserialize<'de>;
     /// What it is called.
     const KIND: Kind;
@@ -177,19 +184,88 @@ pub struct Object<V> {
     pub view: V,
 }
 
-impl<'de, V: Cached> Deserialize<'de> for Object<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (meta, view) = V::decode(V::Wire::deserialize(deserializer)?);
-        Ok(Self {
-            key: Key::new(&meta.namespace, &meta.name),
-            version: meta.resource_version.parse().unwrap_or(0),
+impl<V> Object<V> {
+    fn new(meta: Meta, view: V) -> Self {
+        let (key, version) = meta.key_and_version();
+        Self {
+            key,
+            version,
             meta: ObjectMeta {
                 resource_version: Some(meta.resource_version),
                 ..ObjectMeta::default()
             },
             view,
-        })
+        }
     }
+}
+
+impl<'de, V: Cached> Deserialize<'de> for Object<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (meta, view) = V::decode(V::Wire::deserialize(deserializer)?);
+        Ok(Self::new(meta, view))
+    }
+}
+
+/// An object as a watch brings it, or which one it is that its kind's code panics at.
+#[derive(Clone, Debug)]
+pub(crate) struct Incoming<V>(pub Result<Object<V>, (Meta, Panicked)>);
+
+impl<V: Cached> Incoming<V> {
+    /// `metadata.resourceVersion`.
+    pub fn resource_version(&self) -> &str {
+        match &self.0 {
+            Ok(object) => object.meta.resource_version.as_deref().unwrap_or_default(),
+            Err((meta, _)) => &meta.resource_version,
+        }
+    }
+
+    pub fn key_and_version(&self) -> (Key, u64) {
+        match &self.0 {
+            Ok(object) => (object.key.clone(), object.version),
+            Err((meta, _)) => meta.key_and_version(),
+        }
+    }
+}
+
+impl<'de, V: Cached> Deserialize<'de> for Incoming<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // What panics in here leaves nothing that could be read on: it ends the watch, or the page.
+        let read = || V::Wire::deserialize(deserializer);
+        let wire = catch(&V::KIND, "Deserialize", read).map_err(D::Error::custom)??;
+        let decoded = catch(&V::KIND, "Cached::decode", || V::decode(wire));
+        let checked = decoded.and_then(|(meta, view)| {
+            // What a store asks for at each change, while nobody else can look into it.
+            let refer = || view.references().for_each(drop);
+            catch(&V::KIND, "Cached::references", refer).map(|()| Object::new(meta, view))
+        });
+        let which = |panicked| (LAST_READ.with_borrow(Meta::clone), panicked);
+        Ok(Self(checked.map_err(which)))
+    }
+}
+
+thread_local! {
+    /// What was read last of a [`Metadata`], which whoever panics takes along.
+    static LAST_READ: RefCell<Meta> = RefCell::default();
+}
+
+/// Reads a text, and notes it in [`LAST_READ`].
+fn note<'de, const FIELD: usize, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    LAST_READ.with_borrow_mut(|meta| {
+        let field = [
+            &mut meta.name,
+            &mut meta.namespace,
+            &mut meta.resource_version,
+        ]
+        .into_iter()
+        .nth(FIELD);
+        if let Some(field) = field {
+            text.clone_into(field);
+        }
+    });
+    Ok(text)
 }
 
 impl<V: Cached> kube::Resource for Object<V> {
@@ -223,8 +299,11 @@ impl<V: Cached> kube::Resource for Object<V> {
 pub struct Field<T>(Result<T, String>);
 
 impl<T: DeserializeOwned> Field<T> {
-    fn read(text: &str) -> Self {
-        Self(serde_json::from_str(text).map_err(|error| {
+    pub(crate) fn read(text: &str) -> Self {
+        let Ok(read) = catch_unwind(|| serde_json::from_str(text)) else {
+            return Self(Err("reading it panicked".to_owned()));
+        };
+        Self(read.map_err(|error| {
             let words = error.to_string();
             // Where in the field's text is nothing that a user can look up.
             let place = words.rfind(" at line ").unwrap_or(words.len());
@@ -265,12 +344,24 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
 }
 
 /// What a store files an object under.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Meta {
     name: String,
     namespace: String,
     resource_version: String,
 }
+
+impl Meta {
+    fn key_and_version(&self) -> (Key, u64) {
+        let key = Key::new(&self.namespace, &self.name);
+        (key, self.resource_version.parse().unwrap_or(0))
+    }
+}
+
+/// The places of what is noted of a [`Metadata`].
+const NAME: usize = 0;
+const NAMESPACE: usize = 1;
+const RESOURCE_VERSION: usize = 2;
 
 /// The parts of `metadata` that are read, with those of the labels (`L`) and annotations (`A`) that are kept. What is no
 /// [`Field`] is the API server's own.
@@ -279,10 +370,12 @@ pub struct Meta {
 #[serde(bound = "L: DeserializeOwned, A: DeserializeOwned")]
 pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
     /// `metadata.name`.
+    #[serde(deserialize_with = "note::<NAME, _>")]
     pub name: String,
     /// `metadata.namespace`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "note::<NAMESPACE, _>")]
     pub namespace: String,
+    #[serde(deserialize_with = "note::<RESOURCE_VERSION, _>")]
     resource_version: String,
     /// `metadata.uid`.
     pub uid: Box<str>,

@@ -168,7 +168,7 @@ impl<'de, T: Fields> Deserialize<'de> for DependentWire<T> {
         }
         let text = <&RawValue>::deserialize(deserializer)?.get();
         let Wire { metadata } = serde_json::from_str(text).map_err(D::Error::custom)?;
-        let fields = serde_json::from_str(text).unwrap_or_default();
+        let fields = Field::read(text).or_default();
         Ok(Self { metadata, fields })
     }
 }
@@ -302,6 +302,22 @@ mod tests {
         }
         let none: Custom<Wish> = object(&json!({ "metadata": metadata }));
         assert!(none.spec.is_err());
+    }
+
+    /// Row Q6: what panics while it is read is wrong with its field, and with no other.
+    #[test]
+    fn a_field_that_panics_is_wrong() {
+        #[derive(Debug)]
+        struct Panics;
+        impl<'de> Deserialize<'de> for Panics {
+            fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+                unreachable!("on purpose")
+            }
+        }
+        let read = serde_json::from_str::<Vec<Field<Panics>>>("[5]").unwrap();
+        let read = read.into_iter().map(Field::into_result);
+        let wrong: Vec<_> = read.map(Result::unwrap_err).collect();
+        assert_eq!(wrong, ["reading it panicked"]);
     }
 
     #[test]

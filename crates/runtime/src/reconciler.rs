@@ -12,9 +12,10 @@ use k8s_openapi::jiff::Timestamp;
 use tracing::{debug, warn};
 
 use crate::{
-    Host, Key, Primary, Snapshot,
+    Host, Key, Kind, Primary, Snapshot,
     error::{ApiError, Failure, Retry},
     log_once::LogDeduplication,
+    panics::{Panicked, catch},
     recorder::{Event, Recorder},
 };
 
@@ -29,7 +30,9 @@ use crate::{
 ///   written.
 /// - What the stores show is never older than the last write of this process to the same object, and all kinds of the object's
 ///   namespace have been listed before.
-/// - An error is tried again as [`Failure::retry`] says, and a panic costs its object a retry, not the process. A reconcile that
+/// - An error is tried again as [`Failure::retry`] says. A panic costs its object a retry, not the process; in
+///   [`Cached::decode`](crate::Cached::decode) or [`references`](crate::Cached::references), the object is as if it were not
+///   there until it changes. The log names the method, the kind and the object. A reconcile that
 ///   takes longer than two minutes fails liveness.
 ///
 /// It may be called again for what is right already, and for an object that is gone from the API server but not yet from the
@@ -76,10 +79,15 @@ pub enum Action {
     /// All is as it should be, and the status says so.
     Done,
     /// What the object asks for was put right; its status is to be reported by another reconcile, when nothing more urgent
-    /// waits.
+    /// waits. Where that one says the same, the next one comes after 100 ms.
     StatusPending,
-    /// It is to be reconciled again after this, 100 ms at least, unless something has it reconciled before, which then says
-    /// anew what comes next: for what no watch tells of. A resync does not leave such an object alone.
+    /// It is to be reconciled again after this, 100 ms at least: for what no watch tells of.
+    ///
+    /// It holds until the object's next reconcile, and no longer. A change has the object reconciled at once, and what comes
+    /// of *that* says what comes next: [`Done`](Self::Done) takes this back, another `After` counts from then, and an error is
+    /// tried again as [`Failure::retry`] says. A resync brings it on no sooner. It is forgotten with the term, too: a new
+    /// leader reconciles the object unless [`Reconciler::is_up_to_date`] says that there is nothing to do, which it does not
+    /// say by default where the answer is this one.
     After(Duration),
 }
 
@@ -178,45 +186,63 @@ impl<P: Primary> Context<'_, P> {
     }
 }
 
-/// Why a reconcile did not come to its end.
+/// Why a reconcile did not come to its end: what its error says of itself, asked once.
 #[derive(Debug)]
-pub(crate) enum Failed<E> {
-    Error(E),
-    Panicked,
+pub(crate) struct Failed {
+    name: &'static str,
+    reason: Option<&'static str>,
+    retry: Retry,
+    text: String,
+    /// Whether a panic was why.
+    pub panicked: bool,
 }
 
-impl<E: fmt::Display> fmt::Display for Failed<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Error(error) => error.fmt(f),
-            Self::Panicked => {
-                f.write_str("the reconcile panicked: see the log line before this one")
-            }
+impl Failed {
+    /// What an error of this kind's reconciler says.
+    pub fn of(kind: &Kind, error: &impl Failure) -> Self {
+        let asked = || -> Result<Self, Panicked> {
+            Ok(Self {
+                name: catch(kind, "Failure::name", || error.name())?,
+                reason: catch(kind, "Failure::reason", || error.reason())?,
+                retry: catch(kind, "Failure::retry", || error.retry())?,
+                text: catch(kind, "Display::fmt", || error.to_string())?,
+                panicked: false,
+            })
+        };
+        asked().unwrap_or_else(Into::into)
+    }
+}
+
+impl From<Panicked> for Failed {
+    fn from(panicked: Panicked) -> Self {
+        Self {
+            name: "Panicked",
+            reason: None,
+            retry: Retry::Backoff(Duration::ZERO),
+            text: panicked.to_string(),
+            panicked: true,
         }
     }
 }
 
-impl<E: Failure> std::error::Error for Failed<E> {}
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
-impl<E: Failure> Failure for Failed<E> {
+impl std::error::Error for Failed {}
+
+impl Failure for Failed {
     fn name(&self) -> &'static str {
-        match self {
-            Self::Error(error) => error.name(),
-            Self::Panicked => "Panicked",
-        }
+        self.name
     }
 
     fn reason(&self) -> Option<&'static str> {
-        match self {
-            Self::Error(error) => error.reason(),
-            Self::Panicked => None,
-        }
+        self.reason
     }
 
     fn retry(&self) -> Retry {
-        match self {
-            Self::Error(error) => error.retry(),
-            Self::Panicked => Retry::Backoff(Duration::ZERO),
-        }
+        self.retry
     }
 }

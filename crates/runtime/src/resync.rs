@@ -11,8 +11,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use tracing::warn;
+
 use crate::{
     Key, Primary, Store,
+    panics::catch,
     queue::{Lane, Queue},
 };
 
@@ -37,7 +40,7 @@ pub(crate) async fn first<P: Primary>(
     let mut seen = Vec::new();
     for key in objects.keys().into_iter().filter(is_in_scope) {
         match objects.get(&key) {
-            Some(object) if !object.view.is_observed() => {
+            Some(object) if is_unobserved(&key, &*object.view) => {
                 unseen.push((object.version, key));
             }
             _ => seen.push(key),
@@ -54,6 +57,14 @@ pub(crate) async fn first<P: Primary>(
         }
         yield_now().await;
     }
+}
+
+fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
+    let observed = catch(&P::KIND, "Primary::is_observed", || object.is_observed());
+    !observed.unwrap_or_else(|panicked| {
+        warn!(object = %key, "{panicked}; it comes with those that are observed");
+        true
+    })
 }
 
 /// Every object is checked once in each period, a few at a time; for ever.

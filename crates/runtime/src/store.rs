@@ -251,7 +251,7 @@ impl<V: Cached> Store<V> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
-        if state.has_newer(&object, epoch) {
+        if state.has_newer(&key, object.version, epoch) {
             return None;
         }
         let marked = state
@@ -267,13 +267,13 @@ impl<V: Cached> Store<V> {
     }
 
     /// A watch has told that an object is gone.
-    pub(crate) fn delete(&self, scope: usize, object: &Object<V>) -> Option<Change<V>> {
+    pub(crate) fn delete(&self, scope: usize, key: &Key, version: u64) -> Option<Change<V>> {
         let mut state = self.state.write();
-        let epoch = state.advance(scope, object.version)?;
-        if state.has_newer(object, epoch) {
+        let epoch = state.advance(scope, version)?;
+        if state.has_newer(key, version, epoch) {
             return None;
         }
-        state.remove(&object.key)
+        state.remove(key)
     }
 
     /// A list has been read to its end: what was not in it is gone (row R10). `version` is the list's.
@@ -320,11 +320,10 @@ impl<V: Cached> State<V> {
     /// Whether the answer to a write of ours is here that is newer than what the watch tells: an echo of an earlier write,
     /// or the end of an object that we have created again since. Since the last list, versions of an object do not go
     /// back; a list has the last word about what there is.
-    fn has_newer(&self, object: &Object<V>, epoch: u32) -> bool {
+    fn has_newer(&self, key: &Key, version: u64, epoch: u32) -> bool {
         let list = |epoch: u32| epoch.div_ceil(2);
-        let known = self.objects.get(&object.key);
-        known
-            .is_some_and(|entry| entry.version > object.version && list(entry.epoch) == list(epoch))
+        let known = self.objects.get(key);
+        known.is_some_and(|entry| entry.version > version && list(entry.epoch) == list(epoch))
     }
 
     fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
@@ -582,7 +581,7 @@ mod tests {
         let key = Key::new("n", "a");
         let sent = cache.expect_write(&key);
         cache.apply(0, at("n", "a", 5, "d"));
-        cache.delete(0, &at("n", "a", 6, "d"));
+        cache.delete(0, &key, 6);
         cache.record_response(at("n", "a", 5, "d"), sent);
         assert!(cache.get(&key).is_none());
 
@@ -620,9 +619,9 @@ mod tests {
 
         // Deleted by somebody, and created again by us, before the watch tells of the deletion.
         cache.record_response(at("n", "a", 9, "f"), cache.expect_write(&key));
-        assert_eq!(cache.delete(0, &at("n", "a", 8, "f")), None);
+        assert_eq!(cache.delete(0, &key, 8), None);
         assert_eq!(cache.get(&key).unwrap().version, 9);
-        assert!(cache.delete(0, &at("n", "a", 10, "f")).is_some());
+        assert!(cache.delete(0, &key, 10).is_some());
     }
 
     /// A cluster that was restored from a backup counts anew from there; what it lists is what there is.
@@ -651,7 +650,7 @@ mod tests {
         cache.apply(0, at("n", "a", 3, "d"));
         assert!(!cache.is_outdated(&key), "created again");
         cache.outdate(&key, 3);
-        cache.delete(0, &at("n", "a", 4, "d"));
+        cache.delete(0, &key, 4);
         assert!(!cache.is_outdated(&key), "gone");
     }
 
@@ -668,7 +667,7 @@ mod tests {
         referring.sort();
         assert_eq!(referring, [Key::new("n", "a"), Key::new("n", "b")]);
         cache.apply(0, at("n", "a", 4, "e"));
-        cache.delete(0, &at("n", "b", 5, "d"));
+        cache.delete(0, &Key::new("n", "b"), 5);
         assert!(cache.referring(&d).is_empty());
         assert_eq!(cache.referring(&Key::new("n", "e")), [Key::new("n", "a")]);
         assert_eq!(

@@ -80,7 +80,7 @@ impl<R: Reconciler> Harness<R> {
 
     /// Takes an object out of a store, as a watch would.
     pub fn delete<V: Cached>(&self, store: &Store<V>, object: &Object<V>) {
-        store.delete(0, object);
+        store.delete(0, &object.key, object.version);
     }
 
     /// One reconcile, while nobody else waits.

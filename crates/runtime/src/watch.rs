@@ -7,22 +7,25 @@
 //! without a word, and does not say when a streamed list begins anew, so that what vanished between two
 //! attempts at it would stay in the cache.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use futures::TryStreamExt as _;
 use kube::{
-    Api, Error, ResourceExt as _,
-    api::{ListParams, WatchEvent, WatchParams},
+    Client, Error, Resource as _,
+    api::{ListParams, ObjectList, WatchEvent, WatchParams},
+    core::Request,
 };
 use opentelemetry::metrics::BoundCounter;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
-    App, Cached, Kind, Object, Store,
+    App, Cached, Key, Kind, Object, Store,
     failure::root_cause,
     log_once::Causes,
+    object::Incoming,
+    panics::{Panicked, catch},
     scopes::{Place, Reason, Status},
     store::Change,
     telemetry::health::Heartbeat,
@@ -49,6 +52,9 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Objects in one page, where the API server cannot stream a list.
 const PAGE: u32 = 500;
 
+/// So many of the objects are named that are left out at a time.
+const NAMED: usize = 1000;
+
 /// Far longer than it takes to see to one event, or to the objects of one page.
 const HANDLING: Duration = Duration::from_secs(10);
 
@@ -67,20 +73,19 @@ pub(crate) async fn watch<V: Cached>(
 ) {
     let namespace = status.namespace();
     let client = shared.client.clone();
-    let api = match &namespace {
-        Some(namespace) => Api::namespaced(client, namespace),
-        None => Api::all(client),
-    };
+    let url = Object::<V>::url_path(&(), namespace.as_deref());
     let scope = status.scope();
     let mut outage = Outage::new(shared, V::KIND, namespace, status);
     let mut watch = Watch {
-        api,
+        client,
+        resource: Request::new(url),
         store,
         scope,
         heartbeat,
         changed,
         version: None,
         pages: false,
+        left_out: HashSet::new(),
     };
     loop {
         let opened = Instant::now();
@@ -126,7 +131,8 @@ fn means_no_stream(error: &Error) -> bool {
 }
 
 struct Watch<V, F> {
-    api: Api<Object<V>>,
+    client: Client,
+    resource: Request,
     store: Arc<Store<V>>,
     scope: usize,
     heartbeat: Heartbeat,
@@ -136,6 +142,8 @@ struct Watch<V, F> {
     /// Whether the next list comes in pages rather than as a watch (KEP-3157), which takes no memory for
     /// whole pages. As in client-go, that is so after a streamed list that came to nothing.
     pages: bool,
+    /// What its kind's code panics at, as far as it was named.
+    left_out: HashSet<Key>,
 }
 
 impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
@@ -152,9 +160,10 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             ..WatchParams::default()
         };
         // Without a version, the API server begins with what is true now.
-        let opening = self
-            .api
-            .watch(&params, self.version.as_deref().unwrap_or_default());
+        let version = self.version.as_deref().unwrap_or_default();
+        let request = self.resource.watch(&params, version);
+        let request = request.map_err(Error::BuildRequest)?;
+        let opening = self.client.request_events::<Incoming<V>>(request);
         let mut events = pin!(in_time(opening, &self.heartbeat).await?);
         // What is wrong is reported at once. A watch that goes on where it was may have nothing to report for long.
         let mut first = true;
@@ -181,17 +190,13 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.has_come_to(&object);
-                    self.store
-                        .apply(self.scope, object)
-                        .into_iter()
-                        .for_each(&self.changed);
+                    self.apply(object);
                 }
                 WatchEvent::Deleted(object) => {
                     self.has_come_to(&object);
-                    self.store
-                        .delete(self.scope, &object)
-                        .into_iter()
-                        .for_each(&self.changed);
+                    let (key, version) = object.key_and_version();
+                    self.left_out.remove(&key);
+                    self.delete(&key, version);
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     if bookmark
@@ -215,14 +220,13 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
         loop {
-            let page = in_time(self.api.list(&params), &self.heartbeat).await?;
+            let request = self.resource.list(&params).map_err(Error::BuildRequest)?;
+            let answer = self.client.request::<ObjectList<Incoming<V>>>(request);
+            let page = in_time(answer, &self.heartbeat).await?;
             self.heartbeat.beat("handling a page", HANDLING);
             let is_full = page.items.len() >= PAGE as usize;
             for object in page.items {
-                self.store
-                    .apply(self.scope, object)
-                    .into_iter()
-                    .for_each(&self.changed);
+                self.apply(object);
             }
             let next = page.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
@@ -253,9 +257,39 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     }
 
     /// While a list is being streamed, its objects come in no order of versions.
-    fn has_come_to(&mut self, object: &Object<V>) {
+    fn has_come_to(&mut self, object: &Incoming<V>) {
         if let Some(version) = &mut self.version {
-            *version = object.resource_version().unwrap_or_default();
+            object.resource_version().clone_into(version);
+        }
+    }
+
+    fn apply(&mut self, object: Incoming<V>) {
+        let (key, version) = object.key_and_version();
+        let read = object.0.map_err(|(_, panicked)| panicked);
+        let applied = read.and_then(|object| {
+            let apply = || self.store.apply(self.scope, object);
+            catch(&V::KIND, "PartialEq::eq", apply)
+        });
+        match applied {
+            Ok(change) => {
+                self.left_out.remove(&key);
+                change.into_iter().for_each(&self.changed);
+            }
+            Err(panicked) => self.leave_out(key, version, panicked),
+        }
+    }
+
+    fn delete(&self, key: &Key, version: u64) {
+        let change = self.store.delete(self.scope, key, version);
+        change.into_iter().for_each(&self.changed);
+    }
+
+    /// Row Q6: what cannot be read is as if it were not there, as it would be to a process that begins with it.
+    fn leave_out(&mut self, key: Key, version: u64, panicked: Panicked) {
+        self.delete(&key, version);
+        if self.left_out.len() < NAMED && !self.left_out.contains(&key) {
+            error!(object = %key, "{panicked}; leaving the object out until it changes");
+            self.left_out.insert(key);
         }
     }
 }

@@ -377,24 +377,7 @@ impl<P: Primary> Writer<P> {
         cx.may_act()?;
         let found = text_of::<P>(seen.view.status());
         let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), found);
-        self.told(cx, wait, || "another status".to_owned())
-    }
-
-    /// Tells the user that a write of the object itself has to wait, if it has to: once, until it is left alone.
-    fn told(
-        &self,
-        cx: &Context<'_, P>,
-        wait: Option<Wait>,
-        wanted: impl FnOnce() -> String,
-    ) -> Result<(), ApiError> {
-        let Some(Wait { time, is_first }) = wait else {
-            return Ok(());
-        };
-        let contested = put_off(cx, cx.key(), wanted(), time);
-        if is_first {
-            cx.event(Event::failed(&contested));
-        }
-        Err(contested)
+        wait_and_tell(cx, wait, || "another status".to_owned())
     }
 
     /// Reports the status.
@@ -457,7 +440,7 @@ impl<P: Primary> Writer<P> {
         let key = cx.key();
         let version = self.store.newest(key, seen);
         let wait = self.corrections.wait(key, cx.wanted_by(), version);
-        self.told(cx, wait, || format!("the finalizers {finalizers:?}"))?;
+        wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
         let expectation = self.store.expect_write(key);
         // A custom resource takes no strategic merge patch.
         let patch = Patch::Merge(json!({ "metadata": {
@@ -627,6 +610,22 @@ fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, time: Dur
     cx.would_act();
     crate::telemetry::trace::decided("put off");
     ApiError::Contested(key.name().to_owned(), wanted, time)
+}
+
+/// Fails where a write of the object itself has to wait, and tells the user: once, until it is left alone.
+fn wait_and_tell<P: Primary>(
+    cx: &Context<'_, P>,
+    wait: Option<Wait>,
+    wanted: impl FnOnce() -> String,
+) -> Result<(), ApiError> {
+    let Some(Wait { time, is_first }) = wait else {
+        return Ok(());
+    };
+    let contested = put_off(cx, cx.key(), wanted(), time);
+    if is_first {
+        cx.event(Event::failed(&contested));
+    }
+    Err(contested)
 }
 
 /// A status, to be compared: times and all.

@@ -39,6 +39,7 @@ fn queue() -> Queue<Key> {
 
 fn worker(queue: &Queue<Key>) -> Worker {
     Worker {
+        kind: Parent::KIND,
         queue: queue.clone(),
         triggers: Triggers::default(),
         instruments: Instruments::new(&Metrics::disconnected(&APP), "parent", 1),
@@ -117,6 +118,67 @@ async fn what_is_untold_comes_again() {
     assert!(triggers.lock().is_empty());
 }
 
+/// A worker that answers each time what `answer` makes of how often it was asked before; and when it was asked.
+fn answering(
+    queue: &Queue<Key>,
+    answer: impl Fn(usize) -> Action + Send + 'static,
+) -> Arc<Mutex<Vec<Instant>>> {
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&runs);
+    tokio::spawn(worker(queue).work(move |_| {
+        let action = answer(seen.lock().len());
+        seen.lock().push(Instant::now());
+        async move { Ok::<_, Error>(action) }
+    }));
+    runs
+}
+
+/// A kind that always asks to come again, also one that forgets to say when, is no load.
+#[tokio::test(start_paused = true)]
+async fn what_always_asks_to_come_again_does_not_spin() {
+    for action in [
+        Action::After(Duration::ZERO),
+        Action::After(Duration::from_millis(1)),
+        Action::StatusPending,
+    ] {
+        let queue = queue();
+        let runs = answering(&queue, move |_| action);
+        queue.add(key("a"), Lane::Event);
+        sleep(Duration::from_mins(1)).await;
+        let runs = runs.lock().len();
+        assert!(
+            (590..=602).contains(&runs),
+            "{action:?}: {runs} in a minute"
+        );
+    }
+}
+
+/// What [`Action::After`] says holds until the next reconcile, which a change brings on and a resync does not.
+#[tokio::test(start_paused = true)]
+async fn a_change_takes_an_after_back() {
+    let (queue, begun) = (queue(), Instant::now());
+    let seconds = Duration::from_secs;
+    let runs = answering(&queue, move |before| match before {
+        0 | 1 => Action::After(seconds(10)),
+        _ => Action::Done,
+    });
+    let at = |runs: &Mutex<Vec<Instant>>| -> Vec<u64> {
+        let runs = runs.lock();
+        runs.iter().map(|run| (*run - begun).as_secs()).collect()
+    };
+    queue.add(key("a"), Lane::Event);
+    sleep(seconds(4)).await;
+    queue.add(key("a"), Lane::Background);
+    sleep(seconds(2)).await;
+    assert_eq!(at(&runs), [0], "a resync");
+    queue.add(key("a"), Lane::Event);
+    sleep(seconds(9)).await;
+    assert_eq!(at(&runs), [0, 6], "10 s from then");
+    queue.add(key("a"), Lane::Event);
+    sleep(seconds(100)).await;
+    assert_eq!(at(&runs), [0, 6, 15], "all is done");
+}
+
 /// Row R7: what only the user can mend is not tried again; everything else is.
 #[tokio::test(start_paused = true)]
 async fn r7_a_final_failure_waits_for_the_user() {
@@ -128,7 +190,8 @@ async fn r7_a_final_failure_waits_for_the_user() {
     ] {
         let queue = queue();
         queue.add(key("a"), Lane::Event);
-        let (item, error) = (queue.get().await.unwrap(), Failed::Error(error));
+        let item = queue.get().await.unwrap();
+        let error = Failed::of(&Parent::KIND, &error);
         finish_item(item, Err(error), &LogDeduplication::default());
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
@@ -144,7 +207,8 @@ async fn a_conflict_that_does_not_pass_is_told() {
     queue.add(key("a"), Lane::Event);
     for _ in 0..CONFLICTS + 2 {
         let item = queue.get().await.unwrap();
-        finish_item(item, Err(Failed::Error(Error::Conflict)), &log);
+        let conflict = Failed::of(&Parent::KIND, &Error::Conflict);
+        finish_item(item, Err(conflict), &log);
     }
     let of_ten = (0..10).filter(|_| log.should_log(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
@@ -260,10 +324,7 @@ async fn q4_nothing_is_looked_at_where_nothing_changes() {
     apply(2);
     sleep(period * 5).await;
     assert_eq!(*looks.lock(), 2);
-    parents.delete(
-        0,
-        &object("metadata: {name: f, namespace: n, uid: u, resourceVersion: '3'}"),
-    );
+    parents.delete(0, &key("f"), 3);
     assert_eq!(parents.changes(), 3);
 }
 
