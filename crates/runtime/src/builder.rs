@@ -73,7 +73,10 @@ impl<P: Primary> Builder<P> {
     }
 
     /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
-    /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them.
+    /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them, which a replica asks
+    /// for; and two that it does not ask for: to delete them, for a kind that does, and to update the primary kind's
+    /// subresource `finalizers`, since what is made blocks its owner's deletion, where the admission plugin
+    /// `OwnerReferencesPermissionEnforcement` is on.
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
         let rights = ["create", "patch"].map(|verb| Right {
             verb,
