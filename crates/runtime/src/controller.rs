@@ -144,7 +144,7 @@ impl<R: Reconciler> Work<R> {
             |panicked| {
                 // Row Q6: the worker that gets it then tries it again.
                 let failed = Failed::from(panicked);
-                if self.log.is_news(&failed) {
+                if self.log.should_log(&failed) {
                     warn!(object = %key, "{failed}; reconciling it");
                 }
                 false
