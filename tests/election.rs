@@ -14,7 +14,6 @@ mod proxy;
 use std::{sync::Arc, time::Duration};
 
 use cluster::{eventually, shared};
-use http::Method;
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
     Api, Client,
@@ -23,7 +22,7 @@ use kube::{
 };
 use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
 use operator_runtime::{Host, election::lease_guard::LeaseGuardLayer};
-use proxy::{At, Held, Proxy};
+use proxy::{Answer, At, Held, Proxy};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -137,11 +136,11 @@ impl Candidate {
 
     /// Begins an attempt whose write is held on its way to the API server.
     async fn tries_slowly(&self) -> (JoinHandle<Tried>, Held) {
-        self.slowly(Method::PATCH).await
+        self.slowly("patch").await
     }
 
-    async fn slowly(&self, method: Method) -> (JoinHandle<Tried>, Held) {
-        let mut held = self.proxy.hold(At::Server, method, "/leases");
+    async fn slowly(&self, verb: &'static str) -> (JoinHandle<Tried>, Held) {
+        let mut held = self.proxy.on(verb, "leases").hold(At::Server);
         let lock = self.lock.clone();
         let tried = tokio::spawn(async move { lock.try_acquire_or_renew().await });
         held.arrived().await;
@@ -226,12 +225,12 @@ async fn h3_kube_by_itself_sends_a_renewal_again_and_again() {
     // The remedy is one flag, which `run` sets whatever it is given: see tests/takeover.rs.
     let arena = Arena::new().await;
     let proxy = Proxy::start(arena.config.clone()).await;
+    proxy.on("*", "*").answer(Answer::json(503, ""));
     for retry in [false, true] {
         let mut config = proxy.config(&arena.config);
         config.default_retry = retry;
         let leases: Api<Lease> =
             Api::namespaced(Client::try_from(config).unwrap(), &arena.namespace);
-        proxy.overload();
         proxy.requests();
         let _ = timeout(Duration::from_secs(3), leases.get("l")).await;
         assert_eq!(proxy.requests().len() > 1, retry, "retry: {retry}");
@@ -247,7 +246,7 @@ async fn h4_a_release_after_a_takeover_leaves_the_holder_alone() {
             arena.candidate("a", SHORT, guard).await,
             arena.candidate("b", SHORT, guard).await,
         );
-        let mut held = a.proxy.hold(At::Server, Method::PATCH, "/leases");
+        let mut held = a.proxy.on("patch", "leases").hold(At::Server);
         let lock = a.lock.clone();
         let released = tokio::spawn(async move { lock.step_down().await });
         held.arrived().await;
@@ -289,7 +288,7 @@ async fn h6_a_call_that_is_not_answered_ends() {
         arena.released().await;
         let a = arena.candidate("a", LONG, guard).await;
         assert!(a.tries().await);
-        a.proxy.cut();
+        a.proxy.stall();
         let ended = timeout(CALL * 2, a.tries()).await;
         assert_eq!(ended == Ok(false), guard, "guard: {guard}");
     }
@@ -369,7 +368,7 @@ async fn h10_one_of_two_creates_the_lease_and_it_is_neithers() {
         arena.candidate("b", LONG, true).await,
     );
     let ((first, pass_first), (second, pass_second)) =
-        (a.slowly(Method::POST).await, b.slowly(Method::POST).await);
+        (a.slowly("create").await, b.slowly("create").await);
     assert_eq!(pass_first.pass().await, 201);
     assert_eq!(pass_second.pass().await, 409);
     assert!(!acquired(&first.await.unwrap()));
@@ -438,7 +437,7 @@ async fn h12_a_creation_that_lands_late_makes_nobody_the_holder() {
             arena.candidate("a", SHORT, guard).await,
             arena.candidate("b", SHORT, guard).await,
         );
-        let (created, late) = a.slowly(Method::POST).await;
+        let (created, late) = a.slowly("create").await;
         b.acquires().await;
         // While b leads.
         arena.delete().await;

@@ -10,7 +10,7 @@
 mod cluster;
 mod controller;
 mod foos;
-mod gateway;
+mod proxy;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,12 +20,12 @@ use foo_controller::api::Foo;
 use foos::{
     DEADLINE, audited, audited_alone, converged, counts, create, names, owned, requests, subject,
 };
-use gateway::{Answer, Gateway, Mode};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use proxy::{Answer, At, Proxy, Rule};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -270,14 +270,15 @@ async fn deleted_while_the_watch_was_down() {
     let Setup {
         client,
         namespace,
-        gateway,
+        proxy,
         controller,
         ..
-    } = Setup::new("down", Mode::Forward).await;
+    } = Setup::new("down").await;
     create(&client, &namespace, &names("foo", 3)).await;
     converged(&client, &namespace, &names("foo", 3)).await;
 
-    gateway.set(Mode::Cut);
+    proxy.on("*", "*").cut(At::Server);
+    proxy.disconnect();
     controller.wait_for_log("cannot watch foos").await;
     controller.wait_for_log("cannot watch deployments").await;
     let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
@@ -285,7 +286,7 @@ async fn deleted_while_the_watch_was_down() {
     let delete = DeleteParams::default();
     deployments.delete("foo-000", &delete).await.unwrap();
     foos.delete("foo-001", &delete).await.unwrap();
-    gateway.set(Mode::Forward);
+    proxy.clear();
 
     owned(&client, &namespace, "foo-000", "foo-000").await;
     create(&client, &namespace, &["later".to_owned()]).await;
@@ -312,17 +313,18 @@ async fn a_watch_that_is_too_old_lists_again() {
         "\n"
     );
     let old = async |(code, body)| {
-        let setup = Setup::new("old", Mode::Forward).await;
+        let setup = Setup::new("old").await;
         let Setup {
             client,
             namespace,
-            gateway,
+            proxy,
             controller,
         } = &setup;
         create(client, namespace, &names("foo", 1)).await;
         converged(client, namespace, &names("foo", 1)).await;
-        gateway.set(Mode::Watches(json_answer(code, body)));
-        assert_paused(gateway, "old").await;
+        let old = proxy.on("watch", "*").answer(Answer::json(code, body));
+        proxy.disconnect();
+        assert_paused(&old, "old").await;
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         deployments
             .delete("foo-000", &DeleteParams::default())
@@ -348,30 +350,32 @@ async fn nonsense_in_place_of_the_watch() {
     const OTHER: &str = "{\"type\":\"ADDED\",\"object\":{\"kind\":\"X\"}}\n";
     let html = |code| Answer {
         code,
-        content: "text/html",
+        headers: &[("content-type", "text/html")],
         body: HTML,
         breaks_off: false,
     };
     let cut = Answer {
         breaks_off: true,
-        ..json_answer(200, EVENT)
+        ..Answer::json(200, EVENT)
     };
     let nonsense = [
-        ("garbage", Mode::Watches(json_answer(200, "garbage\n"))),
+        ("garbage", "watch", Answer::json(200, "garbage\n")),
         (
             "an object of another kind",
-            Mode::Watches(json_answer(200, OTHER)),
+            "watch",
+            Answer::json(200, OTHER),
         ),
-        ("a connection that breaks in a line", Mode::Watches(cut)),
-        ("HTML as a watch", Mode::Watches(html(200))),
-        ("HTML for everything", Mode::Everything(html(200))),
-        ("502 and HTML", Mode::Everything(html(502))),
-        ("500 and nothing", Mode::Everything(json_answer(500, ""))),
+        ("a connection that breaks in a line", "watch", cut),
+        ("HTML as a watch", "watch", html(200)),
+        ("HTML for everything", "*", html(200)),
+        ("502 and HTML", "*", html(502)),
+        ("500 and nothing", "*", Answer::json(500, "")),
     ];
-    let survive = async |(what, mode)| {
-        let mut setup = Setup::new("nonsense", mode).await;
-        assert_paused(&setup.gateway, what).await;
-        setup.gateway.set(Mode::Forward);
+    let survive = async |(what, verb, answer)| {
+        let nonsense = |proxy: &Proxy| proxy.on(verb, "*").answer(answer);
+        let (mut setup, nonsense) = Setup::with("nonsense", nonsense).await;
+        assert_paused(&nonsense, what).await;
+        setup.proxy.clear();
         let Setup {
             client,
             namespace,
@@ -394,17 +398,18 @@ async fn nonsense_in_place_of_the_watch() {
 #[tokio::test]
 async fn a_watch_that_ends_at_once() {
     let ends = async |(what, body)| {
-        let setup = Setup::new("ends", Mode::Watches(json_answer(200, body))).await;
-        assert_paused(&setup.gateway, what).await;
+        let ends = |proxy: &Proxy| proxy.on("watch", "*").answer(Answer::json(200, body));
+        let (_setup, ends) = Setup::with("ends", ends).await;
+        assert_paused(&ends, what).await;
     };
     tokio::join!(ends(("nothing", "")), ends(("half a line", EVENT)));
 }
 
 /// Sees to it that the tries of the two watches come in pauses of 100 ms, doubling: the first five of each take 1.5 s, less a
 /// fifth for the randomness. The first try of each may be two requests: a streamed list, and one in pages instead.
-async fn assert_paused(gateway: &Gateway, what: &str) {
+async fn assert_paused(rule: &Rule, what: &str) {
     let begun = Instant::now();
-    eventually(DEADLINE, what, async || match gateway.answered() {
+    eventually(DEADLINE, what, async || match rule.hits() {
         12.. => Ok(()),
         count => Err(count),
     })
@@ -417,45 +422,43 @@ async fn assert_paused(gateway: &Gateway, what: &str) {
     );
 }
 
-/// A controller whose way to the API server is a gateway, in a namespace of its own.
+/// A controller whose way to the API server is a proxy, in a namespace of its own.
 struct Setup {
     client: Client,
     namespace: String,
-    gateway: Gateway,
+    proxy: Proxy,
     controller: Controller,
 }
 
 impl Setup {
-    async fn new(prefix: &str, mode: Mode) -> Self {
+    async fn new(prefix: &str) -> Self {
+        Self::with(prefix, |_| ()).await.0
+    }
+
+    /// With these rules of the proxy from the beginning.
+    async fn with<R>(prefix: &str, rules: impl FnOnce(&Proxy) -> R) -> (Self, R) {
         let cluster = audited().await;
         let client = cluster.client().await;
         let namespace = cluster.namespace(prefix).await;
-        let gateway = Gateway::start(client.clone()).await;
-        gateway.set(mode);
+        let proxy = Proxy::start(cluster.kube_config().await).await;
+        let rules = rules(&proxy);
+        let url = proxy.url();
         // No resync enqueues anything while the test runs.
         let args = [
             "--namespace",
             &namespace,
             "--master",
-            gateway.url(),
+            &url,
             "--resync",
             "1h",
         ];
         let controller = Controller::start(cluster, &args);
-        Self {
+        let setup = Self {
             client,
             namespace,
-            gateway,
+            proxy,
             controller,
-        }
-    }
-}
-
-fn json_answer(code: u16, body: &'static str) -> Answer {
-    Answer {
-        code,
-        content: "application/json",
-        body,
-        breaks_off: false,
+        };
+        (setup, rules)
     }
 }

@@ -20,7 +20,6 @@ use std::{
 use cluster::{Cluster, Options, eventually, shared};
 use controller::Controller;
 use foo_controller::api::{Foo, FooSpec};
-use http::Method;
 use kube::{Api, api::PostParams};
 use pem::Pem;
 use proxy::{At, Proxy};
@@ -152,7 +151,7 @@ async fn readiness_ends_before_the_drain() {
         .await
         .unwrap();
     let proxy = Proxy::start(shared().kube_config().await).await;
-    let mut create = proxy.hold(At::Server, Method::POST, "/deployments");
+    let mut create = proxy.on("create", "deployments").hold(At::Server);
     let url = proxy.url();
     let by_proxy = ["--master", &url, "--namespace", &namespace];
     let args = [&by_proxy[..], &["--shutdown-timeout=1h"]].concat();

@@ -19,7 +19,6 @@ use std::{
 use cluster::{Cluster, Options, eventually, shared};
 use controller::Controller;
 use foo_controller::{APP, api::Foo};
-use http::Method;
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::Api;
 use operator_runtime::Config;
@@ -379,7 +378,7 @@ impl InFlight {
             apply(shared(), &namespace, &foo(&format!("foo-{number}"))).await;
         }
         let proxy = Proxy::start(shared().kube_config().await).await;
-        let hold = || proxy.hold(At::Server, Method::POST, "/deployments");
+        let hold = || proxy.on("create", "deployments").hold(At::Server);
         let mut creates = [hold(), hold()];
         let (url, scope) = (proxy.url(), format!("--lease-namespace={namespace}"));
         let by_proxy = ["--master", &url, "--namespace", &namespace];

@@ -10,63 +10,34 @@
 
 mod cluster;
 mod controller;
+mod fleet;
 mod foos;
-mod gateway;
 mod invariants;
+mod proxy;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::pending,
-    process::Command,
-    sync::Arc,
     time::Duration,
 };
 
-use cluster::{AuditEvent, Cluster, eventually};
-use controller::Controller;
-use foo_controller::{APP, FooConfig, api::Foo};
-use foos::{audited_alone, create, delays, foo, longest, names, subject};
-use gateway::{Gateway, Mode};
-use invariants::{Election, MADE_FOR, Report, version};
-use k8s_openapi::{
-    api::{apps::v1::Deployment, coordination::v1::Lease},
-    jiff::Timestamp,
-};
-use kube::{
-    Api, Client, Config, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use cluster::AuditEvent;
+use fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, stands_by_again};
+use foo_controller::{APP, FooConfig};
+use foos::{delays, longest, subject};
+use http::Request;
+use invariants::{MADE_FOR, Report, version};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Client, Config};
 use operator_runtime::{
     client, config,
     election::{self, Identity},
     telemetry::{Telemetry, health::Health, http::Server},
 };
+use proxy::Proxy;
 use rustix::process::Signal;
-use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::{
-        Semaphore,
-        oneshot::{self, error::TryRecvError},
-        watch,
-    },
-    task::{JoinHandle, JoinSet},
-    time::{interval, sleep, timeout},
-};
-
-/// How long anything may take that is not itself what is measured.
-const DEADLINE: Duration = Duration::from_mins(1);
-const LEASE: &str = "foo-controller";
-const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
-/// A Foo arrives this often.
-const ARRIVAL: Duration = Duration::from_millis(50);
-/// Most Foos change after this.
-const CHANGE: Duration = Duration::from_secs(1);
-/// How often somebody who waits for a Deployment polls, and how many may wait: it is not to be felt.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
-const HANDS: usize = 8;
+use serde_json::Value;
+use tokio::{sync::watch, time::sleep};
 
 /// `full`, or fewer rounds of the same.
 fn rounds(full: usize, few: usize) -> usize {
@@ -82,523 +53,8 @@ fn rounds(full: usize, few: usize) -> usize {
 const AFTER: Duration = Duration::from_secs(8);
 const AFTER_RESTART: Duration = Duration::from_secs(3);
 
-/// So many Foos come at once where the leader is to be found at work.
-const BURST: usize = 200;
 /// How often it is tried to have happen what is likely and not certain.
 const ATTEMPTS: usize = 5;
-
-/// The election's times.
-#[derive(Clone, Copy)]
-struct Pace {
-    lease: Duration,
-    renew: Duration,
-    retry: Duration,
-}
-
-const DEFAULT: Pace = Pace {
-    lease: Duration::from_secs(15),
-    renew: Duration::from_secs(10),
-    retry: Duration::from_secs(2),
-};
-const FAST: Pace = Pace {
-    lease: Duration::from_secs(3),
-    renew: Duration::from_secs(2),
-    retry: Duration::from_millis(500),
-};
-
-/// One replica: a user, under whom one process after the other runs.
-struct Replica {
-    user: &'static str,
-    pod: usize,
-    /// On its way to the API server, where it may be cut off.
-    gateway: Option<Gateway>,
-    process: Controller,
-}
-
-/// A control plane with three replicas.
-struct Fleet {
-    cluster: Cluster,
-    client: Client,
-    namespace: String,
-    pace: Pace,
-    program: Program,
-    replicas: Vec<Replica>,
-    /// How many times many Foos came at once.
-    bursts: usize,
-}
-
-/// What a replica runs.
-#[derive(Clone, Copy, Debug)]
-enum Program {
-    Shipped,
-    /// [`a_replica_without_the_fence`].
-    Unfenced,
-}
-
-impl Fleet {
-    /// Starts three replicas that are warm when this returns, each behind a gateway if it is to be cut off (which makes it
-    /// slower).
-    async fn start(pace: Pace, gateways: bool) -> Self {
-        Self::start_with(Program::Shipped, pace, gateways).await
-    }
-
-    async fn start_with(program: Program, pace: Pace, gateways: bool) -> Self {
-        let cluster = audited_alone().await;
-        let client = cluster.client().await;
-        let namespace = cluster.namespace("replicas").await;
-        cluster.release_lease(&namespace, LEASE).await;
-        let mut replicas = Vec::new();
-        for user in USERS {
-            let gateway = if gateways {
-                Some(gateway(&cluster, user).await)
-            } else {
-                None
-            };
-            let way = gateway.as_ref();
-            let process = spawn(program, &cluster, &namespace, pace, (user, 0), way);
-            replicas.push(Replica {
-                user,
-                pod: 0,
-                gateway,
-                process,
-            });
-        }
-        let fleet = Self {
-            cluster,
-            client,
-            namespace,
-            pace,
-            program,
-            replicas,
-            bursts: 0,
-        };
-        let leader = fleet.leader(None).await;
-        for replica in 0..USERS.len() {
-            fleet.warm(replica, leader).await;
-        }
-        fleet
-    }
-
-    /// Runs a new process under the user of a replica whose process has ended: as another pod, or as the `same`.
-    fn restart(&mut self, replica: usize, same: bool) {
-        let Replica {
-            user,
-            pod,
-            gateway,
-            process,
-        } = &mut self.replicas[replica];
-        *pod += usize::from(!same);
-        *process = spawn(
-            self.program,
-            &self.cluster,
-            &self.namespace,
-            self.pace,
-            (user, *pod),
-            gateway.as_ref(),
-        );
-    }
-
-    /// Waits until a replica other than `old` holds the Lease.
-    async fn leader(&self, old: Option<usize>) -> usize {
-        eventually(DEADLINE, "somebody leads", async || {
-            let lease = self
-                .leases()
-                .get(LEASE)
-                .await
-                .map_err(|error| error.to_string())?;
-            let holder = lease.spec.unwrap().holder_identity.unwrap_or_default();
-            let leads = |replica: &Replica| holder == format!("{}_{}", replica.user, replica.pod);
-            let leader = self.replicas.iter().position(leads);
-            leader.filter(|leader| Some(*leader) != old).ok_or(holder)
-        })
-        .await
-    }
-
-    /// Waits until a replica has its caches, and stands by if it does not lead.
-    async fn warm(&self, replica: usize, leader: usize) {
-        let process = &self.replicas[replica].process;
-        let address = process.http_addr().await;
-        eventually(DEADLINE, "ready", async || {
-            let answer = async {
-                let mut stream = TcpStream::connect(address).await?;
-                stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).await?;
-                Ok::<_, std::io::Error>(answer)
-            };
-            let answer = answer.await.map_err(|error| error.to_string())?;
-            if answer.contains(" 200 ") {
-                Ok(())
-            } else {
-                Err(answer)
-            }
-        })
-        .await;
-        if replica != leader {
-            process.wait_for_log("standing by").await;
-        }
-        // Its watch of the Lease opens right after the read of it that is logged.
-        sleep(Duration::from_millis(200)).await;
-    }
-
-    /// Stops the leader by SIGTERM, waits for the next one, and starts it again as a standby.
-    async fn stop_leader(&mut self) -> usize {
-        let old = self.leader(None).await;
-        assert_eq!(self.replicas[old].process.stop().await, 0);
-        let new = self.leader(Some(old)).await;
-        self.restart(old, false);
-        self.warm(old, new).await;
-        old
-    }
-
-    async fn kill_leader(&mut self) -> usize {
-        let old = self.leader(None).await;
-        self.kill(old).await;
-        let new = self.leader(Some(old)).await;
-        self.restart(old, false);
-        self.warm(old, new).await;
-        old
-    }
-
-    async fn kill(&mut self, replica: usize) {
-        let process = &mut self.replicas[replica].process;
-        process.signal(Signal::KILL);
-        process.exit_code().await;
-    }
-
-    /// Freezes the leader in the midst of its work until another leads, and for `longer`; thawed, it stands by.
-    async fn freeze_leader(&mut self, longer: Duration) -> usize {
-        let old = self.leader(None).await;
-        self.bursts += 1;
-        let burst = names(&format!("burst-{}", self.bursts), BURST);
-        let (client, namespace) = (self.client.clone(), self.namespace.clone());
-        let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
-        let early = burst[BURST / 10].clone();
-        let arrival = tokio::spawn(async move { create(&client, &namespace, &burst).await });
-        eventually(DEADLINE, "it is at work", async || {
-            deployments.get(&early).await.map(drop)
-        })
-        .await;
-        let process = &self.replicas[old].process;
-        process.signal(Signal::STOP);
-        arrival.await.unwrap();
-        self.leader(Some(old)).await;
-        sleep(longer).await;
-        let before = process.logged("standing by");
-        process.signal(Signal::CONT);
-        stands_by_again(process, before).await;
-        old
-    }
-
-    /// Cuts the leader off until another leads, and for `longer`.
-    async fn cut_leader(&self, longer: Duration) -> usize {
-        let old = self.leader(None).await;
-        let Replica {
-            gateway, process, ..
-        } = &self.replicas[old];
-        let before = process.logged("standing by");
-        let gateway = gateway.as_ref().unwrap();
-        gateway.set(Mode::Cut);
-        self.leader(Some(old)).await;
-        sleep(longer).await;
-        gateway.set(Mode::Forward);
-        stands_by_again(process, before).await;
-        old
-    }
-
-    fn set_gateways(&self, mode: Mode) {
-        let gateways = self.replicas.iter();
-        let gateways = gateways.filter_map(|replica| replica.gateway.as_ref());
-        gateways.for_each(|gateway| gateway.set(mode));
-    }
-
-    /// Deletes the Lease, and waits until all know who leads by the new one.
-    async fn delete_lease(&self) {
-        self.leases()
-            .delete(LEASE, &DeleteParams::default())
-            .await
-            .unwrap();
-        self.leader(None).await;
-        sleep(self.pace.renew).await;
-    }
-
-    /// Waits until every Foo has its Deployment and no other, and its status, and nothing more is written; I3.
-    async fn converged(&self) {
-        let foos: Api<Foo> = Api::namespaced(self.client.clone(), &self.namespace);
-        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
-        eventually(DEADLINE, "I3: every Foo is right", async || {
-            let (foos, deployments) = (
-                foos.list(&ListParams::default()).await.unwrap().items,
-                deployments
-                    .list(&ListParams::default())
-                    .await
-                    .unwrap()
-                    .items,
-            );
-            let mut wrong = invariants::unsettled(&foos, &deployments, "nginx:latest");
-            if deployments.len() > foos.len() {
-                wrong.push(format!("{} Deployments", deployments.len()));
-            }
-            wrong.truncate(5);
-            if wrong.is_empty() && !foos.is_empty() {
-                Ok(())
-            } else {
-                Err(wrong)
-            }
-        })
-        .await;
-        let mut before = 0;
-        eventually(DEADLINE, "the last events", async || {
-            sleep(Duration::from_secs(1)).await;
-            let log = self.cluster.audit();
-            let events = log
-                .iter()
-                .filter(|event| event.resource == "events")
-                .count();
-            if std::mem::replace(&mut before, events) == events {
-                Ok(())
-            } else {
-                Err(events)
-            }
-        })
-        .await;
-    }
-
-    /// The invariants that are violated so far.
-    fn violated(&self, what: &str) -> BTreeSet<String> {
-        let report = invariants::check(&self.cluster.audit(), &self.election(), &[]);
-        println!("{what}: {report}");
-        let lines = report.violations.iter();
-        lines.map(|line| line[..2].to_owned()).collect()
-    }
-
-    fn leases(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    fn election(&self) -> Election {
-        Election {
-            users: USERS.map(str::to_owned).into(),
-            lease: LEASE.to_owned(),
-            renew_deadline: self.pace.renew,
-        }
-    }
-}
-
-/// A gateway that is the same user to the API server.
-async fn gateway(cluster: &Cluster, user: &str) -> Gateway {
-    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of(user)).unwrap();
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-    let mut config = config.unwrap();
-    config.default_retry = false;
-    Gateway::start(config.try_into().unwrap()).await
-}
-
-fn spawn(
-    program: Program,
-    cluster: &Cluster,
-    namespace: &str,
-    pace: Pace,
-    (user, pod): (&str, usize),
-    gateway: Option<&Gateway>,
-) -> Controller {
-    let time = |key: &str, duration: Duration| {
-        let key = format!("FOO_CONTROLLER__LEADER_ELECTION__{key}");
-        (key, format!("{}ms", duration.as_millis()))
-    };
-    let setup = |command: &mut Command| {
-        command
-            .env("KUBECONFIG", cluster.kubeconfig_of(user))
-            .env("POD_NAME", user)
-            .env("POD_UID", pod.to_string())
-            .env("POD_NAMESPACE", namespace)
-            .env("FOO_CONTROLLER__NAMESPACES", namespace)
-            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
-            .envs([
-                time("LEASE_DURATION", pace.lease),
-                time("RENEW_DEADLINE", pace.renew),
-                time("RETRY_PERIOD", pace.retry),
-            ])
-            .envs(gateway.map(|gateway| ("FOO_CONTROLLER__MASTER", gateway.url())));
-    };
-    match program {
-        Program::Shipped => Controller::spawn(setup),
-        Program::Unfenced => {
-            let this = std::env::current_exe().unwrap();
-            Controller::spawn_program(this, |command| {
-                setup(command);
-                let key = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
-                command.env(key, namespace);
-                let only = ["--exact", "a_replica_without_the_fence"];
-                command.args(only).args(["--ignored", "--nocapture"]);
-            })
-        }
-    }
-}
-
-async fn stands_by_again(process: &Controller, before: usize) {
-    eventually(DEADLINE, "it stands by again", async || {
-        let times = process.logged("standing by");
-        if times > before { Ok(()) } else { Err(times) }
-    })
-    .await;
-    sleep(Duration::from_millis(200)).await;
-}
-
-/// Foos that arrive and change, are renamed, deleted and created again, and whose Deployments are edited, until it is stopped.
-struct Load {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<usize>,
-}
-
-impl Load {
-    fn start(fleet: &Fleet) -> Self {
-        let user = User {
-            foos: Api::namespaced(fleet.client.clone(), &fleet.namespace),
-            deployments: Api::namespaced(fleet.client.clone(), &fleet.namespace),
-            hands: Arc::new(Semaphore::new(HANDS)),
-        };
-        let (stop, mut stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            let mut arrivals = interval(ARRIVAL);
-            let mut lives = JoinSet::new();
-            let mut count = 0;
-            while stopped.try_recv() == Err(TryRecvError::Empty) {
-                arrivals.tick().await;
-                lives.spawn(timeout(DEADLINE, user.clone().life_of(count)));
-                count += 1;
-            }
-            while let Some(life) = lives.join_next().await {
-                life.unwrap().expect("a Deployment by now").unwrap();
-            }
-            count
-        });
-        Self { stop, task }
-    }
-
-    /// Stops it, and returns the number of Foos.
-    async fn stop(self) -> usize {
-        self.stop.send(()).unwrap();
-        self.task.await.unwrap()
-    }
-}
-
-/// Whose Foos these are; and, as far as they need it, the other controllers of a cluster, of which none runs here.
-#[derive(Clone)]
-struct User {
-    foos: Api<Foo>,
-    deployments: Api<Deployment>,
-    hands: Arc<Semaphore>,
-}
-
-impl User {
-    async fn life_of(self, number: usize) -> kube::Result<()> {
-        let name = &format!("foo-{number}");
-        let old = self.create(name).await?;
-        let replicas = 2 + number % 7;
-        if number % 2 == 1 {
-            return self.change(name, json!({ "replicas": replicas })).await;
-        }
-        let Ok(_hand) = self.hands.try_acquire() else {
-            return Ok(());
-        };
-        self.deployment(name).await?;
-        match number % 16 {
-            2 => self.rename(name).await,
-            6 | 10 => {
-                self.change(name, json!({ "replicas": replicas })).await?;
-                sleep(CHANGE).await;
-                self.foos.delete(name, &DeleteParams::default()).await?;
-                let new = self.create(name).await?;
-                self.hand_over(name, [&old, &new], number % 16 == 10).await
-            }
-            14 => self.edit(name).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// Its UID.
-    async fn create(&self, name: &str) -> kube::Result<String> {
-        let new = self.foos.create(&PostParams::default(), &foo(name)).await?;
-        Ok(new.uid().unwrap())
-    }
-
-    async fn change(&self, name: &str, spec: Value) -> kube::Result<()> {
-        sleep(CHANGE).await;
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        let params = PatchParams::default();
-        self.foos.patch(name, &params, &patch).await.map(drop)
-    }
-
-    /// The new Deployment has its pods as soon as it is there, so that the old one is deleted.
-    async fn rename(&self, name: &str) -> kube::Result<()> {
-        let new = format!("{name}-renamed");
-        self.change(name, json!({ "deploymentName": new })).await?;
-        let created = self.deployment(&new).await?;
-        let replicas = created.spec.unwrap().replicas;
-        let status = Patch::Merge(json!({ "status": {
-            "observedGeneration": created.metadata.generation, "replicas": replicas,
-            "updatedReplicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas,
-        } }));
-        let params = PatchParams::default();
-        let patched = self.deployments.patch_status(&new, &params, &status);
-        patched.await.map(drop)
-    }
-
-    /// What the Foo of the same name before has left is deleted, as the garbage collector does, or given to this one.
-    async fn hand_over(&self, name: &str, [old, new]: [&str; 2], adopt: bool) -> kube::Result<()> {
-        let uid = "/metadata/ownerReferences/0/uid";
-        let adoption = json!([
-            { "op": "test", "path": uid, "value": old },
-            { "op": "replace", "path": uid, "value": new },
-        ]);
-        let adoption = Patch::Json::<()>(serde_json::from_value(adoption).unwrap());
-        loop {
-            let found = self.deployment(name).await?;
-            if found.owner_references()[0].uid == *new {
-                return Ok(());
-            }
-            let done = if adopt {
-                let params = PatchParams::default();
-                let patched = self.deployments.patch(name, &params, &adoption);
-                patched.await.map(drop)
-            } else {
-                let this = Preconditions {
-                    uid: found.uid(),
-                    resource_version: None,
-                };
-                let params = DeleteParams::default().preconditions(this);
-                self.deployments.delete(name, &params).await.map(drop)
-            };
-            match done {
-                // It is another one by now.
-                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
-                done => done?,
-            }
-        }
-    }
-
-    /// Somebody changes by hand what is the Foo's.
-    async fn edit(&self, name: &str) -> kube::Result<()> {
-        sleep(CHANGE).await;
-        let edited =
-            json!({ "metadata": { "labels": { "app": "theirs" } }, "spec": { "replicas": 9 } });
-        let (params, edited) = (PatchParams::default(), Patch::Merge(edited));
-        let patched = self.deployments.patch(name, &params, &edited);
-        patched.await.map(drop)
-    }
-
-    /// Waits for a Deployment.
-    async fn deployment(&self, name: &str) -> kube::Result<Deployment> {
-        loop {
-            sleep(POLL_INTERVAL).await;
-            if let Some(found) = self.deployments.get_opt(name).await? {
-                return Ok(found);
-            }
-        }
-    }
-}
 
 /// How often each of what users do is in the log, and what the replicas have to do for it.
 fn deeds(log: &[AuditEvent]) -> BTreeMap<&'static str, usize> {
@@ -650,7 +106,7 @@ fn print_deeds(log: &[AuditEvent]) {
 /// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults() {
-    let mut fleet = Fleet::start(FAST, true).await;
+    let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
     let load = Load::start(&fleet);
     let mut faults = BTreeMap::new();
     for _ in 0..rounds(20, 5) {
@@ -736,7 +192,7 @@ fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
 /// What the change of a leader costs with the default times, and what a standby does.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_change_of_leader_costs() {
-    let mut fleet = Fleet::start(DEFAULT, false).await;
+    let mut fleet = Fleet::start(Options::new(DEFAULT, Way::Direct)).await;
     let load = Load::start(&fleet);
     sleep(Duration::from_secs(3)).await;
 
@@ -852,7 +308,11 @@ async fn a_replica_without_the_fence() {
 /// the checker sees when it is not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_fence_a_thawed_leader_is_found_to_write() {
-    let mut fleet = Fleet::start_with(Program::Unfenced, FAST, false).await;
+    let mut fleet = Fleet::start(Options {
+        program: Program::Unfenced,
+        ..Options::new(FAST, Way::Direct)
+    })
+    .await;
     let (expected, mut found) = (["I1", "I2"].map(str::to_owned).into(), BTreeSet::new());
     for _ in 0..ATTEMPTS {
         fleet.freeze_leader(Duration::ZERO).await;
@@ -864,16 +324,32 @@ async fn without_the_fence_a_thawed_leader_is_found_to_write() {
     assert!(found.is_superset(&expected), "{found:?}");
 }
 
+/// How late the writes of the Lease are, as if several replicas wrote it at once.
+const LATE: Duration = Duration::from_millis(300);
+
+/// Takes the condition away that the Lease is as it was read.
+fn unguarded(request: &mut Request<Vec<u8>>) {
+    let mut write: Value = serde_json::from_slice(request.body()).unwrap();
+    let metadata = write["metadata"].as_object_mut();
+    metadata.map(|metadata| metadata.remove("resourceVersion"));
+    *request.body_mut() = serde_json::to_vec(&write).unwrap();
+}
+
 /// The condition under which the lease guard writes is what holds I1 and I8 where two replicas take a Lease at once, and the
 /// checker sees when it is not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_lease_guard_two_leaders_are_found() {
-    let mut fleet = Fleet::start(FAST, true).await;
+    let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
     let load = Load::start(&fleet);
-    fleet.set_gateways(Mode::LateLeases { guarded: true });
+    fleet.proxies().for_each(|proxy| {
+        proxy.on("patch", "leases").change(LATE, |_| ());
+    });
     fleet.stop_leader().await;
     assert_eq!(fleet.violated("late writes of the Lease"), [].into());
-    fleet.set_gateways(Mode::LateLeases { guarded: false });
+    fleet.proxies().for_each(|proxy| {
+        proxy.clear();
+        proxy.on("patch", "leases").change(LATE, unguarded);
+    });
     let (expected, mut found) = (["I1", "I8"].map(str::to_owned).into(), BTreeSet::new());
     for _ in 0..ATTEMPTS {
         fleet.stop_leader().await;
@@ -883,7 +359,7 @@ async fn without_the_lease_guard_two_leaders_are_found() {
         }
     }
     assert!(found.is_superset(&expected), "{found:?}");
-    fleet.set_gateways(Mode::Forward);
+    fleet.proxies().for_each(Proxy::clear);
     load.stop().await;
 }
 

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use cluster::{Cluster, Options, eventually, shared};
 use foo_controller::APP;
 use futures::future::select_all;
-use http::Method;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{
     Api, Client,
@@ -32,7 +31,7 @@ use operator_runtime::{
     },
     telemetry::{Metrics, health::Heartbeat},
 };
-use proxy::{At, Proxy};
+use proxy::{Answer, At, Proxy};
 use serde_json::json;
 use tokio::{
     sync::{oneshot, watch},
@@ -288,7 +287,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
     };
     write(&fenced, "leading").await.unwrap();
 
-    proxy.cut();
+    proxy.stall();
     b.leads(true, DEADLINE).await;
     assert!(!a.is_leader());
     assert!(fence::is_refused(
@@ -299,7 +298,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
         .expect("or the fence is needless");
 
     // What a had sent arrives now.
-    proxy.heal();
+    proxy.resume();
     sleep(LEASE / 5 * 2).await;
     assert!(b.is_leader() && !a.is_leader());
     assert_eq!(holder(&leases).await, "b_uid");
@@ -314,7 +313,7 @@ async fn h6_a_renewal_whose_answer_is_lost_costs_nothing() {
     let proxy = Proxy::start(config.clone()).await;
     let mut a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(1));
     a.leads(true, DEADLINE).await;
-    let mut lost = proxy.hold(At::Client, Method::PATCH, "/leases");
+    let mut lost = proxy.on("patch", "leases").hold(At::Client);
     lost.arrived().await;
     sleep(RENEW).await;
     assert!(a.is_leader());
@@ -350,9 +349,8 @@ async fn without_its_watch_a_standby_polls() {
     let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
     a.leads(true, DEADLINE).await;
     let proxy = Proxy::start(config.clone()).await;
-    let _lost: Vec<_> = (0..50)
-        .map(|_| proxy.hold(At::Server, Method::GET, "/leases?"))
-        .collect();
+    proxy.on("list", "leases").lose();
+    proxy.on("watch", "leases").lose();
     let mut b = Replica::stand(proxy.config(&config), &namespace, "b", Pace(1));
     eventually(DEADLINE, "a poll", async || {
         let requests = proxy.requests();
@@ -371,7 +369,7 @@ async fn without_its_watch_a_standby_polls() {
 async fn h3_an_attempt_that_fails_is_not_sent_again_before_its_time() {
     let (namespace, mut config, _) = namespace().await;
     let proxy = Proxy::start(config.clone()).await;
-    proxy.overload();
+    proxy.on("*", "*").answer(Answer::json(503, ""));
     config.default_retry = true;
     let _a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(1));
     sleep(RETRY * 3).await;
@@ -390,7 +388,7 @@ async fn asked_to_stop_while_it_acquires_it_gives_the_lease_back() {
     a.leads(true, DEADLINE).await;
     a.stop().await;
     let proxy = Proxy::start(config.clone()).await;
-    let mut acquires = proxy.hold(At::Client, Method::PATCH, "/leases");
+    let mut acquires = proxy.on("patch", "leases").hold(At::Client);
     let b = Replica::stand(proxy.config(&config), &namespace, "b", Pace(1));
     acquires.arrived().await;
     assert_eq!(holder(&leases).await, "b_uid");

@@ -10,7 +10,7 @@ mod cluster;
 mod collector;
 mod controller;
 mod foos;
-mod gateway;
+mod proxy;
 
 use std::{
     process::{Command, Stdio},
@@ -22,7 +22,7 @@ use cluster::{Cluster, Options, eventually};
 use collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS};
 use controller::Controller;
 use foos::DEADLINE;
-use gateway::{Answer, Gateway, Mode};
+use proxy::{Answer, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -895,18 +895,16 @@ async fn no_line_has_credentials_of_an_address() {
 /// What an API server, or who stands in its place, says cannot forge a line, in either format.
 #[tokio::test]
 async fn an_api_server_cannot_forge_a_line() {
-    const FORGERY: Answer = Answer {
-        code: 500,
-        content: "application/json",
-        body: r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
+    const FORGERY: Answer = Answer::json(
+        500,
+        r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
             "message": "no\n2026-01-01T00:00:00Z ERROR forged\r\n{\"level\":\"ERROR\",\"message\":\"forged\"}\u001b[2J\u2028x"}"#,
-        breaks_off: false,
-    };
-    let gateway = Gateway::start(shared().await.client().await).await;
-    gateway.set(Mode::Everything(FORGERY));
+    );
+    let proxy = Proxy::start(shared().await.kube_config().await).await;
+    proxy.on("*", "*").answer(FORGERY);
     for format in ["text", "json"] {
         let controller = Controller::spawn(|command| {
-            command.args(["--master", gateway.url(), "--log-format", format]);
+            command.args(["--master", &proxy.url(), "--log-format", format]);
         });
         controller.wait_for_log("forged").await;
         for line in controller.log().lines() {
