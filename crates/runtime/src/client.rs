@@ -1,13 +1,20 @@
 //! The ways to the cluster: where it is, and the client that the work goes through.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use http::header::{HeaderValue, USER_AGENT};
+use http::{
+    Request,
+    header::{HeaderValue, USER_AGENT},
+};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
     Client, Config as KubeConfig,
-    client::{ClientBuilder, ConfigExt as _},
+    client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::sync::watch;
@@ -24,6 +31,7 @@ use crate::{
         Metrics,
         request::{RequestLayer, without_credentials},
     },
+    token::TokenFile,
     transport::{READ_TIMEOUT, Transport, keep_retry_after},
 };
 
@@ -158,7 +166,27 @@ async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigE
         let proxy = cluster.proxy_url.take().filter(|url| !url.is_empty());
         cluster.proxy_url = proxy.or_else(|| Some(NO_PROXY.to_owned()));
     }
-    KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
+    let ca_file = ca_file(&file);
+    let mut kube = KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    kube.root_cert_file = ca_file;
+    Ok(kube)
+}
+
+/// The CA bundle of the cluster that is used, where that is a file: kube reads one that it knows of again each minute, and
+/// so takes a server whose certificate was reissued by another CA. By itself it knows of a pod's.
+fn ca_file(file: &Kubeconfig) -> Option<PathBuf> {
+    let name = file.current_context.as_ref()?;
+    let mut contexts = file.contexts.iter();
+    let context = contexts.find(|named| named.name == *name)?.context.as_ref();
+    let name = &context?.cluster;
+    let mut clusters = file.clusters.iter();
+    let cluster = clusters
+        .find(|named| named.name == *name)?
+        .cluster
+        .as_ref()?;
+    let inline = cluster.certificate_authority_data.is_some();
+    let path = cluster.certificate_authority.as_ref().filter(|_| !inline);
+    path.map(PathBuf::from)
 }
 
 /// The API server, and the ways to it. A simulation brings its own.
@@ -226,7 +254,7 @@ pub fn lease_transport(
     Ok(transport(&kube, settings)?)
 }
 
-/// What kube's own stack is, less its retries, less a span and a log line for each request, and without
+/// What kube's own stack is, with a token file that is read as client-go does ([`TokenFile`]), less its retries, less a span and a log line for each request, and without
 /// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
 /// wait for the first to be acknowledged. And with a limit to how long the kernel sends again what is not acknowledged, in an
 /// election: by itself it does so for a quarter of an hour, and for minutes after the request was given up and its connection
@@ -247,14 +275,27 @@ fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Trans
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);
     connector.set_write_timeout(kube.write_timeout);
+    let mut others = kube.clone();
+    let token = TokenFile::take(&mut others.auth_info)?.map(Arc::new);
+    let refusals = token.clone();
     let service = ServiceBuilder::new()
         .layer(kube.base_uri_layer())
-        .option_layer(kube.auth_layer()?)
+        .map_request(move |request: Request<Body>| match &token {
+            Some(token) => token.authorize(request),
+            None => request,
+        })
+        .option_layer(others.auth_layer()?)
         .layer(kube.extra_headers_layer()?)
         .map_err(BoxError::from)
         .map_request(recheck_before_sending)
         .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
         .map_err(BoxError::from)
+        .map_response(move |response| {
+            if let Some(token) = &refusals {
+                token.observe(&response);
+            }
+            response
+        })
         .and_then(keep_retry_after);
     Ok(service.boxed())
 }

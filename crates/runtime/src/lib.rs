@@ -386,6 +386,7 @@ mod store;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod token;
 pub mod transport;
 mod version;
 mod watch;

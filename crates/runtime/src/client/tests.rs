@@ -13,8 +13,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use http::Request;
-use kube::client::Body;
 
 use super::*;
 use crate::app::tests::APP;
