@@ -25,7 +25,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use proxy::{Answer, At, Proxy, Rule};
+use proxy::{Answer, At, On, Proxy, Rule};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -337,6 +337,88 @@ async fn a_watch_that_is_too_old_lists_again() {
         }
     };
     tokio::join!(old((410, GONE)), old((200, EXPIRED)));
+}
+
+/// Row R10: a list in pages of which a later one is refused (410: its version was compacted meanwhile) begins anew. Of what its
+/// first page had, and was deleted since, nothing is left.
+#[tokio::test]
+async fn a_list_whose_next_page_is_gone_begins_anew() {
+    const NO_STREAM: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"sendInitialEvents is forbidden","reason":"Invalid","code":422}"#;
+    const EXPIRED: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"The provided continue parameter is too old","reason":"Expired","code":410}"#;
+    let cluster = audited().await;
+    let client = cluster.client().await;
+    let namespace = cluster.namespace("pages").await;
+    create(&client, &namespace, &names("foo", 5)).await;
+    let proxy = Proxy::start(cluster.kube_config().await).await;
+    proxy
+        .on("watch", "foos")
+        .nth(1)
+        .answer(Answer::json(422, NO_STREAM));
+    let gone = proxy.on("list", "foos").nth(2);
+    let gone = gone.answer(Answer::json(410, EXPIRED));
+    // The second attempt, of which the first rule has not counted the 410.
+    let mut again = proxy.on("list", "foos").nth(2).hold(At::Server);
+    let two_each = |request: &mut http::Request<Vec<u8>>| {
+        let uri = request.uri().to_string().replace("limit=500", "limit=2");
+        *request.uri_mut() = uri.parse().unwrap();
+    };
+    proxy.on("list", "foos").change(Duration::ZERO, two_each);
+    let args = ["--namespace", &namespace, "--master", &proxy.url()];
+    let controller = Controller::start(cluster, &args);
+    again.arrived().await;
+    assert_eq!(gone.hits(), 1);
+    let lists = proxy.requests();
+    let next = lists.iter().filter(|list| list.contains("continue="));
+    assert_eq!(next.count(), 1, "{lists:?}");
+    let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
+    let delete = DeleteParams::default();
+    foos.delete("foo-000", &delete).await.unwrap();
+    again.pass().await;
+    converged(&client, &namespace, &names("foo", 5)[1..]).await;
+    let words = "fell too far behind: listing again";
+    assert_eq!(controller.logged(words), 1, "{words}");
+    let requests = requests(cluster, &namespace);
+    let of_the_deleted = requests.iter().filter(|event| subject(event) == "foo-000");
+    assert_eq!(of_the_deleted.count(), 0);
+}
+
+/// A write whose answer does not come, or comes as half of it or as garbage, was made or not: either way it is made once, and the
+/// Foo ends right, whichever write that is.
+#[tokio::test]
+async fn an_answer_that_is_lost_or_broken_costs_no_second_write() {
+    type Break = fn(On<'_>) -> Rule;
+    let breaks: [(&str, Break); 4] = [
+        ("cut before the API server", |on| on.cut(At::Server)),
+        ("cut behind the API server", |on| on.cut(At::Client)),
+        ("truncated", |on| on.truncate(20)),
+        ("corrupted", |on| on.corrupt()),
+    ];
+    let writes = [
+        ("create", "deployments"),
+        ("update", "foos/status"),
+        ("patch", "deployments"),
+    ];
+    let survive = async |(what, broken): (&str, Break)| {
+        let rules =
+            |proxy: &Proxy| writes.map(|(verb, resource)| broken(proxy.on(verb, resource).nth(1)));
+        let (setup, rules) = Setup::with("broken", rules).await;
+        let (client, namespace) = (&setup.client, &setup.namespace);
+        let names = names("foo", 1);
+        create(client, namespace, &names).await;
+        converged(client, namespace, &names).await;
+        let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
+        let two = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
+        let params = PatchParams::default();
+        foos.patch(&names[0], &params, &two).await.unwrap();
+        converged(client, namespace, &names).await;
+        assert!(rules.iter().all(|rule| rule.hits() == 1), "{what}");
+        let counts = counts(&requests(audited().await, namespace));
+        println!("{what}: {counts:#?}");
+        for made in ["create deployments 201", "patch deployments 200"] {
+            assert_eq!(counts[made], 1, "{what}: {counts:#?}");
+        }
+    };
+    futures::future::join_all(breaks.into_iter().map(survive)).await;
 }
 
 /// Half an event.

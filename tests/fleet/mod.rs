@@ -8,7 +8,14 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
-use std::{collections::BTreeSet, fs, process::Command, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use foo_controller::api::Foo;
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
@@ -115,14 +122,15 @@ pub enum Way {
 
 /// A clock that libfaketime sets: the wall clock, and what the timers of the process go by. The clock of the election's
 /// deadlines (`CLOCK_BOOTTIME`) is right: the process asks the kernel for it, and not libc.
+/// What each replica begins with is in libfaketime's words (`+3600`, `+0 x1.1`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clock {
     /// As it is.
     True,
-    /// The wall clock differs; [`Fleet::set_clock`] makes it jump. Timers are right.
-    Wall,
+    /// The wall clock differs, and jumps where [`Fleet::clock`] is written to. Timers are right.
+    Wall([&'static str; 3]),
     /// The wall clock, and all timers, go at another rate.
-    Rate,
+    Rate([&'static str; 3]),
 }
 
 #[derive(Clone, Copy)]
@@ -148,7 +156,7 @@ impl Fleet {
     /// Starts three replicas that are warm when this returns.
     pub async fn start(options: Options) -> Self {
         let cluster = audited_alone().await;
-        let client = cluster.client().await;
+        let mut client = cluster.client().await;
         let namespace = cluster.namespace("replicas").await;
         cluster.release_lease(&namespace, LEASE).await;
         let mut servers = Vec::new();
@@ -158,6 +166,8 @@ impl Fleet {
         if options.way == Way::Balancer {
             let second = cluster.start_second_apiserver().await;
             servers.push(config(&second).await);
+            // The first one is what a test breaks.
+            client = servers[1].clone().try_into().unwrap();
         }
         let mut replicas = Vec::new();
         for user in USERS {
@@ -166,11 +176,14 @@ impl Fleet {
             } else {
                 Some(Proxy::balance(servers.clone()).await)
             };
-            let clock = (options.clock != Clock::True).then(|| {
-                let clock = NamedTempFile::new().unwrap();
-                fs::write(&clock, "+0").unwrap();
-                clock
-            });
+            let clock = match options.clock {
+                Clock::True => None,
+                Clock::Wall(clocks) | Clock::Rate(clocks) => {
+                    let file = NamedTempFile::new().unwrap();
+                    fs::write(&file, clocks[replicas.len()]).unwrap();
+                    Some(file)
+                }
+            };
             let way = (proxy.as_ref(), clock.as_ref());
             let process = spawn(&options, &cluster, &namespace, (user, 0), way);
             replicas.push(Replica {
@@ -196,10 +209,10 @@ impl Fleet {
         fleet
     }
 
-    /// Sets the clock of a replica, in libfaketime's words: `+3600`, `+0 x1.1`. It takes a second.
-    pub fn set_clock(&self, replica: usize, clock: &str) {
+    /// The file that sets the clock of a replica, within a second.
+    pub fn clock(&self, replica: usize) -> PathBuf {
         let file = self.replicas[replica].clock.as_ref().unwrap();
-        fs::write(file, clock).unwrap();
+        file.path().to_owned()
     }
 
     /// Runs a new process under the user of a replica whose process has ended: as another pod, or as the `same`.
@@ -404,7 +417,7 @@ impl Fleet {
     }
 }
 
-async fn config(kubeconfig: &std::path::Path) -> Config {
+async fn config(kubeconfig: &Path) -> Config {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
@@ -446,7 +459,7 @@ fn spawn(
                 .env("FAKETIME_TIMESTAMP_FILE", clock.path())
                 .env("FAKETIME_CACHE_DURATION", "1");
         }
-        if options.clock == Clock::Wall {
+        if matches!(options.clock, Clock::Wall(_)) {
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
     };
@@ -466,7 +479,7 @@ fn spawn(
 }
 
 /// Debian's.
-fn libfaketime() -> std::path::PathBuf {
+fn libfaketime() -> PathBuf {
     let folders = fs::read_dir("/usr/lib").unwrap();
     let files = folders.map(|folder| folder.unwrap().path().join("faketime/libfaketimeMT.so.1"));
     let mut files = files.filter(|file| file.exists());

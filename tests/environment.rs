@@ -1,0 +1,448 @@
+//! What the world around a replica does to it, and a simulation cannot show of real processes: API servers of which one stands
+//! still and comes back with what it knew, clocks that are wrong or jump, credentials that are replaced, and an hour of
+//! churn. The controller is the real one, the API server too; the audit log is the judge (`invariants`).
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod cluster;
+mod controller;
+mod fleet;
+mod foos;
+mod invariants;
+mod proxy;
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    net::SocketAddr,
+    path::PathBuf,
+    time::Duration,
+};
+
+use cluster::{Cluster, Options as Parts, eventually};
+use controller::Controller;
+use fleet::{Clock, DEADLINE, FAST, Fleet, Load, Options, Way};
+use foo_controller::api::Foo;
+use foos::{audited_alone, converged, create, foo, names};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use proxy::Proxy;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, interval, sleep},
+};
+
+/// Two API servers on one etcd behind a load balancer. The one that all replicas are with stands still while the Foos change by
+/// the other, and comes back with what it knew before, to replicas that come to it at once, one of them new: what they then
+/// read is stale, and they do nothing by it that they should not (I1 to I8), and see the rest as soon as the server does.
+/// (Nothing is being written when it is frozen: what it has received by then, it may carry out after another has taken over.)
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
+    const FOOS: usize = 20;
+    let mut fleet = Fleet::start(Options::new(FAST, Way::Balancer)).await;
+    let api: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
+    let deployments: Api<Deployment> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
+    let go_to = |fleet: &Fleet, server: usize| {
+        fleet.proxies().for_each(|proxy| {
+            proxy.route(&[server]);
+            proxy.disconnect();
+        });
+    };
+    for round in 0..2 {
+        go_to(&fleet, 0);
+        let foos = names(&format!("foo-{round}"), FOOS);
+        create(&fleet.client, &fleet.namespace, &foos).await;
+        fleet.settled().await;
+
+        fleet.cluster.freeze_apiserver().await;
+        go_to(&fleet, 1);
+        let delete = DeleteParams::default();
+        for (number, name) in foos.iter().enumerate() {
+            match number % 4 {
+                0 => {
+                    api.delete(name, &delete).await.unwrap();
+                    // As the garbage collector does.
+                    deployments.delete(name, &delete).await.unwrap();
+                }
+                1 => drop(deployments.delete(name, &delete).await.unwrap()),
+                2 => {
+                    let replicas = Patch::Merge(json!({ "spec": { "replicas": 3 } }));
+                    let patch = PatchParams::default();
+                    api.patch(name, &patch, &replicas).await.unwrap();
+                }
+                _ => {}
+            }
+        }
+        fleet.settled().await;
+        // All that it has not seen is done, and a Foo that it has seen go is there again.
+        create(&fleet.client, &fleet.namespace, &foos[..1]).await;
+        fleet.settled().await;
+
+        let load = Load::start(&fleet);
+        go_to(&fleet, 0);
+        let old = fleet.leader(None).await;
+        fleet.kill(old).await;
+        fleet.restart(old, false);
+        sleep(FAST.retry / 2).await;
+        fleet.cluster.thaw_apiserver().await;
+        fleet.leader(Some(old)).await;
+        load.stop().await;
+        fleet.settled().await;
+    }
+    assert_eq!(fleet.violated("by a stale API server"), [].into());
+}
+
+/// A clock does what it does while a replica leads and while it stands by: each replica leads, and is stopped and killed.
+/// There are never two that write (I1 to I8), and a successor is not later than a lease after its predecessor's last renewal
+/// and one attempt, whatever its own clock says (hazards H5 and H11).
+async fn with_clocks(clock: Clock, set: impl Fn(&Fleet) -> JoinSet<()>) {
+    /// For a busy machine, and for the rate of the timers.
+    const SLACK: Duration = Duration::from_secs(2);
+    let mut fleet = Fleet::start(Options {
+        clock,
+        ..Options::new(FAST, Way::Direct)
+    })
+    .await;
+    let _setting = set(&fleet);
+    let load = Load::start(&fleet);
+    let (mut led, mut waits) = (BTreeSet::new(), Vec::new());
+    while led.len() < fleet.replicas.len() || waits.len() < 3 {
+        let leader = fleet.leader(None).await;
+        // Longer than its deadline, which its clock may have moved.
+        sleep(FAST.lease).await;
+        assert_eq!(fleet.leader(None).await, leader, "it lost its lease");
+        led.insert(leader);
+        if waits.len() < led.len() {
+            let killed = Instant::now();
+            fleet.kill(leader).await;
+            let next = fleet.leader(Some(leader)).await;
+            waits.push(killed.elapsed());
+            fleet.restart(leader, false);
+            fleet.warm(leader, next).await;
+        } else {
+            fleet.stop_leader().await;
+        }
+    }
+    println!("{clock:?}: taken over after {waits:?}");
+    assert!(
+        waits
+            .iter()
+            .all(|wait| *wait < FAST.lease + FAST.retry + SLACK),
+        "{waits:?}"
+    );
+    load.stop().await;
+    fleet.settled().await;
+    assert_eq!(fleet.violated("with wrong clocks"), [].into());
+}
+
+/// Hazard H5: the wall clocks of replicas are an hour ahead, an hour behind, and jump between the two every other second.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes Debian's libfaketime"]
+async fn h5_wall_clocks_that_are_wrong_and_jump() {
+    let jump = |fleet: &Fleet| {
+        let clock = fleet.clock(2);
+        let mut jumping = JoinSet::new();
+        jumping.spawn(async move {
+            for offset in ["+3600", "-3600"].into_iter().cycle() {
+                std::fs::write(&clock, offset).unwrap();
+                sleep(Duration::from_secs(2)).await;
+            }
+        });
+        jumping
+    };
+    with_clocks(Clock::Wall(["+3600", "-3600", "+0"]), jump).await;
+}
+
+/// Hazards H5 and H11: the clocks of replicas, and with them their timers, go at other rates, so that one renews late and
+/// one early.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes Debian's libfaketime"]
+async fn h5_clocks_of_other_rates() {
+    let rates = Clock::Rate(["+0 x0.9", "+0 x1.1", "+0"]);
+    with_clocks(rates, |_| JoinSet::new()).await;
+}
+
+/// A control plane for a test alone, a namespace, and a kubeconfig whose user has the token of this file, `HOME/token`.
+fn with_token_file(cluster: &Cluster, home: &TempDir, token: &str) -> PathBuf {
+    let text = std::fs::read(cluster.kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_json::from_slice(&text).unwrap();
+    kubeconfig["users"][0]["user"] = json!({ "tokenFile": "token" });
+    std::fs::write(home.path().join("token"), token).unwrap();
+    let path = home.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    path
+}
+
+/// A leader's token is replaced in its file and the old one revoked: it is told so once, reads the new one, and its term goes
+/// on. The files end in a line end, as those of people do.
+#[tokio::test]
+async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
+    let cluster = audited_alone().await;
+    let client = cluster.client().await;
+    let namespace = &cluster.namespace("token").await;
+    cluster.release_lease(namespace, "foo-controller").await;
+    let kubectl = async |args: &[&str]| {
+        let args = [&["--namespace", namespace], args].concat();
+        cluster.kubectl(&args).await.success()
+    };
+    kubectl(&["create", "serviceaccount", "replica"]).await;
+    let user = format!("--serviceaccount={namespace}:replica");
+    let role = "--clusterrole=cluster-admin";
+    kubectl(&["create", "clusterrolebinding", "replica", role, &user]).await;
+    // Each is good for as long as its Secret is there.
+    let token = async |secret: &str| {
+        kubectl(&["create", "secret", "generic", secret]).await;
+        let of = [
+            "--bound-object-kind",
+            "Secret",
+            "--bound-object-name",
+            secret,
+        ];
+        let token = kubectl(&[&["create", "token", "replica"], &of[..]].concat()).await;
+        assert!(token.ends_with('\n'), "{token:?}");
+        token
+    };
+    let home = tempfile::tempdir().unwrap();
+    let kubeconfig = with_token_file(&cluster, &home, &token("first").await);
+    let lease = format!("--lease-namespace={namespace}");
+    let controller = Controller::spawn(|command| {
+        command.env("KUBECONFIG", &kubeconfig);
+        command.args(["--leader-election", &lease]);
+    });
+    controller.wait_for_log("gained the lease").await;
+
+    let second = token("second").await;
+    std::fs::write(home.path().join("token"), second).unwrap();
+    kubectl(&["delete", "secret", "first"]).await;
+    // The API server goes by what it found of a token for 10 s.
+    let refused = || {
+        let mut events = cluster.audit();
+        events.retain(|event| event.code == 401);
+        events.len()
+    };
+    eventually(DEADLINE, "the first token is refused", async || {
+        if refused() > 0 { Ok(()) } else { Err(()) }
+    })
+    .await;
+    create(&client, namespace, &names("foo", 5)).await;
+    converged(&client, namespace, &names("foo", 5)).await;
+    // One for each way to the API server, and what was sent at the same time.
+    let refused = refused();
+    assert!(refused <= 5, "{refused} requests with the first token");
+    assert_eq!(controller.logged("lost the lease"), 0);
+    assert_eq!(controller.logged("gained the lease"), 1);
+}
+
+/// The API server gets a certificate by another CA, and the file that the kubeconfig names the new CA: the replica goes on,
+/// within a minute, as soon as it reads the file again.
+#[tokio::test]
+#[ignore = "takes a minute"]
+async fn a_ca_that_is_replaced_is_taken() {
+    let cluster = audited_alone().await;
+    let client = cluster.client().await;
+    let namespace = &cluster.namespace("ca").await;
+    let mut controller = Controller::start(&cluster, &["--namespace", namespace]);
+    create(&client, namespace, &names("before", 1)).await;
+    converged(&client, namespace, &names("before", 1)).await;
+    cluster.kill_apiserver().await;
+    for file in ["apiserver.crt", "apiserver.key"] {
+        std::fs::remove_file(cluster.ready().dir.join("pki").join(file)).unwrap();
+    }
+    // It makes a CA and a certificate where there are none, here: in the file that the kubeconfigs name.
+    cluster.start_apiserver().await;
+    println!("{}", controller.wait_for_log("certificate").await);
+    let client = cluster.client().await;
+    create(&client, namespace, &names("after", 1)).await;
+    let begun = Instant::now();
+    eventually(DEADLINE * 2, "the new certificate is trusted", async || {
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        deployments.get("after-000").await
+    })
+    .await;
+    println!("taken after {:?}", begun.elapsed());
+    assert_eq!(controller.stop().await, 0);
+}
+
+/// Foos that are there at a time, while one comes, one is changed and one goes each [`CHURN`].
+const FOOS: usize = 50;
+const CHURN: Duration = Duration::from_millis(500);
+/// After this, a replica has done all that it does, and what it has for it is there.
+const WARM: Duration = Duration::from_mins(5);
+
+/// What a replica holds.
+#[derive(Clone, Copy, Debug)]
+struct Holdings {
+    memory: usize,
+    files: usize,
+    threads: usize,
+    series: usize,
+}
+
+impl Holdings {
+    /// By its metrics: the least of ten looks, or a request that is under way would be in them.
+    async fn of(addr: SocketAddr) -> Self {
+        let mut least = Self {
+            memory: usize::MAX,
+            files: usize::MAX,
+            threads: usize::MAX,
+            series: usize::MAX,
+        };
+        for _ in 0..10 {
+            sleep(Duration::from_secs(1)).await;
+            let metrics = metrics(addr).await;
+            let value = |name: &str| -> usize {
+                let mut lines = metrics.lines();
+                let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+                line.expect(name).parse().unwrap()
+            };
+            let series = metrics.lines().filter(|line| !line.starts_with('#'));
+            least = Self {
+                memory: least.memory.min(value("process_resident_memory_bytes")),
+                files: least.files.min(value("process_open_fds")),
+                threads: least.threads.min(value("process_threads")),
+                series: least.series.min(series.count()),
+            };
+        }
+        least
+    }
+
+    /// What is more than before, beyond what comes and goes: of the memory a tenth, as an allocator's fragments; of
+    /// connections a few; of the series those of one more answer to one request, such as a conflict.
+    fn grown_from(&self, before: &Self) -> Vec<String> {
+        let limits = [
+            ("memory", self.memory, before.memory + before.memory / 10),
+            ("files", self.files, before.files + 4),
+            ("threads", self.threads, before.threads),
+            ("series", self.series, before.series + 25),
+        ];
+        let grown = limits.into_iter().filter(|(_, now, limit)| now > limit);
+        grown
+            .map(|(what, now, limit)| format!("{what}: {now}, of at most {limit}"))
+            .collect()
+    }
+}
+
+async fn metrics(addr: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = b"GET /metrics HTTP/1.0\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(" 200 "), "{head}");
+    body.to_owned()
+}
+
+/// Nothing of what a replica holds grows with the Foos that have come and gone, with their changes, or with the connections
+/// that have been cut: of a leader and of a standby, each of which loses its connections every other minute, there is after
+/// an hour what there was after five minutes. `FOO_CONTROLLER_TEST_CHURN` names other minutes than 60.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes an hour"]
+async fn an_hour_of_churn_with_connections_cut_each_minute_leaves_nothing_behind() {
+    let minutes = std::env::var("FOO_CONTROLLER_TEST_CHURN");
+    let minutes = minutes.map_or(60, |minutes| minutes.parse().unwrap());
+    let cluster = Cluster::start(Parts {
+        audit: false,
+        controllers: true,
+    });
+    cluster.install_crd().await;
+    let client = cluster.client().await;
+    let namespace = &cluster.namespace("churn").await;
+    cluster.release_lease(namespace, "foo-controller").await;
+    let proxies = [
+        Proxy::start(cluster.kube_config().await).await,
+        Proxy::start(cluster.kube_config().await).await,
+    ];
+    let replica = |proxy: &Proxy| {
+        let (url, lease) = (proxy.url(), format!("--lease-namespace={namespace}"));
+        let args = ["--leader-election", &lease, "--master", &url];
+        Controller::start(&cluster, &args)
+    };
+    let leader = replica(&proxies[0]);
+    leader.wait_for_log("gained the lease").await;
+    let standby = replica(&proxies[1]);
+    let addrs = [leader.http_addr().await, standby.http_addr().await];
+    let holdings = async || {
+        let [leader, standby] = addrs.map(Holdings::of);
+        let (leader, standby) = tokio::join!(leader, standby);
+        [leader, standby]
+    };
+
+    let churn = churn(&client, namespace);
+    let watched = async {
+        let begun = Instant::now();
+        let mut warm = None;
+        for minute in 1..=minutes {
+            sleep((begun + Duration::from_secs(60 * minute)).duration_since(Instant::now())).await;
+            if begun.elapsed() >= WARM && warm.is_none() {
+                warm = Some(holdings().await);
+                println!("after {minute} minutes: {warm:#?}");
+            }
+            if minute < minutes {
+                proxies[usize::from(minute % 2 == 0)].disconnect();
+            }
+        }
+        warm.expect("longer than five minutes")
+    };
+    let warm = tokio::select! {
+        warm = watched => warm,
+        () = churn => unreachable!(),
+    };
+    let end = holdings().await;
+    println!("after {minutes} minutes: {end:#?}");
+    let grown = end.iter().zip(&warm);
+    let grown: Vec<_> = grown.flat_map(|(end, warm)| end.grown_from(warm)).collect();
+    assert_eq!(grown, [""; 0]);
+    let gained = leader.logged("gained the lease") + standby.logged("gained the lease");
+    println!("{gained} terms");
+}
+
+/// Foos come, are scaled and renamed, have their Deployments edited, and go, for ever.
+async fn churn(client: &Client, namespace: &str) {
+    let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let (params, patch) = (PostParams::default(), PatchParams::default());
+    let mut there = VecDeque::new();
+    let mut ticks = interval(CHURN);
+    for number in 0_usize.. {
+        ticks.tick().await;
+        let name = format!("foo-{number}");
+        foos.create(&params, &foo(&name)).await.unwrap();
+        there.push_back(name);
+        let changed = &there[number % there.len()];
+        let replicas = json!({ "spec": { "replicas": 1 + number % 3 } });
+        if number % 4 == 3 {
+            // It may not be there yet, or no more after a rename.
+            let _ = deployments
+                .patch(changed, &patch, &Patch::Merge(&replicas))
+                .await;
+        } else if number % 4 == 2 {
+            let renamed = json!({ "spec": { "deploymentName": format!("{changed}-of-{number}") } });
+            foos.patch(changed, &patch, &Patch::Merge(&renamed))
+                .await
+                .unwrap();
+        } else {
+            foos.patch(changed, &patch, &Patch::Merge(&replicas))
+                .await
+                .unwrap();
+        }
+        if there.len() > FOOS {
+            let gone = there.pop_front().unwrap();
+            foos.delete(&gone, &DeleteParams::default()).await.unwrap();
+        }
+        if number % 100 == 99 {
+            let names: Vec<_> = there.iter().cloned().collect();
+            converged(client, namespace, &names).await;
+        }
+    }
+}
