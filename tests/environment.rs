@@ -64,7 +64,7 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
         go_to(&fleet, 0);
         let foos = names(&format!("foo-{round}"), FOOS);
         create(&fleet.client, &fleet.namespace, &foos).await;
-        fleet.settled().await;
+        fleet.converged().await;
 
         fleet.cluster.freeze_apiserver().await;
         go_to(&fleet, 1);
@@ -81,10 +81,10 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
                 _ => {}
             }
         }
-        fleet.settled().await;
+        fleet.converged().await;
         // All that it has not seen is done, and a Foo that it has seen go is there again.
         create(&fleet.client, &fleet.namespace, &foos[..1]).await;
-        fleet.settled().await;
+        fleet.converged().await;
 
         go_to(&fleet, 0);
         let old = fleet.leader(None).await;
@@ -96,7 +96,7 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
             fleet.cluster.thaw_apiserver().await;
         });
         fleet.leader(Some(old)).await;
-        fleet.settled().await;
+        fleet.converged().await;
     }
     assert_eq!(fleet.violated("by a stale API server"), [].into());
 }
@@ -169,7 +169,7 @@ async fn with_clocks(
     let longest = FAST.lease + FAST.retry + SLACK;
     assert!(waits.iter().all(|wait| *wait < longest), "{waits:?}");
     load.stop().await;
-    fleet.settled().await;
+    fleet.converged().await;
     assert_eq!(fleet.violated("with wrong clocks"), [].into());
     let log = fleet.cluster.audit();
     let errors = USERS.map(|user| {
@@ -232,7 +232,7 @@ fn with_token_file(cluster: &Cluster, home: &TempDir, token: &str) -> PathBuf {
     path
 }
 
-/// A leader's token is replaced in its file and the old one revoked: it is told so once, reads the new one, and its term goes
+/// A leader's token is replaced in its file and the old one revoked: it is refused, reads the new one, and its term goes
 /// on. The files end in a line end, as those of people do.
 #[tokio::test]
 async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
@@ -338,7 +338,7 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// By its metrics: the least of ten looks, or a request that is under way would be in them.
+    /// By its metrics: the least of ten scrapes, or a request that is under way would be in them.
     async fn of(addr: SocketAddr) -> Self {
         let mut least = Self {
             memory: usize::MAX,

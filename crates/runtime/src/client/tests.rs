@@ -13,7 +13,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-
 use super::*;
 use crate::app::tests::APP;
 use crate::election::{Clock, fence::is_refused};
