@@ -1,6 +1,6 @@
-//! What the world around a replica does to it, and a simulation cannot show of real processes: API servers of which one stands
-//! still and comes back with what it knew, clocks that are wrong or jump, credentials that are replaced, and an hour of
-//! churn. The controller is the real one, the API server too; the audit log is the judge (`invariants`).
+//! What the world around a replica does to it, and a simulation cannot show of real processes: API servers of which one
+//! stands still and comes back with what it knew, clocks that are wrong or jump, credentials that are replaced, and an
+//! hour of churn. The controller is the real one, the API server too; the audit log is the judge (`invariants`).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -43,10 +43,11 @@ use tokio::{
     time::{Instant, interval, sleep},
 };
 
-/// Two API servers on one etcd behind a load balancer. The one that all replicas are with stands still while the Foos change by
-/// the other, and comes back with what it knew before, to replicas that come to it at once, one of them new: what they then
-/// read is stale, and they do nothing by it that they should not (I1 to I8), and see the rest as soon as the server does.
-/// (Nothing is being written when it is frozen: what it has received by then, it may carry out after another has taken over.)
+/// Two API servers on one etcd behind a load balancer. The one that all replicas are with stands still while the Foos
+/// change by the other, and comes back with what it knew before, to replicas that come to it at once, one of them new:
+/// what they then read is stale, and they do nothing by it that they should not (I1 to I8), and see the rest as soon as
+/// the server does. (Nothing is being written when it is frozen: what it has received by then, it may carry out after
+/// another has taken over.)
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
     const FOOS: usize = 20;
@@ -101,8 +102,8 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
     assert_eq!(fleet.violated("by a stale API server"), [].into());
 }
 
-/// Does what of the garbage collector is needed, which does not run here: deletes Deployments whose Foo is gone. (A replica
-/// whose watch of Foos goes on later than that of Deployments may create one for a Foo that has been deleted.)
+/// Does what of the garbage collector is needed, which does not run here: deletes Deployments whose Foo is gone. (A
+/// replica whose watch of Foos goes on later than that of Deployments may create one for a Foo that has been deleted.)
 fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
     let foos: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
     let deployments: Api<Deployment> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
@@ -132,9 +133,9 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
     collector
 }
 
-/// Each replica leads, and is stopped and killed, while its clock does what it does. There are never two that write (I1 to
-/// I8), and a successor is not later than a lease after its predecessor's last renewal and one attempt, whatever its own clock
-/// says (hazards H5 and H11). Returns how wrong the times are that each has written into the Lease.
+/// Each replica leads, and is stopped and killed, while its clock does what it does. There are never two that write (I1
+/// to I8), and a successor is not later than a lease after its predecessor's last renewal and one attempt, whatever its
+/// own clock says (hazards H5 and H11). Returns how wrong the times are that each has written into the Lease.
 async fn with_clocks(
     clock: Clock,
     set: impl Fn(&Fleet) -> JoinSet<()>,
@@ -190,7 +191,8 @@ async fn with_clocks(
     errors
 }
 
-/// Hazard H5: the wall clocks of replicas are an hour ahead, an hour behind, and jump between the two every other second.
+/// Hazard H5: the wall clocks of replicas are an hour ahead, an hour behind, and jump between the two every other
+/// second.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
 async fn h5_wall_clocks_that_are_wrong_and_jump() {
@@ -211,8 +213,8 @@ async fn h5_wall_clocks_that_are_wrong_and_jump() {
     assert!(*jumping.start() < -3590.0 && *jumping.end() > 3590.0);
 }
 
-/// Hazards H5 and H11: the clocks of replicas, and with them their timers, go at other rates, so that one renews late and
-/// one early.
+/// Hazards H5 and H11: the clocks of replicas, and with them their timers, go at other rates, so that one renews late
+/// and one early.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
 async fn h5_clocks_of_other_rates() {
@@ -232,8 +234,8 @@ fn with_token_file(cluster: &Cluster, home: &TempDir, token: &str) -> PathBuf {
     path
 }
 
-/// A leader's token is replaced in its file and the old one revoked: it is refused, reads the new one, and its term goes
-/// on. The files end in a line end, as those of people do.
+/// A leader's token is replaced in its file and the old one revoked: it is refused, reads the new one, and its term
+/// goes on. The files end in a line end, as those of people do.
 #[tokio::test]
 async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
     let cluster = audited_alone().await;
@@ -292,8 +294,8 @@ async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
     assert_eq!(controller.logged("gained the lease"), 1);
 }
 
-/// The API server gets a certificate by another CA, and the file that the kubeconfig names the new CA: the replica goes on,
-/// within a minute, as soon as it reads the file again.
+/// The API server gets a certificate by another CA, and the file that the kubeconfig names the new CA: the replica goes
+/// on, within a minute, as soon as it reads the file again.
 #[tokio::test]
 #[ignore = "takes a minute"]
 async fn a_ca_that_is_replaced_is_taken() {
@@ -392,9 +394,10 @@ async fn metrics(addr: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// Nothing of what a replica holds grows with the Foos that have come and gone, with their changes, or with the connections
-/// that have been cut: of a leader and of a standby, each of which loses its connections every other minute, there is after
-/// an hour what there was after five minutes. `FOO_CONTROLLER_TEST_CHURN` names other minutes than 60.
+/// Nothing of what a replica holds grows with the Foos that have come and gone, with their changes, or with the
+/// connections that have been cut: of a leader and of a standby, each of which loses its connections every other
+/// minute, there is after an hour what there was after five minutes. `FOO_CONTROLLER_TEST_CHURN` names other minutes
+/// than 60.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes an hour"]
 async fn an_hour_of_churn_with_connections_cut_each_minute_leaves_nothing_behind() {

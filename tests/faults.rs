@@ -339,12 +339,18 @@ async fn a_watch_that_is_too_old_lists_again() {
     tokio::join!(old((410, GONE)), old((200, EXPIRED)));
 }
 
-/// Row R10: a list in pages of which a later one is refused (410: its version was compacted meanwhile) begins anew. Of what its
-/// first page had, and was deleted since, nothing is left.
+/// Row R10: a list in pages of which a later one is refused (410: its version was compacted meanwhile) begins anew. Of
+/// what its first page had, and was deleted since, nothing is left.
 #[tokio::test]
 async fn a_list_whose_next_page_is_gone_begins_anew() {
-    const NO_STREAM: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"sendInitialEvents is forbidden","reason":"Invalid","code":422}"#;
-    const EXPIRED: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"The provided continue parameter is too old","reason":"Expired","code":410}"#;
+    const NO_STREAM: &str = concat!(
+        r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
+        r#""message":"sendInitialEvents is forbidden","reason":"Invalid","code":422}"#
+    );
+    const EXPIRED: &str = concat!(
+        r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
+        r#""message":"The provided continue parameter is too old","reason":"Expired","code":410}"#
+    );
     let cluster = audited().await;
     let client = cluster.client().await;
     let namespace = cluster.namespace("pages").await;
@@ -382,8 +388,8 @@ async fn a_list_whose_next_page_is_gone_begins_anew() {
     assert_eq!(of_the_deleted.count(), 0);
 }
 
-/// A write whose answer does not come, or comes as half of it or as garbage, was made or not: either way it is made once, and the
-/// Foo ends right, whichever write that is.
+/// A write whose answer does not come, or comes as half of it or as garbage, was made or not: either way it is made
+/// once, and the Foo ends right, whichever write that is.
 #[tokio::test]
 async fn an_answer_that_is_lost_or_broken_costs_no_second_write() {
     type Break = fn(On<'_>) -> Rule;

@@ -495,7 +495,8 @@ pub async fn stands_by_again(process: &Controller, before: usize) {
     sleep(Duration::from_millis(200)).await;
 }
 
-/// Foos that arrive and change, are renamed, deleted and created again, and whose Deployments are edited, until it is stopped.
+/// Foos that arrive and change, are renamed, deleted and created again, and whose Deployments are edited, until it is
+/// stopped.
 pub struct Load {
     stop: oneshot::Sender<()>,
     task: JoinHandle<usize>,

@@ -1,8 +1,9 @@
-//! A proxy on loopback between clients and one API server or several: the network, the load balancer and the server's own
-//! faults. A rule says which requests ([`Proxy::on`], by verb and resource in the audit log's words) and what becomes of them:
-//! they are held until asked for, lost, late or changed, answered in the server's place, or cut, before or after the server has
-//! carried them out; or the server's answer is truncated or corrupted. What it holds it forwards even when the client has
-//! long given up, as a network does. Clients talk plain HTTP to it, and each request brings its own credentials.
+//! A proxy on loopback between clients and one API server or several: the network, the load balancer and the server's
+//! own faults. A rule says which requests ([`Proxy::on`], by verb and resource in the audit log's words) and what
+//! becomes of them: they are held until asked for, lost, late or changed, answered in the server's place, or cut,
+//! before or after the server has carried them out; or the server's answer is truncated or corrupted. What it holds it
+//! forwards even when the client has long given up, as a network does. Clients talk plain HTTP to it, and each request
+//! brings its own credentials.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

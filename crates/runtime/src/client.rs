@@ -172,8 +172,8 @@ async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigE
     Ok(kube)
 }
 
-/// The CA bundle of the cluster that is used, where that is a file: kube reads one that it knows of again each minute, and
-/// so takes a server whose certificate was reissued by another CA. By itself it knows of a pod's.
+/// The CA bundle of the cluster that is used, where that is a file: kube reads one that it knows of again each minute,
+/// and so takes a server whose certificate was reissued by another CA. By itself it knows of a pod's.
 fn ca_file(file: &Kubeconfig) -> Option<PathBuf> {
     let name = file.current_context.as_ref()?;
     let mut contexts = file.contexts.iter();
@@ -254,11 +254,11 @@ pub fn lease_transport(
     Ok(transport(&kube, settings)?)
 }
 
-/// What kube's own stack is, with a token file that is read as client-go does ([`TokenFile`]), less its retries, less a span and a log line for each request, and without
-/// Nagle's algorithm: with a service account's token a request takes two segments, and the second would
-/// wait for the first to be acknowledged. And with a limit to how long the kernel sends again what is not acknowledged, in an
-/// election: by itself it does so for a quarter of an hour, and for minutes after the request was given up and its connection
-/// closed.
+/// What kube's own stack is, with a token file that is read as client-go does ([`TokenFile`]), less its retries, less a
+/// span and a log line for each request, and without Nagle's algorithm: with a service account's token a request takes
+/// two segments, and the second would wait for the first to be acknowledged. And with a limit to how long the kernel
+/// sends again what is not acknowledged, in an election: by itself it does so for a quarter of an hour, and for minutes
+/// after the request was given up and its connection closed.
 ///
 /// # Errors
 /// Where certificates or keys cannot be used.

@@ -1,7 +1,7 @@
 //! The bearer token in a file that the kubelet replaces before the token expires.
 //!
-//! kube reads such a file anew, too, but by the wall clock, which somebody may set back; not when the API server refuses
-//! the token; and it takes the end of the line for a part of it. This is as in client-go.
+//! kube reads such a file anew, too, but by the wall clock, which somebody may set back; not when the API server
+//! refuses the token; and it takes the end of the line for a part of it. This is as in client-go.
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
@@ -45,8 +45,8 @@ impl TokenFile {
         Ok(Some(Self { path, last }))
     }
 
-    /// Puts the token into a request. While the file cannot be read, that is the one of before: some take the file away once
-    /// the process has started.
+    /// Puts the token into a request. While the file cannot be read, that is the one of before: some take the file away
+    /// once the process has started.
     pub(crate) fn authorize<B>(&self, mut request: Request<B>) -> Request<B> {
         let mut last = self.last.lock();
         if last.read.is_none_or(|read| read.elapsed() >= PERIOD) {
