@@ -22,7 +22,7 @@ use std::{
 };
 
 use cluster::AuditEvent;
-use fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, stands_by_again};
+use fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, rounds, stands_by_again};
 use foo_controller::{APP, FooConfig};
 use foos::{delays, longest, subject};
 use http::Request;
@@ -38,16 +38,6 @@ use proxy::Proxy;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::{sync::watch, time::sleep};
-
-/// `full`, or fewer rounds of the same.
-fn rounds(full: usize, few: usize) -> usize {
-    let asked = std::env::var("FOO_CONTROLLER_TEST_ROUNDS");
-    if asked.is_ok_and(|rounds| rounds == "full") {
-        full
-    } else {
-        few
-    }
-}
 
 /// A new leader does what came while there was none, before the next fault.
 const AFTER: Duration = Duration::from_secs(8);

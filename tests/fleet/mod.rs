@@ -61,6 +61,16 @@ const HANDS: usize = 8;
 /// So many Foos come at once where the leader is to be found at work.
 const BURST: usize = 200;
 
+/// `full`, where `FOO_CONTROLLER_TEST_ROUNDS` says so, or fewer rounds of the same.
+pub fn rounds(full: usize, few: usize) -> usize {
+    let asked = std::env::var("FOO_CONTROLLER_TEST_ROUNDS");
+    if asked.is_ok_and(|rounds| rounds == "full") {
+        full
+    } else {
+        few
+    }
+}
+
 /// The election's times.
 #[derive(Clone, Copy)]
 pub struct Pace {
