@@ -311,6 +311,11 @@ impl Status {
         self.scopes.namespace(self.scope)
     }
 
+    /// For how long the scope is not given up, whatever the watch reports.
+    pub fn grace(&self) -> Duration {
+        self.scopes.grace
+    }
+
     /// A list has been read to its end, and the cache has it.
     pub fn synced(&self) {
         self.set(|state| {

@@ -166,13 +166,15 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         let opening = self.client.request_events::<Incoming<V>>(request);
         let mut events = pin!(in_time(opening, &self.heartbeat).await?);
         // What is wrong is reported at once. A watch that goes on where it was may have nothing to report for long.
+        // Not for so long that the scope, which is served again, is given up.
+        let quiet = SHORT.min(outage.status.grace() / 3);
         let mut first = true;
         loop {
             // One that is silent for longer is ended by the client.
             self.heartbeat.beat("reading", READ_TIMEOUT);
             let next = events.try_next();
             let next = if std::mem::take(&mut first) && self.version.is_some() {
-                timeout(SHORT, next).await
+                timeout(quiet, next).await
             } else {
                 Ok(next.await)
             };
