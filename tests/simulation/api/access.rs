@@ -1,0 +1,133 @@
+//! Who may do what: everybody everything, unless it was taken from him.
+
+use serde_json::{Value, json};
+
+use super::{
+    Kind, Store,
+    request::{Part, Request, Unknown},
+    status::{Refusal, Result},
+};
+
+/// What is done, in RBAC's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// `foos/status`, as RBAC names it.
+fn resource(kind: Kind, part: Part) -> String {
+    let plural = kind.info().plural;
+    match part {
+        Part::Whole => plural.to_owned(),
+        Part::Status => format!("{plural}/status"),
+        Part::Scale => format!("{plural}/scale"),
+        Part::Finalize => format!("{plural}/finalize"),
+    }
+}
+
+impl Store {
+    /// Takes a right from a user, everywhere: `("system:serviceaccount:a:b", "patch", "deployments")`.
+    pub fn revoke(&mut self, user: &str, verb: &str, resource: &str) {
+        let right = (user.to_owned(), verb.to_owned(), resource.to_owned());
+        self.revoked.insert(right);
+    }
+
+    /// Gives back what was [revoked](Self::revoke).
+    pub fn grant(&mut self, user: &str, verb: &str, resource: &str) {
+        let right = (user.to_owned(), verb.to_owned(), resource.to_owned());
+        self.revoked.remove(&right);
+    }
+
+    fn allows(&self, user: &str, verb: &str, resource: &str) -> bool {
+        let right = (user.to_owned(), verb.to_owned(), resource.to_owned());
+        self.revoked.is_empty() || !self.revoked.contains(&right)
+    }
+
+    /// Makes this the token of that user, for reviews.
+    pub fn set_token(&mut self, token: &str, user: &str) {
+        self.tokens.insert(token.to_owned(), user.to_owned());
+    }
+
+    pub(super) fn authorize(
+        &self,
+        request: &Request<'_>,
+        verb: Verb,
+        (kind, part): (Kind, Part),
+        (namespace, name): (Option<&str>, Option<&str>),
+    ) -> Result<()> {
+        let (user, verb) = (request.call.user.name, verb.name());
+        let resource = resource(kind, part);
+        if self.allows(user, verb, &resource) {
+            return Ok(());
+        }
+        let group = kind.info().group;
+        let place = match namespace {
+            Some(namespace) => format!("in the namespace \"{namespace}\""),
+            None => "at the cluster scope".to_owned(),
+        };
+        let why = format!(
+            "User \"{user}\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {place}"
+        );
+        Err(Refusal::forbidden(kind, name.unwrap_or_default(), &why))
+    }
+
+    /// Answers a review; nothing is stored.
+    pub(super) fn review(&self, request: &Request<'_>, review: &str) -> Result<Value> {
+        let mut body = request.json().map_err(Refusal::bad_request)?;
+        let asked = &body["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let status = match review {
+            "tokenreviews" => match asked["token"]
+                .as_str()
+                .and_then(|token| self.tokens.get(token))
+            {
+                Some(user) => json!({ "authenticated": true, "user": { "username": user } }),
+                None => json!({ "user": {} }),
+            },
+            "subjectaccessreviews" | "selfsubjectaccessreviews" => {
+                let user = match review {
+                    "subjectaccessreviews" => text(&asked["user"]),
+                    _ => request.call.user.name.to_owned(),
+                };
+                let (verb, what) = if asked["resourceAttributes"].is_object() {
+                    let attributes = &asked["resourceAttributes"];
+                    let part = text(&attributes["subresource"]);
+                    let what = match part.as_str() {
+                        "" => text(&attributes["resource"]),
+                        part => format!("{}/{part}", text(&attributes["resource"])),
+                    };
+                    (text(&attributes["verb"]), what)
+                } else {
+                    let attributes = &asked["nonResourceAttributes"];
+                    (text(&attributes["verb"]), text(&attributes["path"]))
+                };
+                json!({ "allowed": self.allows(&user, &verb, &what) })
+            }
+            other => return Err(Unknown(other.to_owned()).into()),
+        };
+        body["status"] = status;
+        Ok(body)
+    }
+}

@@ -1,0 +1,176 @@
+//! What is deleted.
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Now, Server, Store, metadata,
+    policy::Operation,
+    request::{Part, Request, Unknown},
+    status::{Cause, Refusal, Result},
+    strategy, write,
+};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+impl Server {
+    pub(super) fn delete(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        key: &Key,
+    ) -> Result<Value> {
+        let options = options(request)?;
+        let Some(old) = store.get(key).cloned() else {
+            return Err(Refusal::not_found(key.kind, &key.name));
+        };
+        let policy = options["propagationPolicy"].as_str();
+        if let Some(other) =
+            policy.filter(|it| !matches!(*it, "Foreground" | "Background" | "Orphan"))
+        {
+            let cause = Cause {
+                field: "propagationPolicy".to_owned(),
+                reason: "FieldValueNotSupported",
+                message: format!(
+                    "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+                ),
+            };
+            return Err(Refusal::invalid_of(
+                "DeleteOptions",
+                "meta.k8s.io",
+                "",
+                &[cause],
+            ));
+        }
+        check_preconditions(key, &options["preconditions"], &old)?;
+        self.admit(
+            store,
+            request,
+            key,
+            (Operation::Delete, Part::Whole),
+            (None, Some(&old)),
+        )?;
+        if key.kind == Kind::Namespace {
+            return terminate(store, now, request, key, &old);
+        }
+        let had = metadata::finalizers(&old);
+        let finalizers = finalizers_to_be(key.kind, &had, policy);
+        if finalizers.is_empty() {
+            // What takes the last one of the garbage collector's finalizers away does not change it before it goes.
+            if !request.is_dry_run()? {
+                store.put(now, request.call.user.name, key, None);
+            }
+            let info = key.kind.info();
+            let mut details =
+                json!({ "name": key.name, "kind": info.plural, "uid": old["metadata"]["uid"] });
+            if !info.group.is_empty() {
+                details["group"] = info.group.into();
+            }
+            return Ok(json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+            }));
+        }
+        let mut new = Value::clone(&old);
+        new["metadata"]["finalizers"] = json!(finalizers);
+        if !metadata::is_deleting(&old) {
+            strategy::count(&mut new);
+            new["metadata"]["deletionTimestamp"] = now.seconds().into();
+        }
+        new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+        if new == *old {
+            return Ok(new);
+        }
+        write::put(store, now, request, key, new)
+    }
+}
+
+fn options(request: &Request<'_>) -> Result<Value> {
+    if request.call.body.is_empty() {
+        return Ok(json!({}));
+    }
+    match request.call.content_type {
+        Some("application/json") => {}
+        other => return Err(Unknown(format!("Content-Type: {other:?}")).into()),
+    }
+    let options = request.json().map_err(Refusal::bad_request)?;
+    let known = [
+        "apiVersion",
+        "kind",
+        "propagationPolicy",
+        "preconditions",
+        "gracePeriodSeconds",
+    ];
+    let fields = options.as_object().into_iter().flatten();
+    for (field, _) in fields {
+        if !known.contains(&field.as_str()) {
+            return Err(Unknown(format!("{field} in DeleteOptions")).into());
+        }
+    }
+    Ok(options)
+}
+
+fn check_preconditions(key: &Key, asked: &Value, old: &Value) -> Result<()> {
+    let info = key.kind.info();
+    let is = &old["metadata"];
+    let conflict = |what: &str, field: &str, end: &str| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let why = format!(
+            "the {what} in the precondition ({}) does not match the {what} in record ({}). The object might have been {end}",
+            text(&asked[field]),
+            text(&is[field])
+        );
+        Err(Refusal::conflict_of(info.kind, info.group, &key.name, &why))
+    };
+    if !asked["uid"].is_null() && asked["uid"] != is["uid"] {
+        return conflict("UID", "uid", "deleted and then recreated");
+    }
+    if !asked["resourceVersion"].is_null() && asked["resourceVersion"] != is["resourceVersion"] {
+        return conflict("ResourceVersion", "resourceVersion", "modified");
+    }
+    Ok(())
+}
+
+/// The finalizers that an object has once it is to be deleted this way.
+fn finalizers_to_be(kind: Kind, had: &[&str], policy: Option<&str>) -> Vec<String> {
+    if kind == Kind::Event {
+        return had.iter().map(|name| (*name).to_owned()).collect();
+    }
+    let theirs = || {
+        had.iter()
+            .find(|name| matches!(**name, ORPHAN | FOREGROUND))
+            .copied()
+    };
+    let ours = match policy {
+        Some("Orphan") => Some(ORPHAN),
+        Some("Foreground") => Some(FOREGROUND),
+        Some(_) => None,
+        None => theirs(),
+    };
+    let others: Vec<&str> = had
+        .iter()
+        .copied()
+        .filter(|name| !matches!(*name, ORPHAN | FOREGROUND))
+        .collect();
+    let all: Vec<&str> = others.into_iter().chain(ours).collect();
+    let same = all.len() == had.len() && all.iter().all(|name| had.contains(name));
+    let all = if same { had.to_vec() } else { all };
+    all.into_iter().map(ToOwned::to_owned).collect()
+}
+
+/// A namespace goes when what is in it is gone, and its finalizer.
+fn terminate(
+    store: &mut Store,
+    now: Now,
+    request: &Request<'_>,
+    key: &Key,
+    old: &Value,
+) -> Result<Value> {
+    if metadata::is_deleting(old) {
+        return Ok(old.clone());
+    }
+    let mut new = old.clone();
+    new["metadata"]["deletionTimestamp"] = now.seconds().into();
+    new["status"]["phase"] = "Terminating".into();
+    write::put(store, now, request, key, new)
+}

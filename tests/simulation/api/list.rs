@@ -1,0 +1,184 @@
+//! What is read at once: one object, all of them, a page of them.
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Server, Store,
+    request::{Part, Request, Unknown},
+    status::{Cause, Refusal, Result},
+    strategy,
+};
+
+/// Where the next page begins, and of which state it is a page; `None` is the newest.
+struct Continue {
+    version: Option<u64>,
+    after: (String, String),
+}
+
+impl Continue {
+    fn parse(token: &str) -> Option<Self> {
+        let mut parts = token.splitn(3, '/');
+        let version = match parts.next()? {
+            "newest" => None,
+            version => Some(version.parse().ok()?),
+        };
+        let after = (parts.next()?.to_owned(), parts.next()?.to_owned());
+        Some(Self { version, after })
+    }
+
+    fn token(version: Option<u64>, last: &Key) -> String {
+        let version = version.map_or_else(|| "newest".to_owned(), |version| version.to_string());
+        format!("{version}/{}/{}", last.namespace, last.name)
+    }
+}
+
+impl Server {
+    pub(super) fn get(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        key: &Key,
+        part: Part,
+    ) -> Result<Value> {
+        let object = match request.text("resourceVersion") {
+            "" => store.get(key),
+            "0" => store.get_at(key, self.seen_last()),
+            other => return Err(Unknown(format!("a get at {other}")).into()),
+        };
+        let object = object.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
+        Ok(match part {
+            Part::Scale => strategy::scale(key.kind, object),
+            _ => Value::clone(object),
+        })
+    }
+
+    pub(super) fn list(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        (kind, namespace): (Kind, Option<&str>),
+    ) -> Result<Value> {
+        if request.metadata_only {
+            return Err(Unknown("a list of metadata".to_owned()).into());
+        }
+        let limit = match request.text("limit") {
+            "" => 0,
+            limit => limit
+                .parse::<usize>()
+                .map_err(|_| Unknown(format!("limit={limit}")))?,
+        };
+        let name = request.field_name()?;
+        let next = self.next_page(store, request)?;
+        let version = match &next {
+            Some(next) => next.version.unwrap_or(store.version()),
+            None => self.version_to_list(store, request)?,
+        };
+        let after = next.map(|next| Key::new(kind, &next.after.0, &next.after.1));
+        let mut rest = store
+            .list_at(kind, namespace, version)
+            .filter(|(key, _)| name.is_none_or(|name| key.name == name))
+            .filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after))
+            .peekable();
+        let mut items = Vec::new();
+        let mut last = None;
+        while limit == 0 || items.len() < limit {
+            let Some((key, object)) = rest.next() else {
+                break;
+            };
+            let mut item = Value::clone(object);
+            if !kind.is_custom()
+                && let Some(item) = item.as_object_mut()
+            {
+                // The list says what they are.
+                item.remove("kind");
+                item.remove("apiVersion");
+            }
+            items.push(item);
+            last = Some(key);
+        }
+        let mut metadata = json!({ "resourceVersion": version.to_string() });
+        if let Some(last) = last
+            && rest.peek().is_some()
+        {
+            metadata["continue"] = Continue::token(Some(version), last).into();
+            if name.is_none() {
+                metadata["remainingItemCount"] = rest.count().into();
+            }
+        }
+        let info = kind.info();
+        Ok(json!({
+            "kind": format!("{}List", info.kind), "apiVersion": kind.api_version(),
+            "metadata": metadata, "items": items,
+        }))
+    }
+
+    /// Where a page that is not the first goes on.
+    fn next_page(&self, store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
+        let token = request.text("continue");
+        if token.is_empty() {
+            return Ok(None);
+        }
+        if !matches!(request.text("resourceVersion"), "" | "0") {
+            return Err(Refusal::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        let next = Continue::parse(token)
+            .ok_or_else(|| Refusal::bad_request(format!("continue key is not valid: {token}")))?;
+        if next
+            .version
+            .is_some_and(|version| version < store.compacted())
+        {
+            let last = Key::new(Kind::Foo, &next.after.0, &next.after.1);
+            let mut refusal = Refusal::expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a \
+                 new list without the continue parameter, or use the continue token in this response to retrieve \
+                 the remainder of the results. Continuing with the provided token results in an inconsistent list - \
+                 objects that were created, modified, or deleted between the time the first chunk was returned and \
+                 now may show up in the list."
+                    .to_owned(),
+            );
+            if let Refusal::Status(status) = &mut refusal {
+                status["metadata"]["continue"] = Continue::token(None, &last).into();
+            }
+            return Err(refusal);
+        }
+        Ok(Some(next))
+    }
+
+    /// Of which state a list is that is not a further page.
+    fn version_to_list(&self, store: &Store, request: &Request<'_>) -> Result<u64> {
+        let text = request.text("resourceVersion");
+        let how = request.text("resourceVersionMatch");
+        let asked: u64 = match text {
+            "" => 0,
+            text => text
+                .parse()
+                .map_err(|_| Refusal::bad_request(format!("invalid resource version: {text}")))?,
+        };
+        match (text, how) {
+            ("", "") => Ok(store.version()),
+            ("", _) => Err(forbidden_match(how)),
+            (_, "" | "NotOlderThan") if asked > self.seen_last() => {
+                Err(Refusal::too_large(asked, self.seen_last()))
+            }
+            (_, "NotOlderThan") => Ok(self.seen_last()),
+            (_, "") if asked == 0 || request.text("limit").is_empty() => Ok(self.seen_last()),
+            (_, "" | "Exact") if asked < store.compacted() => Err(Refusal::expired(
+                "The resourceVersion for the provided list is too old.".to_owned(),
+            )),
+            (_, "Exact" | "") if asked <= store.version() => Ok(asked),
+            _ => Err(Unknown(format!("a list at {text} {how}")).into()),
+        }
+    }
+}
+
+fn forbidden_match(_how: &str) -> Refusal {
+    let cause = Cause {
+        field: "resourceVersionMatch".to_owned(),
+        reason: "FieldValueForbidden",
+        message: "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+            .to_owned(),
+    };
+    Refusal::invalid_of("ListOptions", "meta.k8s.io", "", &[cause])
+}

@@ -1,0 +1,252 @@
+//! What is checked of every object's metadata.
+
+use serde_json::Value;
+
+use super::{Kind, status::Cause};
+
+/// The form of a label value, a qualified name's last part.
+const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+pub fn finalizers(object: &Value) -> Vec<&str> {
+    texts(&object["metadata"]["finalizers"]).collect()
+}
+
+pub fn is_deleting(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// What is wrong with metadata by itself. `strict` is whether the name has to be a domain name; else any name will do that
+/// can be in a path.
+pub fn check(metadata: &Value, strict: bool) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    match metadata["name"].as_str() {
+        None | Some("") => {
+            causes.push(Cause::required(
+                "metadata.name",
+                "name or generateName is required",
+            ));
+        }
+        Some(name) if strict => causes.extend(check_subdomain("metadata.name", name)),
+        Some(_) => {}
+    }
+    causes.extend(check_maps(metadata));
+    for name in texts(&metadata["finalizers"]) {
+        causes.extend(check_qualified("metadata.finalizers", name));
+    }
+    let has = |name| texts(&metadata["finalizers"]).any(|it| it == name);
+    if has("orphan") && has("foregroundDeletion") {
+        causes.push(Cause::invalid(
+            "metadata.finalizers",
+            &metadata["finalizers"],
+            "finalizer foregroundDeletion and orphan cannot be both set",
+        ));
+    }
+    causes
+}
+
+/// What is wrong with metadata that is to replace `old`.
+pub fn check_update(new: &Value, old: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if !old["deletionTimestamp"].is_null() {
+        let mut added: Vec<_> = texts(&new["finalizers"])
+            .filter(|name| !texts(&old["finalizers"]).any(|it| it == *name))
+            .collect();
+        added.sort_unstable();
+        added.dedup();
+        if !added.is_empty() {
+            causes.push(Cause {
+                field: "metadata.finalizers".to_owned(),
+                reason: "FieldValueForbidden",
+                message: format!(
+                    "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    added.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+                ),
+            });
+        }
+    }
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        if new[field] != old[field] {
+            causes.push(Cause::invalid(
+                &format!("metadata.{field}"),
+                &new[field],
+                "field is immutable",
+            ));
+        }
+    }
+    causes.extend(check_maps(new));
+    causes
+}
+
+fn check_maps(metadata: &Value) -> Vec<Cause> {
+    let mut causes = check_labels("metadata.labels", &metadata["labels"]);
+    for (name, _) in metadata["annotations"].as_object().into_iter().flatten() {
+        causes.extend(
+            check_qualified("metadata.annotations", &name.to_lowercase())
+                .into_iter()
+                .map(|cause| {
+                    let words = cause
+                        .message
+                        .split_once(": ")
+                        .and_then(|(_, rest)| rest.split_once(": "));
+                    let why = words.map_or("", |(_, why)| why).to_owned();
+                    Cause::invalid("metadata.annotations", Value::from(name.as_str()), &why)
+                }),
+        );
+    }
+    let mut controller: Option<String> = None;
+    for (at, owner) in metadata["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        let _ = at;
+        for (field, why) in [
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ] {
+            if owner[field].as_str().unwrap_or_default().is_empty() {
+                causes.push(Cause::invalid(
+                    &format!("metadata.ownerReferences.{field}"),
+                    "\"\"",
+                    why,
+                ));
+            }
+        }
+        if owner["controller"] == true {
+            let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
+            let named = format!("{}/{}", text("kind"), text("name"));
+            if let Some(first) = &controller {
+                let why = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {named}"
+                );
+                causes.push(Cause::invalid(
+                    "metadata.ownerReferences",
+                    &metadata["ownerReferences"],
+                    &why,
+                ));
+            } else {
+                controller = Some(named);
+            }
+        }
+    }
+    causes
+}
+
+pub fn check_labels(field: &str, labels: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (name, value) in labels.as_object().into_iter().flatten() {
+        causes.extend(check_qualified(field, name));
+        let value = value.as_str().unwrap_or_default();
+        if value.len() > 63 {
+            causes.push(Cause::invalid(
+                field,
+                format!("{value:?}"),
+                "must be no more than 63 bytes",
+            ));
+        }
+        if !value.is_empty() && !is_qualified_part(value) {
+            let why = format!(
+                "a valid label must be an empty string or {} (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+                 validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
+                QUALIFIED.trim_start_matches("must ")
+            );
+            causes.push(Cause::invalid(field, format!("{value:?}"), &why));
+        }
+    }
+    causes
+}
+
+fn is_qualified_part(text: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    edge(text.chars().next())
+        && edge(text.chars().last())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+fn check_qualified(field: &str, name: &str) -> Vec<Cause> {
+    let (prefix, last) = name
+        .split_once('/')
+        .map_or((None, name), |(prefix, last)| (Some(prefix), last));
+    let mut causes = Vec::new();
+    let invalid = |why: &str| Cause::invalid(field, format!("{name:?}"), why);
+    if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
+        causes.push(invalid("prefix part"));
+    }
+    if last.is_empty() {
+        causes.push(invalid("name part must be non-empty"));
+    }
+    if last.len() > 63 {
+        causes.push(invalid("name part must be no more than 63 bytes"));
+    }
+    if !is_qualified_part(last) {
+        causes.push(invalid(&format!(
+            "name part {QUALIFIED} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+             '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+        )));
+    }
+    causes
+}
+
+/// A DNS-1123 subdomain.
+pub fn is_subdomain(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+fn is_label(label: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !label.is_empty()
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+        && label.chars().all(inner)
+}
+
+/// A DNS-1123 label.
+pub fn check_label(field: &str, name: &str) -> Option<Cause> {
+    (!is_label(name)).then(|| Cause::invalid(
+        field,
+        format!("{name:?}"),
+        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with \
+         an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+         '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+    ))
+}
+
+fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut invalid = |why: &str| causes.push(Cause::invalid(field, format!("{name:?}"), why));
+    if name.len() > 253 {
+        invalid("must be no more than 253 bytes");
+    }
+    if !name.split('.').all(is_label) {
+        invalid(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start \
+             and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+             '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+        );
+    }
+    causes
+}
+
+/// What a kind's objects may be called.
+pub fn is_strict(kind: Kind) -> bool {
+    !matches!(kind, Kind::CustomResourceDefinition)
+}

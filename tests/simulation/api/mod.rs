@@ -1,0 +1,41 @@
+//! An API server in memory, as right as `tests/differential.rs` can tell: objects with versions and all their history, writes
+//! with their preconditions, defaults and refusals, lists, pages and watches. It is a plain state machine: nothing in it is
+//! the host's time, randomness or threads, so the same calls get the same answers.
+//!
+//! What it does not know, it does not guess: [`Unknown`] ends the run.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each program uses its part of this"
+)]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod access;
+mod delete;
+mod deployment;
+mod kind;
+mod list;
+mod metadata;
+mod patch;
+mod policy;
+mod request;
+mod schema;
+mod server;
+mod status;
+mod store;
+mod strategy;
+mod typed;
+mod watch;
+mod write;
+
+pub use access::Verb;
+pub use kind::Kind;
+pub use policy::{CONTROLLER, RECORD};
+pub use request::{Call, Method, Unknown, User};
+pub use server::{Answer, Lag, Now, Server};
+pub use store::{Backup, Key, Revision, Store};
+pub use watch::Watch;

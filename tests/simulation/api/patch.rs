@@ -1,0 +1,198 @@
+//! What a patch makes of an object.
+
+use serde_json::{Map, Value};
+
+use super::{
+    Kind,
+    status::{Cause, Refusal, Result},
+};
+
+/// The way in which a body is a patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Merge,
+    Strategic,
+}
+
+impl Style {
+    pub fn of(kind: Kind, content_type: Option<&str>) -> Result<Self> {
+        let content_type = content_type.unwrap_or_default();
+        match content_type {
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" if !kind.is_custom() => Ok(Self::Strategic),
+            "application/json-patch+json"
+            | "application/apply-patch+yaml"
+            | "application/apply-patch+cbor" => {
+                Err(super::Unknown(format!("patches of the type {content_type}")).into())
+            }
+            _ if kind.is_custom() => Err(Refusal::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            )),
+            _ => Err(Refusal::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+                 application/apply-patch+yaml",
+            )),
+        }
+    }
+
+    pub fn apply(self, object: &Value, patch: &[u8]) -> Result<Value> {
+        let parsed: Value = serde_json::from_slice(patch).map_err(|error| match self {
+            Self::Merge => Refusal::bad_request(format!("error decoding patch: {error}")),
+            Self::Strategic => Refusal::bad_request(error.to_string()),
+        })?;
+        if !parsed.is_object() {
+            return Err(super::Unknown(format!("the patch {parsed}")).into());
+        }
+        let mut new = object.clone();
+        match self {
+            Self::Merge => merge(&mut new, &parsed),
+            Self::Strategic => strategic(&mut new, &parsed, "")?,
+        }
+        Ok(new)
+    }
+}
+
+/// RFC 7396.
+pub fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(target) = target else {
+        return;
+    };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// By what the elements of a list are told apart, if it is not replaced as a whole. (All that is here is what the kinds
+/// that are served have.)
+enum Elements {
+    By(&'static str),
+    Themselves,
+    Replaced,
+}
+
+fn elements(field: &str) -> Elements {
+    match field {
+        "ownerReferences" => Elements::By("uid"),
+        "containers" | "initContainers" | "env" | "volumes" | "imagePullSecrets" | "secrets" => {
+            Elements::By("name")
+        }
+        "conditions" => Elements::By("type"),
+        "ports" => Elements::By("containerPort"),
+        "volumeMounts" => Elements::By("mountPath"),
+        "finalizers" => Elements::Themselves,
+        _ => Elements::Replaced,
+    }
+}
+
+fn strategic(target: &mut Value, patch: &Value, field: &str) -> Result<()> {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            if let Some(directive) = patch.keys().find(|key| key.starts_with('$')) {
+                return Err(
+                    super::Unknown(format!("{directive} in a strategic merge patch")).into(),
+                );
+            }
+            for (key, value) in patch {
+                match (target.get_mut(key), value) {
+                    (_, Value::Null) => _ = target.remove(key),
+                    (Some(old), value) => strategic(old, value, key)?,
+                    (None, value) => _ = target.insert(key.clone(), without_nulls(value)),
+                }
+            }
+            Ok(())
+        }
+        (Value::Array(target), Value::Array(patch)) => {
+            *target = merged_list(target, patch, field)?;
+            Ok(())
+        }
+        (target, patch) => {
+            *target = without_nulls(patch);
+            Ok(())
+        }
+    }
+}
+
+fn merged_list(old: &[Value], patch: &[Value], field: &str) -> Result<Vec<Value>> {
+    let key = match elements(field) {
+        Elements::Replaced => return Ok(patch.to_vec()),
+        Elements::By(key) => Some(key),
+        Elements::Themselves => None,
+    };
+    let identity = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
+    if patch.iter().any(|value| identity(value).is_null()) {
+        let words = format!(
+            "map: {patch:?} does not contain declared merge key: {}",
+            key.unwrap_or_default()
+        );
+        return Err(Refusal::new(500, "", words, None));
+    }
+    let place =
+        |list: &[Value], value: &Value| list.iter().position(|it| identity(it) == identity(value));
+    let mut patched = Vec::new();
+    for value in patch {
+        let mut new = match place(old, value) {
+            Some(at) => old[at].clone(),
+            None => without_nulls(value),
+        };
+        if place(old, value).is_some() && key.is_some() {
+            strategic(&mut new, value, "")?;
+        }
+        if place(&patched, value).is_none() {
+            patched.push(new);
+        }
+    }
+    let mut rest = old
+        .iter()
+        .filter(|value| place(patch, value).is_none())
+        .peekable();
+    let mut patched = patched.into_iter().peekable();
+    let mut all = Vec::new();
+    // What the server alone has stays in front of what stood behind it, and everything new comes before.
+    loop {
+        let first = match (rest.peek(), patched.peek()) {
+            (None, None) => return Ok(all),
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (Some(mine), Some(theirs)) => {
+                place(old, theirs).is_some_and(|theirs| place(old, mine) < Some(theirs))
+            }
+        };
+        if first {
+            all.extend(rest.next().cloned());
+        } else {
+            all.extend(patched.next());
+        }
+    }
+}
+
+/// What is null in a patch is nothing where there was nothing.
+fn without_nulls(patch: &Value) -> Value {
+    match patch {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(
+                fields
+                    .map(|(key, value)| (key.clone(), without_nulls(value)))
+                    .collect(),
+            )
+        }
+        other => other.clone(),
+    }
+}
+
+/// What was patched is no object of the kind.
+pub fn unfit(words: &str) -> Refusal {
+    let cause = Cause::invalid("patch", "\"\"", words);
+    Refusal::invalid_of("", "", "", &[cause])
+}

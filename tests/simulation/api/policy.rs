@@ -1,0 +1,144 @@
+//! The fencing policy (`deploy/components/fencing`), where it is installed.
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Now, Server, Store,
+    request::{Part, Request},
+    status::{Refusal, Result},
+};
+
+/// Whose writes the policy is about.
+pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
+/// The service account that is the fencing record: its namespace and name.
+pub const RECORD: (&str, &str) = ("foo-system", "foo-controller-fencing");
+const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
+const NAME: &str = "foo-controller-fencing";
+
+/// What is done, to an admission policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+fn key() -> Key {
+    Key::new(Kind::ValidatingAdmissionPolicy, "", NAME)
+}
+
+fn record_key() -> Key {
+    Key::new(Kind::ServiceAccount, RECORD.0, RECORD.1)
+}
+
+impl Store {
+    /// Applies the fencing component.
+    pub fn install_fencing(&mut self, now: Now) {
+        let (namespace, name) = RECORD;
+        if self.get(&record_key()).is_none() {
+            let record = json!({
+                "apiVersion": "v1",
+                "kind": "ServiceAccount",
+                "metadata": {
+                    "name": name, "namespace": namespace, "uid": self.new_uid(), "creationTimestamp": now.seconds(),
+                },
+                "automountServiceAccountToken": false,
+            });
+            self.put(now, "admin", &record_key(), Some(record));
+        }
+        self.put(now, "admin", &key(), Some(json!({})));
+    }
+
+    /// Takes the component away.
+    pub fn remove_fencing(&mut self, now: Now) {
+        self.put(now, "admin", &key(), None);
+        self.put(now, "admin", &record_key(), None);
+    }
+}
+
+impl Server {
+    /// Lets a write pass, or not. What the policy goes by is what this API server has seen.
+    pub(super) fn admit(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        about: &Key,
+        (operation, part): (Operation, Part),
+        (new, old): (Option<&Value>, Option<&Value>),
+    ) -> Result<()> {
+        let matched = match about.kind {
+            Kind::Deployment => part == Part::Whole,
+            Kind::Foo => part == Part::Status && operation == Operation::Update,
+            _ => false,
+        };
+        if !matched || request.call.user.name != CONTROLLER {
+            return Ok(());
+        }
+        let seen = self.seen_last();
+        if store.get_at(&key(), seen).is_none() {
+            return Ok(());
+        }
+        let Some(record) = store.get_at(&record_key(), seen) else {
+            return Ok(());
+        };
+        let belongs = [new, old].into_iter().flatten().any(belongs_to_a_foo);
+        if about.kind == Kind::Deployment && !belongs {
+            return Ok(());
+        }
+        let holder = record["metadata"]["annotations"][HOLDER]
+            .as_str()
+            .unwrap_or_default();
+        let words = match request.call.user.pod {
+            None | Some(("", _) | (_, "")) => {
+                "the caller's token is not bound to a pod, so it cannot be told whether it leads"
+                    .to_owned()
+            }
+            Some((pod, uid)) => {
+                let caller = identity(pod, uid);
+                if caller == holder {
+                    return Ok(());
+                }
+                let who = match holder {
+                    "" => ": nobody does".to_owned(),
+                    holder => format!(": \"{holder}\" does"),
+                };
+                let (namespace, name) = RECORD;
+                format!(
+                    "\"{caller}\" does not lead, says serviceaccount/{name} in {namespace}{who}"
+                )
+            }
+        };
+        let why = format!(
+            "ValidatingAdmissionPolicy '{NAME}' with binding '{NAME}' denied request: {words}"
+        );
+        let mut refusal = Refusal::forbidden(about.kind, &about.name, &why);
+        if let Refusal::Status(status) = &mut refusal {
+            status["details"]["causes"] = json!([{ "message": why }]);
+        }
+        Err(refusal)
+    }
+}
+
+fn belongs_to_a_foo(object: &Value) -> bool {
+    let owners = object["metadata"]["ownerReferences"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    owners.into_iter().any(|owner| {
+        let api_version = owner["apiVersion"].as_str().unwrap_or_default();
+        owner["controller"] == true
+            && owner["kind"] == "Foo"
+            && api_version.starts_with("samplecontroller.k8s.io/")
+    })
+}
+
+/// The controller's identity: the pod's name loses what does not fit into 128 bytes.
+fn identity(pod: &str, uid: &str) -> String {
+    let room = 127_usize.saturating_sub(uid.len());
+    let pod = if pod.len() + 1 + uid.len() > 128 {
+        &pod[..room.min(pod.len())]
+    } else {
+        pod
+    };
+    format!("{pod}_{uid}")
+}

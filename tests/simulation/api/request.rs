@@ -1,0 +1,279 @@
+//! What is asked.
+
+use std::{collections::BTreeMap, fmt};
+
+pub use http::Method;
+use serde_json::Value;
+
+use super::{
+    Kind, Verb,
+    status::{Refusal, Result},
+};
+
+/// A request of which it is not known how the API server answers: the model is to be extended, or the caller mended.
+#[derive(Debug)]
+pub struct Unknown(pub String);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the simulated API server does not know {}", self.0)
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct User<'a> {
+    pub name: &'a str,
+    /// The name and the UID of the pod that the token is bound to.
+    pub pod: Option<(&'a str, &'a str)>,
+}
+
+/// A request, as it comes over the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    pub user: User<'a>,
+    pub method: &'a Method,
+    pub path_and_query: &'a str,
+    pub content_type: Option<&'a str>,
+    pub accept: Option<&'a str>,
+    pub body: &'a [u8],
+}
+
+/// What of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    Status,
+    Scale,
+    /// Of a namespace, which goes with its last finalizer.
+    Finalize,
+}
+
+/// What it is about.
+#[derive(Debug)]
+pub enum Target {
+    Stored {
+        kind: Kind,
+        namespace: Option<String>,
+        name: Option<String>,
+        part: Part,
+    },
+    /// A review, which is answered and not stored.
+    Review(&'static str),
+}
+
+/// A call, taken apart.
+pub struct Request<'a> {
+    pub call: Call<'a>,
+    pub target: Target,
+    pub query: BTreeMap<String, String>,
+    /// Whether metadata alone is asked for.
+    pub metadata_only: bool,
+}
+
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+const REVIEWS: [(&str, &str); 3] = [
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+];
+
+impl<'a> Request<'a> {
+    pub fn of(call: &Call<'a>) -> Result<Self> {
+        let (path, query) =
+            (call.path_and_query.split_once('?')).unwrap_or((call.path_and_query, ""));
+        let metadata_only = match call.accept {
+            None | Some("application/json" | "*/*") => false,
+            Some(METADATA) => true,
+            Some(other) => return Err(Unknown(format!("Accept: {other}")).into()),
+        };
+        let request = Self {
+            call: *call,
+            target: target(path).ok_or_else(|| Unknown(path.to_owned()))?,
+            query: parameters(query)?,
+            metadata_only,
+        };
+        request.check_query()?;
+        Ok(request)
+    }
+
+    pub fn verb(&self) -> Result<Verb> {
+        let named = matches!(self.target, Target::Stored { name: Some(_), .. });
+        Ok(match (self.call.method, named) {
+            (&Method::GET, _) if self.flag("watch")? => Verb::Watch,
+            (&Method::GET, true) => Verb::Get,
+            (&Method::GET, false) => Verb::List,
+            (&Method::POST, false) => Verb::Create,
+            (&Method::PUT, true) => Verb::Update,
+            (&Method::PATCH, true) => Verb::Patch,
+            (&Method::DELETE, true) => Verb::Delete,
+            (&Method::DELETE, false) => Verb::DeleteCollection,
+            _ => return Err(Refusal::method_not_allowed()),
+        })
+    }
+
+    pub fn text(&self, parameter: &str) -> &str {
+        self.query.get(parameter).map_or("", String::as_str)
+    }
+
+    pub fn flag(&self, parameter: &str) -> Result<bool> {
+        match self.query.get(parameter).map(String::as_str) {
+            None | Some("false" | "0") => Ok(false),
+            Some("true" | "1") => Ok(true),
+            Some(other) => Err(Unknown(format!("{parameter}={other}")).into()),
+        }
+    }
+
+    /// Whether all is to be done but the writing.
+    pub fn is_dry_run(&self) -> Result<bool> {
+        match self.query.get("dryRun").map(String::as_str) {
+            None => Ok(false),
+            Some("All") => Ok(true),
+            Some(other) => Err(Unknown(format!("dryRun={other}")).into()),
+        }
+    }
+
+    /// The one name that a list or a watch is about.
+    pub fn field_name(&self) -> Result<Option<&str>> {
+        match self.query.get("fieldSelector").map(String::as_str) {
+            None | Some("") => Ok(None),
+            Some(selector) => match selector.strip_prefix("metadata.name=") {
+                Some(name) if !name.contains([',', '=']) => Ok(Some(name)),
+                _ => Err(Unknown(format!("fieldSelector={selector}")).into()),
+            },
+        }
+    }
+
+    fn check_query(&self) -> Result<()> {
+        const WRITE: [&str; 4] = ["fieldManager", "timeout", "dryRun", "fieldValidation"];
+        const READ: [&str; 10] = [
+            "watch",
+            "timeoutSeconds",
+            "allowWatchBookmarks",
+            "sendInitialEvents",
+            "resourceVersion",
+            "resourceVersionMatch",
+            "fieldSelector",
+            "limit",
+            "continue",
+            "timeout",
+        ];
+        let known: &[&str] = match *self.call.method {
+            Method::GET => &READ,
+            _ => &WRITE,
+        };
+        for (name, value) in &self.query {
+            if !known.contains(&name.as_str()) {
+                return Err(Unknown(format!("the parameter {name}={value}")).into());
+            }
+            if name == "fieldValidation" && !matches!(value.as_str(), "Warn" | "Ignore") {
+                return Err(Unknown(format!("fieldValidation={value}")).into());
+            }
+            if name == "timeout" && !is_duration(value) {
+                let words = format!(
+                    "invalid timeout specified in the request URL: time: invalid duration \"{value}\""
+                );
+                return Err(Refusal::bad_request(words));
+            }
+        }
+        Ok(())
+    }
+
+    /// The body as JSON; `Err` is the parser's complaint.
+    pub fn json(&self) -> std::result::Result<Value, String> {
+        serde_json::from_slice(self.call.body).map_err(|error| error.to_string())
+    }
+}
+
+/// A number and its unit, as Go has it; one of them is enough for those who ask.
+fn is_duration(text: &str) -> bool {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    unit.len() < text.len() && matches!(unit, "ms" | "s" | "m" | "h" | "us" | "ns")
+}
+
+fn target(path: &str) -> Option<Target> {
+    let path: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+    let (group, version, rest) = match path.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return None,
+    };
+    if let [plural] = rest
+        && let Some((_, review)) = (REVIEWS.into_iter())
+            .find(|(its_group, review)| (group, "v1") == (its_group, version) && plural == review)
+    {
+        return Some(Target::Review(review));
+    }
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..]
+            if !matches!(rest, [] | ["status" | "finalize", ..]) =>
+        {
+            (Some((*namespace).to_owned()), rest)
+        }
+        rest => (None, rest),
+    };
+    let (plural, rest) = rest.split_first()?;
+    let kind = Kind::SERVED.into_iter().find(|kind| {
+        let info = kind.info();
+        (info.group, info.version, info.plural) == (group, version, plural)
+    })?;
+    if namespace.is_some() && !kind.is_namespaced() {
+        return None;
+    }
+    let (name, part) = match rest {
+        [] => (None, Part::Whole),
+        [name] => (Some(*name), Part::Whole),
+        [name, "status"] if matches!(kind, Kind::Foo | Kind::Deployment) => {
+            (Some(*name), Part::Status)
+        }
+        [name, "scale"] if matches!(kind, Kind::Foo | Kind::Deployment) => {
+            (Some(*name), Part::Scale)
+        }
+        [name, "finalize"] if kind == Kind::Namespace => (Some(*name), Part::Finalize),
+        _ => return None,
+    };
+    if name.is_some() && kind.is_namespaced() && namespace.is_none() {
+        return None;
+    }
+    let name = name.map(ToOwned::to_owned);
+    Some(Target::Stored {
+        kind,
+        namespace,
+        name,
+        part,
+    })
+}
+
+fn parameters(query: &str) -> Result<BTreeMap<String, String>> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let unknown = || Unknown(format!("the parameter {pair}"));
+            Ok((
+                decoded(name).ok_or_else(unknown)?,
+                decoded(value).ok_or_else(unknown)?,
+            ))
+        })
+        .collect()
+}
+
+/// A part of a query without its percent signs.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}

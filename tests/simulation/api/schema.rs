@@ -1,0 +1,360 @@
+//! Custom resources: what their definition says of them, as `deploy/crd.yaml` has it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Key, Kind, Now, Server, Store, metadata, status::Cause};
+
+impl Store {
+    /// Installs the CustomResourceDefinition of Foos.
+    pub fn install_definition(&mut self, now: Now, mut definition: Value) {
+        definition["metadata"]["uid"] = self.new_uid().into();
+        let key = definition_key();
+        self.put(now, "admin", &key, Some(definition));
+    }
+
+    /// Takes it away, and with it all Foos.
+    pub fn remove_definition(&mut self, now: Now) {
+        let foos: Vec<Key> = self
+            .list(Kind::Foo, None)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in foos {
+            self.put(now, "system:apiserver", &key, None);
+        }
+        self.put(now, "admin", &definition_key(), None);
+    }
+}
+
+fn definition_key() -> Key {
+    Key::new(
+        Kind::CustomResourceDefinition,
+        "",
+        "foos.samplecontroller.k8s.io",
+    )
+}
+
+impl Server {
+    pub(super) fn definition<'a>(&self, store: &'a Store) -> Option<&'a Arc<Value>> {
+        store.get_at(&definition_key(), self.seen_last())
+    }
+
+    /// Which definition it is that says what there is of a kind, if there is to be one.
+    pub(super) fn definition_uid(store: &Store, kind: Kind, version: u64) -> Option<String> {
+        let definition = kind
+            .is_custom()
+            .then(|| store.get_at(&definition_key(), version))??;
+        Some(definition["metadata"]["uid"].as_str()?.to_owned())
+    }
+}
+
+pub fn schema_of(definition: &Value) -> &Value {
+    &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+}
+
+/// Drops what the schema does not know.
+pub fn prune(object: &mut Value, schema: &Value) {
+    prune_below(object, schema, true);
+}
+
+fn prune_below(value: &mut Value, schema: &Value, root: bool) {
+    match value {
+        Value::Object(fields) => {
+            let known = &schema["properties"];
+            let always = |field: &str| root && matches!(field, "apiVersion" | "kind" | "metadata");
+            fields.retain(|field, _| always(field) || known.get(field).is_some());
+            for (field, value) in fields {
+                if let Some(schema) = known.get(field) {
+                    prune_below(value, schema, false);
+                }
+            }
+        }
+        Value::Array(all) => {
+            for value in all {
+                prune_below(value, &schema["items"], false);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is wrong with an object, save what is as it was in `old`.
+pub fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    check_value(new, old, schema, "", &mut causes);
+    causes.extend(check_scale(new));
+    check_unique(new, old, schema, "", &mut causes);
+    let blocking = |cause: &Cause| {
+        matches!(
+            cause.reason,
+            "FieldValueRequired"
+                | "FieldValueTooLong"
+                | "FieldValueTooMany"
+                | "FieldValueTypeInvalid"
+        )
+    };
+    if causes.iter().any(blocking) || metadata::check(&new["metadata"], true).iter().any(blocking) {
+        causes.push(Cause::invalid(
+            "<nil>",
+            "null",
+            "some validation rules were not checked because the object was invalid; correct the existing errors to \
+             complete validation",
+        ));
+    } else {
+        check_rules(new, old, schema, "", &mut causes);
+    }
+    causes
+}
+
+fn join(path: &str, field: &str) -> String {
+    if path.is_empty() {
+        field.to_owned()
+    } else {
+        format!("{path}.{field}")
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn check_value(
+    new: &Value,
+    old: Option<&Value>,
+    schema: &Value,
+    path: &str,
+    causes: &mut Vec<Cause>,
+) {
+    if old == Some(new) || (new.is_null() && schema["nullable"] == true) {
+        return;
+    }
+    let (is, wanted) = (type_of(new), schema["type"].as_str().unwrap_or_default());
+    if is != wanted {
+        causes.push(Cause {
+            reason: "FieldValueTypeInvalid",
+            ..Cause::invalid(
+                path,
+                format!("{is:?}"),
+                &format!("{path} in body must be of type {wanted}: {is:?}"),
+            )
+        });
+        return;
+    }
+    match new {
+        Value::Object(fields) => {
+            for required in schema["required"].as_array().into_iter().flatten() {
+                if let Some(field) = required.as_str()
+                    && !fields.contains_key(field)
+                {
+                    causes.push(Cause::required(&join(path, field), ""));
+                }
+            }
+            for (field, value) in fields {
+                if let Some(schema) = schema["properties"].get(field) {
+                    let old = old.and_then(|old| old.get(field));
+                    check_value(value, old, schema, &join(path, field), causes);
+                }
+            }
+        }
+        Value::Array(all) => {
+            for (at, value) in all.iter().enumerate() {
+                let old = correlated(value, old, schema);
+                check_value(
+                    value,
+                    old,
+                    &schema["items"],
+                    &format!("{path}[{at}]"),
+                    causes,
+                );
+            }
+        }
+        Value::String(text) => {
+            if let Some(most) = schema["maxLength"].as_u64()
+                && text.chars().count() as u64 > most
+            {
+                causes.push(Cause {
+                    field: path.to_owned(),
+                    reason: "FieldValueTooLong",
+                    message: format!("Too long: may not be more than {most} bytes"),
+                });
+            }
+            if schema["format"] == "date-time"
+                && text.parse::<k8s_openapi::jiff::Timestamp>().is_err()
+            {
+                let why = format!("{path} in body must be of type date-time: {text:?}");
+                causes.push(Cause::invalid(path, format!("{text:?}"), &why));
+            }
+        }
+        Value::Number(number) => check_number(number, schema, path, causes),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+fn check_number(number: &serde_json::Number, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let Some(number) = number.as_i64() else {
+        return;
+    };
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "bounds are small whole numbers"
+    )]
+    let bound = |name: &str| schema[name].as_f64().map(|bound| bound as i64);
+    if let Some(least) = bound("minimum")
+        && number < least
+    {
+        let why = format!("{path} in body should be greater than or equal to {least}");
+        causes.push(Cause::invalid(path, number, &why));
+    }
+    if let Some(most) = bound("maximum")
+        && number > most
+    {
+        let why = format!("{path} in body should be less than or equal to {most}");
+        causes.push(Cause::invalid(path, number, &why));
+    }
+}
+
+/// The element that this one was.
+fn correlated<'a>(value: &Value, old: Option<&'a Value>, schema: &Value) -> Option<&'a Value> {
+    let keys = schema["x-kubernetes-list-map-keys"].as_array()?;
+    let same = |old: &&Value| {
+        keys.iter()
+            .filter_map(Value::as_str)
+            .all(|key| old[key] == value[key])
+    };
+    old?.as_array()?.iter().find(same)
+}
+
+/// The elements of a list that is a map are told apart by their keys.
+fn check_unique(
+    new: &Value,
+    old: Option<&Value>,
+    schema: &Value,
+    path: &str,
+    causes: &mut Vec<Cause>,
+) {
+    match new {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                if let Some(schema) = schema["properties"].get(field) {
+                    let old = old.and_then(|old| old.get(field));
+                    check_unique(value, old, schema, &join(path, field), causes);
+                }
+            }
+        }
+        Value::Array(all) if schema["x-kubernetes-list-type"] == "map" => {
+            let keys = schema["x-kubernetes-list-map-keys"].as_array();
+            let key = |value: &Value| -> Value {
+                let names = keys.into_iter().flatten().filter_map(Value::as_str);
+                names
+                    .map(|name| (name.to_owned(), value[name].clone()))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into()
+            };
+            for (at, value) in all.iter().enumerate() {
+                if all[..at].iter().any(|before| key(before) == key(value)) {
+                    causes.push(Cause {
+                        field: format!("{path}[{at}]"),
+                        reason: "FieldValueDuplicate",
+                        message: format!("Duplicate value: {}", key(value)),
+                    });
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The fields of the scale subresource have to be what that takes.
+fn check_scale(new: &Value) -> Option<Cause> {
+    let replicas = new["spec"].get("replicas")?;
+    match replicas {
+        Value::Number(number) => {
+            let number = number.as_i64().filter(|number| *number < 0)?;
+            Some(Cause::invalid(
+                ".spec.replicas",
+                number,
+                "should be a non-negative integer",
+            ))
+        }
+        other => {
+            let (shown, is) = match other {
+                Value::String(text) => (text.clone(), "string"),
+                Value::Null => ("<nil>".to_owned(), "<nil>"),
+                Value::Bool(is) => (is.to_string(), "bool"),
+                other => (other.to_string(), "object"),
+            };
+            let why = format!(
+                ".spec.replicas accessor error: {shown} is of the type {is}, expected int64"
+            );
+            Some(Cause::invalid(".spec.replicas", 0, &why))
+        }
+    }
+}
+
+/// The rules that the schema has in CEL.
+fn check_rules(
+    new: &Value,
+    old: Option<&Value>,
+    schema: &Value,
+    path: &str,
+    causes: &mut Vec<Cause>,
+) {
+    if old == Some(new) {
+        return;
+    }
+    for rule in schema["x-kubernetes-validations"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        let text = rule["rule"].as_str().unwrap_or_default();
+        if !holds(text, new) {
+            let (field, shown) = match new {
+                Value::Object(_) => ("<nil>".to_owned(), String::new()),
+                other => (path.to_owned(), format!("{other}: ")),
+            };
+            let message = rule["message"].as_str().unwrap_or_default();
+            causes.push(Cause {
+                field,
+                reason: "FieldValueInvalid",
+                message: format!("Invalid value: {shown}{message}"),
+            });
+        }
+    }
+    for (field, value) in new.as_object().into_iter().flatten() {
+        if let Some(schema) = schema["properties"].get(field) {
+            let old = old.and_then(|old| old.get(field));
+            check_rules(value, old, schema, &join(path, field), causes);
+        }
+    }
+}
+
+/// There is no CEL here: the rules are known by their text.
+fn holds(rule: &str, value: &Value) -> bool {
+    match rule
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .as_str()
+    {
+        "self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')" =>
+        {
+            let name = value.as_str().unwrap_or_default();
+            name.is_empty() || metadata::is_subdomain(name)
+        }
+        "self.metadata.name.size() <= 63" => {
+            let name = value["metadata"]["name"].as_str();
+            name.is_none_or(|name| name.chars().count() <= 63)
+        }
+        other => panic!("the rule `{other}` of deploy/crd.yaml is to be written down here, too"),
+    }
+}

@@ -1,0 +1,183 @@
+//! What the API server says when it does not do what it is asked: the words of `k8s.io/apimachinery/pkg/api/errors`.
+
+use serde_json::{Value, json};
+
+use super::{Kind, kind::qualified, request::Unknown};
+
+/// Why a call is not answered with what it asks for.
+#[derive(Debug)]
+pub enum Refusal {
+    /// With a `Status` instead.
+    Status(Box<Value>),
+    /// With a text, and this code: it is nothing that is served.
+    Text(u16, String),
+    /// Not at all: it is not known what would be right.
+    Unknown(Unknown),
+}
+
+impl From<Unknown> for Refusal {
+    fn from(unknown: Unknown) -> Self {
+        Self::Unknown(unknown)
+    }
+}
+
+pub type Result<T> = std::result::Result<T, Refusal>;
+
+/// Something wrong with one field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    pub field: String,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Cause {
+    /// `value` is as messages show it: JSON.
+    pub fn invalid(field: &str, value: impl std::fmt::Display, why: &str) -> Self {
+        Self {
+            field: field.to_owned(),
+            reason: "FieldValueInvalid",
+            message: format!("Invalid value: {value}: {why}"),
+        }
+    }
+
+    pub fn required(field: &str, why: &str) -> Self {
+        let colon = if why.is_empty() { "" } else { ": " };
+        Self {
+            field: field.to_owned(),
+            reason: "FieldValueRequired",
+            message: format!("Required value{colon}{why}"),
+        }
+    }
+}
+
+impl Refusal {
+    pub fn new(code: u16, reason: &str, message: String, details: Option<Value>) -> Self {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": reason, "code": code,
+        });
+        if let Some(mut details) = details {
+            // As Go omits what is empty.
+            if let Some(fields) = details.as_object_mut() {
+                fields.retain(|_, value| *value != json!("") && !value.is_null());
+            }
+            status["details"] = details;
+        }
+        Self::Status(Box::new(status))
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message.into(), None)
+    }
+
+    pub fn not_found(kind: Kind, name: &str) -> Self {
+        let info = kind.info();
+        let message = format!("{} \"{name}\" not found", kind.resource());
+        let details = json!({ "name": name, "group": info.group, "kind": info.plural });
+        Self::new(404, "NotFound", message, Some(details))
+    }
+
+    pub fn not_served() -> Self {
+        Self::Text(404, "404 page not found\n".to_owned())
+    }
+
+    pub fn already_exists(kind: Kind, name: &str) -> Self {
+        let info = kind.info();
+        let message = format!("{} \"{name}\" already exists", kind.resource());
+        let details = json!({ "name": name, "group": info.group, "kind": info.plural });
+        Self::new(409, "AlreadyExists", message, Some(details))
+    }
+
+    pub fn conflict(kind: Kind, name: &str, why: &str) -> Self {
+        Self::conflict_of(kind.info().plural, kind.info().group, name, why)
+    }
+
+    /// What names the kind where others name the resource.
+    pub fn conflict_of(what: &str, group: &str, name: &str, why: &str) -> Self {
+        let resource = qualified(what, group);
+        let message = format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}");
+        let details = json!({ "name": name, "group": group, "kind": what });
+        Self::new(409, "Conflict", message, Some(details))
+    }
+
+    pub fn outdated(kind: Kind, name: &str) -> Self {
+        Self::conflict(
+            kind,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    pub fn invalid(kind: Kind, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_of(kind.info().kind, kind.info().group, name, causes)
+    }
+
+    pub fn invalid_of(what: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
+        let told = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
+        let mut words: Vec<String> = Vec::new();
+        for cause in causes {
+            let told = told(cause);
+            if !words.contains(&told) {
+                words.push(told);
+            }
+        }
+        let words = match words.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let message = format!("{} \"{name}\" is invalid: {words}", qualified(what, group));
+        let causes: Vec<_> = causes
+            .iter()
+            .map(|cause| {
+                json!({ "reason": cause.reason, "message": cause.message, "field": cause.field })
+            })
+            .collect();
+        let details = json!({ "name": name, "group": group, "kind": what, "causes": causes });
+        Self::new(422, "Invalid", message, Some(details))
+    }
+
+    pub fn forbidden(kind: Kind, name: &str, why: &str) -> Self {
+        let info = kind.info();
+        let resource = kind.resource();
+        let message = match name {
+            "" => format!("{resource} is forbidden: {why}"),
+            name => format!("{resource} \"{name}\" is forbidden: {why}"),
+        };
+        let details = json!({ "name": name, "group": info.group, "kind": info.plural });
+        Self::new(403, "Forbidden", message, Some(details))
+    }
+
+    pub fn method_not_allowed() -> Self {
+        let words = "the server does not allow this method on the requested resource";
+        let details = Some(json!({}));
+        Self::new(405, "MethodNotAllowed", words.to_owned(), details)
+    }
+
+    pub fn unsupported_media_type(accepted: &str) -> Self {
+        let words = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Self::new(415, "UnsupportedMediaType", words, Some(json!({})))
+    }
+
+    pub fn expired(message: String) -> Self {
+        Self::new(410, "Expired", message, None)
+    }
+
+    pub fn too_many_requests(message: &str, seconds: u64) -> Self {
+        let details = json!({ "retryAfterSeconds": seconds });
+        Self::new(429, "TooManyRequests", message.to_owned(), Some(details))
+    }
+
+    /// The cache has not come to a version, and did not in the time that it was given.
+    pub fn too_large(version: u64, current: u64) -> Self {
+        let cause = "Too large resource version";
+        let message = format!("{cause}: {version}, current: {current}");
+        let details = json!({
+            "causes": [{ "reason": "ResourceVersionTooLarge", "message": cause }],
+            "retryAfterSeconds": 1,
+        });
+        Self::new(504, "Timeout", format!("Timeout: {message}"), Some(details))
+    }
+}

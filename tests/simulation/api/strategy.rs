@@ -1,0 +1,290 @@
+//! What each kind makes of what is to be stored, and what it checks.
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Server, Store, deployment, metadata,
+    request::{Part, Unknown},
+    schema,
+    status::{Cause, Refusal, Result},
+    typed,
+};
+
+impl Server {
+    /// The object as it is once it has been read; `Err` is what cannot be read.
+    pub(super) fn read(
+        &self,
+        store: &Store,
+        kind: Kind,
+        mut object: Value,
+    ) -> std::result::Result<Value, Refusal> {
+        if let Some(definition) = self.definition(store).filter(|_| kind.is_custom()) {
+            schema::prune(&mut object, schema::schema_of(definition));
+            let metadata = object["metadata"].take();
+            let metadata = if metadata.is_null() {
+                json!({})
+            } else {
+                metadata
+            };
+            object["metadata"] = typed::read_metadata(metadata)
+                .map_err(|words| Refusal::bad_request(format!("metadata: {words}")))?;
+            return Ok(object);
+        }
+        let mut object = typed::read(kind, object).map_err(|words| {
+            let Info { kind, version } = Info::of(kind);
+            Refusal::bad_request(format!(
+                "{kind} in version \"{version}\" cannot be handled as a {kind}: {words}"
+            ))
+        })?;
+        if kind == Kind::Deployment {
+            deployment::fill(&mut object)?;
+        }
+        Ok(object)
+    }
+
+    /// What is wrong with an object that is new.
+    pub(super) fn check_new(&self, store: &Store, key: &Key, object: &Value) -> Result<Vec<Cause>> {
+        let meta = &object["metadata"];
+        let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
+        match key.kind {
+            Kind::Foo => causes.extend(self.check_schema(store, object, None)),
+            Kind::Deployment => causes.extend(deployment::check(&object["spec"])),
+            Kind::Lease => causes.extend(check_lease(&object["spec"])),
+            Kind::Event => known_event(object)?,
+            _ => {}
+        }
+        Ok(causes)
+    }
+
+    /// What is wrong with an object that is to replace `old`.
+    pub(super) fn check_change(
+        &self,
+        store: &Store,
+        (key, part): (&Key, Part),
+        new: &Value,
+        old: &Value,
+    ) -> Result<Vec<Cause>> {
+        let (meta, was) = (&new["metadata"], &old["metadata"]);
+        let mut causes = metadata::check(meta, false);
+        causes.extend(metadata::check_update(meta, was));
+        // Every kind checks it once more.
+        causes.extend(metadata::check_update(meta, was));
+        match (key.kind, part) {
+            (Kind::Foo, _) => causes.extend(self.check_schema(store, new, Some(old))),
+            (Kind::Deployment, Part::Status) => {
+                causes.extend(deployment::check_status(&new["status"]))
+            }
+            (Kind::Deployment, _) => {
+                let (spec, was) = (&new["spec"], &old["spec"]);
+                causes.extend(deployment::check(spec));
+                if spec["selector"] != was["selector"] {
+                    causes.push(Cause::invalid(
+                        "spec.selector",
+                        &spec["selector"],
+                        "field is immutable",
+                    ));
+                }
+            }
+            (Kind::Lease, _) => causes.extend(check_lease(&new["spec"])),
+            (Kind::Event, _) => known_event_change(new, old)?,
+            _ => {}
+        }
+        Ok(causes)
+    }
+
+    fn check_schema(&self, store: &Store, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+        let definition = self.definition(store);
+        definition.map_or_else(Vec::new, |definition| {
+            schema::check(new, old, schema::schema_of(definition))
+        })
+    }
+}
+
+struct Info {
+    kind: &'static str,
+    version: &'static str,
+}
+
+impl Info {
+    fn of(kind: Kind) -> Self {
+        Self {
+            kind: kind.info().kind,
+            version: kind.info().version,
+        }
+    }
+}
+
+/// What a new object has that nobody may say.
+pub fn prepare_new(kind: Kind, object: &mut Value) {
+    match kind {
+        Kind::Foo => {
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove("status");
+            }
+        }
+        Kind::Deployment => object["status"] = json!({}),
+        _ => {}
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("generation");
+        if kind.info().generation {
+            metadata.insert("generation".to_owned(), json!(1));
+        }
+    }
+}
+
+/// What a change must not change, and that it counts.
+pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
+    match (kind, part) {
+        (Kind::Foo, Part::Status) => {
+            let status = new.get("status").cloned();
+            *new = old.clone();
+            keep(new, "status", status.as_ref());
+        }
+        (Kind::Deployment, Part::Status) => {
+            new["spec"] = old["spec"].clone();
+            keep(
+                &mut new["metadata"],
+                "labels",
+                old["metadata"].get("labels"),
+            );
+        }
+        (Kind::Foo | Kind::Deployment | Kind::Namespace, _) => {
+            keep(new, "status", old.get("status"))
+        }
+        _ => {}
+    }
+    keep(
+        &mut new["metadata"],
+        "generation",
+        old["metadata"].get("generation"),
+    );
+    let rest = |object: &Value| -> Value {
+        let fields = object.as_object().into_iter().flatten();
+        let fields = fields.filter(|(field, _)| *field != "metadata");
+        fields
+            .map(|(field, value)| (field.clone(), value.clone()))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let counts = match (kind, part) {
+        (_, Part::Status) => false,
+        (Kind::Foo, _) => rest(new) != rest(old),
+        (Kind::Deployment, _) => {
+            new["spec"] != old["spec"]
+                || new["metadata"]["annotations"] != old["metadata"]["annotations"]
+        }
+        _ => false,
+    };
+    if counts {
+        count(new);
+    }
+}
+
+/// Another generation.
+pub fn count(object: &mut Value) {
+    if let Some(generation) = object["metadata"]["generation"]
+        .as_i64()
+        .filter(|it| *it > 0)
+    {
+        object["metadata"]["generation"] = (generation + 1).into();
+    }
+}
+
+/// Makes a field what it was.
+pub fn keep(object: &mut Value, field: &str, was: Option<&Value>) {
+    match was {
+        Some(was) => object[field] = was.clone(),
+        None => {
+            _ = object
+                .as_object_mut()
+                .and_then(|fields| fields.remove(field))
+        }
+    }
+}
+
+fn check_lease(spec: &Value) -> Vec<Cause> {
+    let number = |field: &str| spec[field].as_i64();
+    let duration = number("leaseDurationSeconds").filter(|it| *it <= 0);
+    let transitions = number("leaseTransitions").filter(|it| *it < 0);
+    let duration = duration
+        .map(|it| Cause::invalid("spec.leaseDurationSeconds", it, "must be greater than 0"));
+    let transitions = transitions.map(|it| {
+        Cause::invalid(
+            "spec.leaseTransitions",
+            it,
+            "must be greater than or equal to 0",
+        )
+    });
+    duration.into_iter().chain(transitions).collect()
+}
+
+/// Of events, what is written rightly is known, and no more.
+fn known_event(event: &Value) -> Result<()> {
+    let texts = [
+        "reportingController",
+        "reportingInstance",
+        "action",
+        "reason",
+        "eventTime",
+    ];
+    let has = |field: &str| event[field].as_str().is_some_and(|text| !text.is_empty());
+    let note = event["note"].as_str().unwrap_or_default();
+    let good = texts.into_iter().all(has)
+        && matches!(event["type"].as_str(), Some("Normal" | "Warning"))
+        && event["regarding"]["namespace"] == event["metadata"]["namespace"]
+        && note.len() <= 1024;
+    if good {
+        Ok(())
+    } else {
+        Err(Unknown(format!("an event such as {event}")).into())
+    }
+}
+
+fn known_event_change(new: &Value, old: &Value) -> Result<()> {
+    known_event(new)?;
+    let fields = new.as_object().into_iter().flatten();
+    let mut others = fields.filter(|(field, _)| !matches!(field.as_str(), "metadata" | "series"));
+    match others.find(|(field, value)| old[field.as_str()] != **value) {
+        Some((field, _)) => Err(Unknown(format!("a change of an event's {field}")).into()),
+        None => Ok(()),
+    }
+}
+
+/// The scale subresource of an object.
+pub fn scale(kind: Kind, object: &Value) -> Value {
+    let mut metadata = json!({});
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
+        metadata[field] = object["metadata"][field].clone();
+    }
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let selector = match kind {
+        Kind::Foo => status["selector"].as_str().unwrap_or_default().to_owned(),
+        _ => {
+            let labels = spec["selector"]["matchLabels"]
+                .as_object()
+                .into_iter()
+                .flatten();
+            let labels = labels
+                .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
+            labels.collect::<Vec<_>>().join(",")
+        }
+    };
+    let mut scale = json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {},
+        "status": { "replicas": status["replicas"].as_i64().unwrap_or(0) },
+    });
+    if let Some(replicas) = spec["replicas"].as_i64().filter(|it| *it != 0) {
+        scale["spec"]["replicas"] = replicas.into();
+    }
+    if !selector.is_empty() {
+        scale["status"]["selector"] = selector.into();
+    }
+    scale
+}

@@ -1,0 +1,123 @@
+//! The kinds that are compiled into the API server: what they do not know is dropped, and what is empty is left out.
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    autoscaling::v1::Scale,
+    coordination::v1::Lease,
+    core::v1::{Namespace, ServiceAccount},
+    events::v1::Event,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::Kind;
+
+/// The object as the API server has it once it has read it; `Err` is what it cannot read.
+pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
+    let mut object = match kind {
+        Kind::Namespace => round_trip::<Namespace>(object),
+        Kind::ServiceAccount => round_trip::<ServiceAccount>(object),
+        Kind::Deployment => round_trip::<Deployment>(object),
+        Kind::Lease => round_trip::<Lease>(object),
+        Kind::Event => round_trip::<Event>(object),
+        Kind::Foo | Kind::CustomResourceDefinition | Kind::ValidatingAdmissionPolicy => {
+            return Err(format!("{kind:?} is not compiled in"));
+        }
+    }?;
+    tidy(&mut object);
+    match kind {
+        Kind::Lease if object["spec"].is_null() => object["spec"] = serde_json::json!({}),
+        Kind::Deployment => {
+            for field in ["spec", "status"] {
+                if object[field].is_null() {
+                    object[field] = serde_json::json!({});
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(object)
+}
+
+pub fn read_scale(scale: Value) -> Result<Value, String> {
+    let mut scale = round_trip::<Scale>(scale)?;
+    tidy(&mut scale);
+    Ok(scale)
+}
+
+pub fn read_metadata(metadata: Value) -> Result<Value, String> {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    let mut metadata = round_trip::<ObjectMeta>(metadata)?;
+    tidy_metadata(&mut metadata);
+    Ok(metadata)
+}
+
+fn round_trip<T: DeserializeOwned + Serialize>(object: Value) -> Result<Value, String> {
+    let object: T = serde_json::from_value(object).map_err(|error| error.to_string())?;
+    serde_json::to_value(object).map_err(|error| error.to_string())
+}
+
+fn tidy(object: &mut Value) {
+    if let Some(fields) = object.as_object_mut() {
+        let metadata = fields
+            .entry("metadata")
+            .or_insert_with(|| serde_json::json!({}));
+        tidy_metadata(metadata);
+    }
+    for (field, value) in object.as_object_mut().into_iter().flatten() {
+        if field != "metadata" {
+            leave_out(value);
+        }
+    }
+}
+
+fn tidy_metadata(metadata: &mut Value) {
+    leave_out(metadata);
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.remove("managedFields");
+        fields.remove("selfLink");
+        fields.retain(|_, value| *value != "");
+    }
+}
+
+/// Leaves out what Go's `omitempty` does.
+fn leave_out(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(leave_out);
+            fields.retain(|field, value| match value {
+                Value::Array(all) => !all.is_empty() || field == "containers",
+                Value::Object(all) => {
+                    !all.is_empty()
+                        || !matches!(
+                            field.as_str(),
+                            "labels"
+                                | "annotations"
+                                | "matchLabels"
+                                | "nodeSelector"
+                                | "limits"
+                                | "requests"
+                        )
+                }
+                Value::Null => false,
+                Value::Bool(false) => !matches!(
+                    field.as_str(),
+                    "paused" | "hostNetwork" | "hostPID" | "hostIPC"
+                ),
+                Value::Number(number) if number.as_i64() == Some(0) => !matches!(
+                    field.as_str(),
+                    "observedGeneration"
+                        | "updatedReplicas"
+                        | "readyReplicas"
+                        | "availableReplicas"
+                        | "unavailableReplicas"
+                        | "minReadySeconds"
+                        | "generation"
+                ),
+                _ => true,
+            });
+        }
+        Value::Array(all) => all.iter_mut().for_each(leave_out),
+        _ => {}
+    }
+}

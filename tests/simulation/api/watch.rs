@@ -1,0 +1,254 @@
+//! What is read as it comes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Now, Server, Store,
+    request::{Request, Unknown},
+    status::{Cause, Refusal, Result},
+};
+
+/// How often a watch tells how far it is, with nothing else to tell.
+const BOOKMARKS: Duration = Duration::from_mins(1);
+/// And this long before its end.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+/// How long a watch goes on that does not say: the least that the API server gives.
+const UNSAID: Duration = Duration::from_mins(30);
+
+/// A watch that is open.
+pub struct Watch {
+    kind: Kind,
+    namespace: Option<String>,
+    name: Option<String>,
+    /// The UID of the definition that says what it shows.
+    definition: Option<String>,
+    state: State,
+    /// What came up to this version has been told.
+    position: u64,
+    /// The last version that is known to be the kind's.
+    known: u64,
+    /// When the next bookmark is due, if they are wanted.
+    bookmark: Option<Duration>,
+    end: Duration,
+}
+
+enum State {
+    /// A streamed list waits for the caches to come to a version; until then, as the server has patience.
+    Waits(u64, Duration),
+    /// All that is there is to be told first, and, where it is a streamed list, that this was all.
+    Lists {
+        streamed: bool,
+    },
+    Goes,
+    /// With this, if there is something to tell.
+    Fails(Box<Value>),
+    Over,
+}
+
+impl Server {
+    pub(super) fn watch(
+        &self,
+        store: &Store,
+        now: Now,
+        request: &Request<'_>,
+        (kind, namespace): (Kind, Option<&str>),
+    ) -> Result<Watch> {
+        if request.metadata_only {
+            return Err(Unknown("a watch of metadata".to_owned()).into());
+        }
+        let name = match &request.target {
+            super::request::Target::Stored { name: Some(_), .. } => {
+                return Err(Unknown("a watch of one object by its path".to_owned()).into());
+            }
+            _ => request.field_name()?,
+        };
+        let streamed = self.is_streamed(request)?;
+        let text = request.text("resourceVersion");
+        let asked: u64 = match text {
+            "" => 0,
+            text => text.parse().map_err(|_| invalid_version(text))?,
+        };
+        if self.cold {
+            return Err(Refusal::too_many_requests("storage is (re)initializing", 1));
+        }
+        let seen = self.seen(store, now);
+        let (position, state) = match (streamed, text) {
+            (true, "") => {
+                let newest = store.version();
+                (
+                    newest,
+                    State::Waits(newest, now.since_start + self.patience),
+                )
+            }
+            (true, _) => (asked, State::Waits(asked, now.since_start + self.patience)),
+            (false, "" | "0") => (seen, State::Lists { streamed: false }),
+            _ if asked < self.forgotten() => {
+                let words = format!("too old resource version: {asked} ({})", self.forgotten());
+                (asked, failure(Refusal::expired(words)))
+            }
+            _ => (asked, State::Goes),
+        };
+        let end = match request.text("timeoutSeconds") {
+            "" | "0" => UNSAID,
+            seconds => Duration::from_secs(
+                seconds
+                    .parse()
+                    .map_err(|_| Unknown(format!("timeoutSeconds={seconds}")))?,
+            ),
+        };
+        let end = now.since_start + end;
+        let bookmarks = request.flag("allowWatchBookmarks")?;
+        Ok(Watch {
+            kind,
+            namespace: namespace.map(ToOwned::to_owned),
+            name: name.map(ToOwned::to_owned),
+            definition: Self::definition_uid(store, kind, seen),
+            state,
+            position,
+            known: position,
+            bookmark: bookmarks.then(|| next_bookmark(now.since_start, end)),
+            end,
+        })
+    }
+
+    /// Whether all that is there is to come first, and then a bookmark that says so.
+    fn is_streamed(&self, request: &Request<'_>) -> Result<bool> {
+        let forbidden = |field: &str, why: &str| {
+            let cause = Cause {
+                field: field.to_owned(),
+                reason: "FieldValueForbidden",
+                message: format!("Forbidden: {why}"),
+            };
+            Refusal::invalid_of("ListOptions", "meta.k8s.io", "", &[cause])
+        };
+        if !request.query.contains_key("sendInitialEvents") {
+            return match request.text("resourceVersionMatch") {
+                "" => Ok(false),
+                _ => Err(forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                )),
+            };
+        }
+        if !self.watch_list {
+            return Err(forbidden(
+                "sendInitialEvents",
+                "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+            ));
+        }
+        if !request.flag("sendInitialEvents")?
+            || request.text("resourceVersionMatch") != "NotOlderThan"
+            || !request.flag("allowWatchBookmarks")?
+        {
+            return Err(Unknown("such a streamed list".to_owned()).into());
+        }
+        Ok(true)
+    }
+}
+
+impl Watch {
+    /// Whether there is nothing more to come.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    /// What has come by `now`, a line each: `{"type":…,"object":…}`.
+    pub fn poll(&mut self, store: &Store, server: &Server, now: Now) -> Vec<Value> {
+        let mut lines = Vec::new();
+        let seen = server.seen(store, now);
+        if let State::Waits(version, until) = self.state {
+            if seen >= version {
+                self.state = State::Lists { streamed: true };
+            } else if now.since_start >= until {
+                self.state = failure(Refusal::too_large(version, seen));
+            } else {
+                return lines;
+            }
+        }
+        match std::mem::replace(&mut self.state, State::Goes) {
+            State::Over => {
+                self.state = State::Over;
+                return lines;
+            }
+            State::Fails(status) => {
+                lines.push(json!({ "type": "ERROR", "object": *status }));
+                self.state = State::Over;
+                return lines;
+            }
+            State::Lists { streamed } => {
+                self.position = seen;
+                self.known = seen;
+                let there = store.list_at(self.kind, self.namespace.as_deref(), seen);
+                let there = there.filter(|(key, _)| self.is_about(key));
+                lines.extend(
+                    there.map(|(_, object)| json!({ "type": "ADDED", "object": **object })),
+                );
+                if streamed {
+                    lines.push(self.bookmark(true));
+                }
+            }
+            State::Goes | State::Waits(..) => {}
+        }
+        for revision in store.since(self.position) {
+            if revision.version > seen {
+                break;
+            }
+            if revision.key.kind != self.kind {
+                continue;
+            }
+            self.known = revision.version;
+            if self.is_about(&revision.key) {
+                let (event, object) = revision.event();
+                lines.push(json!({ "type": event, "object": object }));
+            }
+        }
+        self.position = self.position.max(seen);
+        if self.bookmark.is_some_and(|due| now.since_start >= due) {
+            lines.push(self.bookmark(false));
+            self.bookmark = Some(next_bookmark(now.since_start, self.end));
+        }
+        if now.since_start >= self.end
+            || Server::definition_uid(store, self.kind, seen) != self.definition
+        {
+            self.state = State::Over;
+        }
+        lines
+    }
+
+    fn is_about(&self, key: &Key) -> bool {
+        self.namespace
+            .as_ref()
+            .is_none_or(|namespace| *namespace == key.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == key.name)
+    }
+
+    fn bookmark(&self, ends_list: bool) -> Value {
+        let mut metadata = json!({ "resourceVersion": self.known.to_string() });
+        if ends_list {
+            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        json!({ "type": "BOOKMARK", "object": {
+            "kind": self.kind.info().kind, "apiVersion": self.kind.api_version(), "metadata": metadata,
+        }})
+    }
+}
+
+fn next_bookmark(now: Duration, end: Duration) -> Duration {
+    let last = end.saturating_sub(LAST_BOOKMARK);
+    let next = (now + BOOKMARKS).min(last);
+    // None after the last.
+    if next <= now { Duration::MAX } else { next }
+}
+
+fn invalid_version(text: &str) -> Refusal {
+    Refusal::bad_request(format!("invalid resource version \"{text}\""))
+}
+
+fn failure(refusal: Refusal) -> State {
+    match refusal {
+        Refusal::Status(status) => State::Fails(status),
+        Refusal::Text(..) | Refusal::Unknown(_) => State::Over,
+    }
+}

@@ -1,0 +1,410 @@
+//! What is created and changed.
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Now, Server, Store, metadata,
+    patch::{self, Style},
+    policy::Operation,
+    request::{Part, Request, Unknown},
+    status::{Cause, Refusal, Result},
+    strategy, typed,
+};
+
+impl Server {
+    pub(super) fn create(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        key: &Key,
+    ) -> Result<Value> {
+        let mut object = self.body(store, request, key.kind)?;
+        let name = object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        if name.is_empty() && !object["metadata"]["generateName"].is_null() {
+            return Err(Unknown("generateName".to_owned()).into());
+        }
+        let key = Key::new(key.kind, &key.namespace, &name);
+        check_namespace(&mut object, &key)?;
+        self.create_as(store, now, request, &key, object)
+    }
+
+    fn create_as(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        key: &Key,
+        mut object: Value,
+    ) -> Result<Value> {
+        if key.kind.is_namespaced() {
+            self.check_lives(store, key)?;
+        }
+        let version = object["metadata"].as_object_mut().and_then(|metadata| {
+            for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+                metadata.remove(field);
+            }
+            metadata.remove("resourceVersion")
+        });
+        let uid = store.new_uid();
+        object["metadata"]["uid"] = uid.into();
+        object["metadata"]["creationTimestamp"] = now.seconds().into();
+        strategy::prepare_new(key.kind, &mut object);
+        if key.kind == Kind::Namespace {
+            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = key.name.as_str().into();
+            object["spec"]["finalizers"] = json!(["kubernetes"]);
+            object["status"] = json!({ "phase": "Active" });
+        }
+        let causes = self.check_new(store, key, &object)?;
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(key.kind, &key.name, &causes));
+        }
+        self.admit(
+            store,
+            request,
+            key,
+            (Operation::Create, Part::Whole),
+            (Some(&object), None),
+        )?;
+        if version.is_some_and(|version| version != "0") {
+            let words = "resourceVersion should not be set on objects to be created";
+            return Err(Refusal::new(500, "", words.to_owned(), None));
+        }
+        if store.get(key).is_some() {
+            return Err(Refusal::already_exists(key.kind, &key.name));
+        }
+        put(store, now, request, key, object)
+    }
+
+    /// Nothing is created in a namespace that is not there, or on its way out.
+    fn check_lives(&self, store: &Store, key: &Key) -> Result<()> {
+        let namespace = store.get(&Key::new(Kind::Namespace, "", &key.namespace));
+        let namespace =
+            namespace.ok_or_else(|| Refusal::not_found(Kind::Namespace, &key.namespace))?;
+        if namespace["status"]["phase"] != "Terminating" {
+            return Ok(());
+        }
+        let why = format!(
+            "unable to create new content in namespace {} because it is being terminated",
+            key.namespace
+        );
+        let mut refusal = Refusal::forbidden(key.kind, &key.name, &why);
+        if let Refusal::Status(status) = &mut refusal {
+            status["details"]["causes"] = json!([{
+                "reason": "NamespaceTerminating",
+                "message": format!("namespace {} is being terminated", key.namespace),
+                "field": "metadata.namespace",
+            }]);
+        }
+        Err(refusal)
+    }
+
+    /// What comes in the body, as the kind.
+    fn body(&self, store: &Store, request: &Request<'_>, kind: Kind) -> Result<Value> {
+        match request.call.content_type {
+            Some("application/json") => {}
+            other => return Err(Unknown(format!("Content-Type: {other:?}")).into()),
+        }
+        let info = kind.info();
+        let mut object = request.json().map_err(|error| {
+            Refusal::bad_request(format!(
+                "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error}",
+                info.kind
+            ))
+        })?;
+        if !object.is_object() {
+            return Err(Unknown(format!("the body {object}")).into());
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (api_version, its_kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let expected = kind.api_version();
+        if kind.is_custom() && api_version != expected {
+            return Err(Refusal::bad_request(format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
+            )));
+        }
+        // Of what is compiled in, what is not said is understood.
+        let is =
+            |said: &str, wanted: &str| said == wanted || (said.is_empty() && !kind.is_custom());
+        if !is(&api_version, &expected) || !is(&its_kind, info.kind) {
+            return Err(Refusal::bad_request(format!(
+                "{its_kind} in version \"{}\" cannot be handled as a {}: no kind \"{its_kind}\" is registered for version \
+                 \"{api_version}\" in scheme \"pkg/runtime/scheme.go:111\"",
+                info.version, info.kind
+            )));
+        }
+        object["apiVersion"] = expected.into();
+        object["kind"] = info.kind.into();
+        self.read(store, kind, object)
+    }
+
+    pub(super) fn update(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        key: &Key,
+        part: Part,
+    ) -> Result<(u16, Value)> {
+        if part == Part::Scale {
+            return self.update_scale(store, now, request, key);
+        }
+        let old = store.get(key).cloned();
+        let new = if request.call.method == http::Method::PATCH {
+            let style = Style::of(key.kind, request.call.content_type)?;
+            let old = old
+                .as_ref()
+                .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
+            let patched = style.apply(old, request.call.body)?;
+            let mut new = self.patched(store, key, patched)?;
+            check_name(&mut new, key)?;
+            new
+        } else {
+            let mut new = self.body(store, request, key.kind)?;
+            check_name(&mut new, key)?;
+            let Some(old) = &old else {
+                if key.kind.info().creates_on_update && part == Part::Whole {
+                    if !new["metadata"]["uid"].is_null() {
+                        return Err(wrong_uid(key, &new["metadata"]["uid"], ""));
+                    }
+                    return Ok((201, self.create_as(store, now, request, key, new)?));
+                }
+                return Err(Refusal::not_found(key.kind, &key.name));
+            };
+            let (uid, was) = (&new["metadata"]["uid"], &old["metadata"]["uid"]);
+            if !uid.is_null() && uid != was {
+                return Err(wrong_uid(key, uid, was.as_str().unwrap_or_default()));
+            }
+            new
+        };
+        let old = old.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
+        self.replace(store, now, request, (key, part), (new, &old))
+            .map(|object| (200, object))
+    }
+
+    /// What a patch has come to has to be an object of the kind.
+    fn patched(&self, store: &Store, key: &Key, patched: Value) -> Result<Value> {
+        let info = key.kind.info();
+        if patched["kind"] != info.kind || patched["apiVersion"] != key.kind.api_version() {
+            return Err(Unknown("a patch of what kind it is".to_owned()).into());
+        }
+        self.read(store, key.kind, patched)
+            .map_err(|refusal| match refusal {
+                Refusal::Status(status) => {
+                    patch::unfit(status["message"].as_str().unwrap_or_default())
+                }
+                other => other,
+            })
+    }
+
+    /// Puts `new` in the place of `old`.
+    fn replace(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        (key, part): (&Key, Part),
+        (mut new, old): (Value, &Value),
+    ) -> Result<Value> {
+        let info = key.kind.info();
+        let version = match new["metadata"]["resourceVersion"].as_str() {
+            None | Some("" | "0") if info.unconditional => {
+                old["metadata"]["resourceVersion"].clone()
+            }
+            None | Some("" | "0") => {
+                let cause = Cause::invalid(
+                    "metadata.resourceVersion",
+                    0,
+                    "must be specified for an update",
+                );
+                return Err(Refusal::invalid_of(
+                    info.plural,
+                    info.group,
+                    &key.name,
+                    &[cause],
+                ));
+            }
+            Some(version) if version.parse::<u64>().is_err() => {
+                return Err(Unknown(format!("the resourceVersion {version}")).into());
+            }
+            Some(version) => version.into(),
+        };
+        if version != old["metadata"]["resourceVersion"] {
+            return Err(Refusal::outdated(key.kind, &key.name));
+        }
+        new["metadata"]["resourceVersion"] = version;
+        strategy::prepare_change(key.kind, part, &mut new, old);
+        let was = &old["metadata"];
+        let metadata = &mut new["metadata"];
+        if metadata["uid"].is_null() {
+            metadata["uid"] = was["uid"].clone();
+        }
+        strategy::keep(metadata, "creationTimestamp", was.get("creationTimestamp"));
+        if metadata::is_deleting(old) {
+            strategy::keep(metadata, "deletionTimestamp", was.get("deletionTimestamp"));
+            if metadata.get("deletionGracePeriodSeconds").is_none() {
+                strategy::keep(
+                    metadata,
+                    "deletionGracePeriodSeconds",
+                    was.get("deletionGracePeriodSeconds"),
+                );
+            }
+        }
+        if metadata["uid"].is_null() && metadata.is_object() {
+            strategy::keep(metadata, "uid", None);
+        }
+        let causes = self.check_change(store, (key, part), &new, old)?;
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(key.kind, &key.name, &causes));
+        }
+        self.admit(
+            store,
+            request,
+            key,
+            (Operation::Update, part),
+            (Some(&new), Some(old)),
+        )?;
+        if metadata::is_deleting(&new)
+            && metadata::finalizers(&new).is_empty()
+            && key.kind != Kind::Namespace
+        {
+            if !request.is_dry_run()? {
+                store.put(now, request.call.user.name, key, None);
+            }
+            return Ok(new);
+        }
+        if new == *old {
+            return Ok(new);
+        }
+        put(store, now, request, key, new)
+    }
+
+    fn update_scale(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        key: &Key,
+    ) -> Result<(u16, Value)> {
+        let patches = request.call.method == http::Method::PATCH;
+        let parsed = (!patches)
+            .then(|| request.json())
+            .transpose()
+            .map_err(Refusal::bad_request)?;
+        let old = store
+            .get(key)
+            .cloned()
+            .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
+        let scale = strategy::scale(key.kind, &old);
+        let asked = match parsed {
+            Some(put) => put,
+            None => match Style::of(key.kind, request.call.content_type)? {
+                Style::Merge => Style::Merge.apply(&scale, request.call.body)?,
+                Style::Strategic => {
+                    return Err(Unknown("a strategic merge patch of a scale".to_owned()).into());
+                }
+            },
+        };
+        let mut asked = typed::read_scale(asked).map_err(Refusal::bad_request)?;
+        check_name(&mut asked, key)?;
+        let (uid, was) = (&asked["metadata"]["uid"], &old["metadata"]["uid"]);
+        if !patches && !uid.is_null() && uid != was {
+            return Err(wrong_uid(key, uid, was.as_str().unwrap_or_default()));
+        }
+        let replicas = asked["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let cause = Cause::invalid(
+                "spec.replicas",
+                replicas,
+                "must be greater than or equal to 0",
+            );
+            return Err(Refusal::invalid_of(
+                "Scale",
+                "autoscaling",
+                &key.name,
+                &[cause],
+            ));
+        }
+        let mut new = Value::clone(&old);
+        new["spec"]["replicas"] = replicas.into();
+        if let Some(version) = asked["metadata"]["resourceVersion"].as_str() {
+            new["metadata"]["resourceVersion"] = version.into();
+        }
+        let stored = self.replace(store, now, request, (key, Part::Scale), (new, &old))?;
+        Ok((200, strategy::scale(key.kind, &stored)))
+    }
+}
+
+/// Stores it, unless that is not meant.
+pub(super) fn put(
+    store: &mut Store,
+    now: Now,
+    request: &Request<'_>,
+    key: &Key,
+    object: Value,
+) -> Result<Value> {
+    if request.is_dry_run()? {
+        return Ok(object);
+    }
+    let stored = store.put(now, request.call.user.name, key, Some(object));
+    Ok(stored
+        .map(|object| Value::clone(&object))
+        .unwrap_or_default())
+}
+
+fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
+    let metadata = &mut object["metadata"];
+    match metadata["namespace"].as_str() {
+        None | Some("") if key.kind.is_namespaced() => {
+            metadata["namespace"] = key.namespace.as_str().into()
+        }
+        Some(namespace) if namespace != key.namespace => {
+            return Err(Refusal::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        _ => strategy::keep(
+            metadata,
+            "namespace",
+            metadata.get("namespace").cloned().as_ref(),
+        ),
+    }
+    Ok(())
+}
+
+fn check_name(object: &mut Value, key: &Key) -> Result<()> {
+    match object["metadata"]["name"].as_str() {
+        None | Some("") => {
+            return Err(Refusal::bad_request(format!(
+                "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                key.name
+            )));
+        }
+        Some(name) if name != key.name => {
+            return Err(Refusal::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                key.name
+            )));
+        }
+        Some(_) => {}
+    }
+    check_namespace(object, key)
+}
+
+fn wrong_uid(key: &Key, asked: &Value, is: &str) -> Refusal {
+    let info = key.kind.info();
+    let asked = asked.as_str().unwrap_or_default();
+    let path = match info.group {
+        "" | "apps" | "coordination.k8s.io" | "events.k8s.io" => info.plural.to_owned(),
+        group => format!("{group}/{}", info.plural),
+    };
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{path}/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+         Precondition failed: UID in precondition: {asked}, UID in object meta: {is}",
+        key.namespace, key.name
+    );
+    Refusal::conflict(key.kind, &key.name, &why)
+}
