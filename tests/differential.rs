@@ -34,6 +34,7 @@ fn it_stores_and_tells() {
     store.create_namespace(now(0), "n");
     let mut server = Server::new(&store);
     let mut send = |method: Method, path: &str, content_type: &str, body: Value| {
+        let body = body.to_string().into_bytes();
         let call = Call {
             user: User {
                 name: "admin",
@@ -43,7 +44,7 @@ fn it_stores_and_tells() {
             path_and_query: path,
             content_type: Some(content_type),
             accept: None,
-            body: body.to_string().as_bytes(),
+            body: &body,
         };
         match server.serve(&mut store, now(1), &call).unwrap() {
             Answer::Whole { code, body, .. } => (code, body),
