@@ -1,73 +1,291 @@
-//! The simulated API server (`tests/simulation/api`) against the real one: the same requests get the same answers.
+//! The simulated API server (`tests/simulation/api`) against the real one: the same requests get the same answers, and the
+//! same watches tell the same.
+//!
+//! `FOO_CONTROLLER_TEST_REQUESTS=100000` sends as many requests as that.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test fails by panicking"
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and tells what it did"
 )]
 
 #[path = "simulation/api/mod.rs"]
 mod api;
+mod cluster;
+#[path = "differential/normal.rs"]
+mod normal;
+#[path = "differential/side.rs"]
+mod side;
+#[path = "differential/special.rs"]
+mod special;
+#[path = "differential/steps.rs"]
+mod steps;
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-use api::{Answer, Call, Method, Now, Server, Store, User};
+use api::Method;
+use normal::Names;
+use side::{ADMIN, Sent, Side, Simulated, Told, path, sent};
+use steps::{Act, KINDS, Step};
 
-const FOOS: &str = "/apis/samplecontroller.k8s.io/v1alpha1/namespaces/n/foos";
+/// The requests of one sequence.
+const STEPS: usize = 30;
+/// Requests, unless more are asked for.
+const REQUESTS: usize = 1500;
 
-fn now(seconds: u64) -> Now {
-    let since_start = Duration::from_secs(seconds);
-    let wall = "2026-01-01T00:00:00Z"
-        .parse::<k8s_openapi::jiff::Timestamp>()
-        .unwrap()
-        + since_start;
-    Now { since_start, wall }
+/// Sequences at a time: an answer takes longer than it makes work.
+const WORKERS: u64 = 8;
+
+static SENT: AtomicUsize = AtomicUsize::new(0);
+
+/// The CustomResourceDefinition that is installed.
+fn definition() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
+    serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// One side in one sequence.
+struct Run {
+    side: Side,
+    told: Told,
+    names: Names,
+    /// The newest version that was told.
+    newest: String,
+}
+
+impl Run {
+    fn new(side: Side) -> Self {
+        Self {
+            side,
+            told: Told::default(),
+            names: Names::default(),
+            newest: String::new(),
+        }
+    }
+
+    /// What comes of a step: every answer, a code and a body, in words that both have.
+    async fn take(&mut self, step: &Step, namespace: &str) -> Vec<Value> {
+        let mut request = sent(step, namespace, &self.told);
+        let first = request.path.clone();
+        let mut answers = Vec::new();
+        if matches!(step.act, Act::Stream(_)) {
+            SENT.fetch_add(1, Relaxed);
+            return self
+                .events(first, |event| event["type"] == "BOOKMARK")
+                .await;
+        }
+        loop {
+            SENT.fetch_add(1, Relaxed);
+            let (code, body) = self.side.send(&request, ADMIN).await;
+            if !matches!(
+                step.act,
+                Act::Put { dry: true, .. }
+                    | Act::Patch { dry: true, .. }
+                    | Act::Create { dry: true, .. }
+            ) {
+                self.told.note(step.kind, &body);
+            }
+            let version = body["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap_or_default();
+            let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+            if number(version) > number(&self.newest) {
+                self.newest = version.to_owned();
+            }
+            let next = body["metadata"]["continue"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            answers.push(json!({ "code": code, "body": self.names.normal(body) }));
+            if next.is_empty() {
+                return answers;
+            }
+            request.path = format!("{first}&continue={next}");
+        }
+    }
+
+    async fn events(&mut self, path: String, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let watch = self.side.watch(path).await;
+        let events = self.side.events(watch, is_last).await;
+        events
+            .into_iter()
+            .map(|event| self.names.normal(event))
+            .collect()
+    }
+}
+
+/// Does the same to both, and compares.
+async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
+    let namespace = format!("d-{}", uuid::Uuid::new_v4().simple());
+    let create = json!({ "metadata": { "name": namespace } }).to_string();
+    let create = Sent {
+        method: Method::POST,
+        path: "/api/v1/namespaces".to_owned(),
+        content_type: "application/json",
+        accept: None,
+        body: create.into_bytes(),
+    };
+    let mut sides = [
+        Run::new(Side::Real(client.clone())),
+        Run::new(Side::Simulated(Box::new(Simulated::new(&namespace)))),
+    ];
+    let (code, created) = sides[0].side.send(&create, ADMIN).await;
+    assert_eq!(code, 201, "{created}");
+    let mut begun = Vec::new();
+    for run in &mut sides {
+        let list = sent(
+            &Step {
+                kind: KINDS[0],
+                name: "a",
+                act: Act::List,
+            },
+            &namespace,
+            &run.told,
+        );
+        let (_, list) = run.side.send(&list, ADMIN).await;
+        begun.push(
+            list["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        );
+    }
+    for (run, begun) in sides.iter_mut().zip(&begun) {
+        run.newest.clone_from(begun);
+    }
+    let mut amid = begun.clone();
+    let end = KINDS.map(|kind| Step {
+        kind,
+        name: "end",
+        act: Act::Create {
+            body: steps::valid(kind),
+            dry: false,
+        },
+    });
+    for (number, step) in steps.iter().chain(&end).enumerate() {
+        let mut answers = Vec::new();
+        for run in &mut sides {
+            answers.push(run.take(step, &namespace).await);
+        }
+        if number == steps.len() / 2 {
+            amid = sides.each_ref().map(|run| run.newest.clone()).to_vec();
+        }
+        if answers[0] != answers[1] {
+            return Err(format!(
+                "step {number}, {step:?}:\n{}",
+                differences(&answers[0], &answers[1])
+            ));
+        }
+    }
+    for kind in KINDS {
+        for resumed in [false, true] {
+            let mut told = Vec::new();
+            for (run, (begun, amid)) in sides.iter_mut().zip(begun.iter().zip(&amid)) {
+                let version = if resumed { amid } else { begun };
+                let path = format!(
+                    "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds=60&resourceVersion={version}",
+                    path(kind, &namespace)
+                );
+                let is_last = |event: &Value| event["object"]["metadata"]["name"] == "end";
+                told.push(run.events(path, is_last).await);
+            }
+            if told[0] != told[1] {
+                let differences = differences(&told[0], &told[1]);
+                return Err(format!(
+                    "events of {kind:?}, resumed: {resumed}:\n{differences}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where two lists differ, for people.
+fn differences(real: &[Value], simulated: &[Value]) -> String {
+    let mut lines = Vec::new();
+    differ("", &json!(real), &json!(simulated), &mut lines);
+    lines.truncate(12);
+    lines.join("\n")
+}
+
+fn differ(path: &str, real: &Value, simulated: &Value, lines: &mut Vec<String>) {
+    match (real, simulated) {
+        (Value::Object(real), Value::Object(simulated)) => {
+            let keys: std::collections::BTreeSet<_> = real.keys().chain(simulated.keys()).collect();
+            for key in keys {
+                let of = |fields: &serde_json::Map<_, _>| {
+                    fields.get(key).cloned().unwrap_or(json!("NOTHING"))
+                };
+                differ(&format!("{path}.{key}"), &of(real), &of(simulated), lines);
+            }
+        }
+        (Value::Array(real), Value::Array(simulated)) => {
+            for at in 0..real.len().max(simulated.len()) {
+                let of = |all: &[Value]| all.get(at).cloned().unwrap_or(json!("NOTHING"));
+                differ(&format!("{path}[{at}]"), &of(real), &of(simulated), lines);
+            }
+        }
+        (real, simulated) if real != simulated => {
+            lines.push(format!("{path}: real {real}, simulated {simulated}"));
+        }
+        _ => {}
+    }
+}
+
+fn requests() -> usize {
+    let asked = std::env::var("FOO_CONTROLLER_TEST_REQUESTS");
+    asked.map_or(REQUESTS, |asked| asked.parse().unwrap())
+}
+
+/// Sequences from the seeds `first`, `first + by`, … until enough is sent.
+fn sequences(first: u64, by: u64, enough: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let client = runtime.block_on(cluster::shared().client());
+    let mut seed = first;
+    while SENT.load(Relaxed) < enough {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let config = Config {
+            cases: 10,
+            failure_persistence: None,
+            max_shrink_iters: 300,
+            ..Config::default()
+        };
+        let mut runner =
+            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        let result = runner.run(&steps::steps(STEPS), |steps| {
+            let compared = runtime.block_on(compare(&client, &steps));
+            if let (Err(difference), Ok(_)) = (&compared, std::env::var("FC_DEV")) {
+                eprintln!("DIFF {difference}");
+                return Ok(());
+            }
+            compared.map_err(TestCaseError::fail)
+        });
+        if let Err(difference) = result {
+            panic!("seed {seed}: {difference}");
+        }
+        seed += by;
+    }
 }
 
 #[test]
-fn it_stores_and_tells() {
-    let mut store = Store::new();
-    let crd =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml")).unwrap();
-    store.install_definition(now(0), serde_saphyr::from_str(&crd).unwrap());
-    store.create_namespace(now(0), "n");
-    let mut server = Server::new(&store);
-    let mut send = |method: Method, path: &str, content_type: &str, body: Value| {
-        let body = body.to_string().into_bytes();
-        let call = Call {
-            user: User {
-                name: "admin",
-                pod: None,
-            },
-            method: &method,
-            path_and_query: path,
-            content_type: Some(content_type),
-            accept: None,
-            body: &body,
-        };
-        match server.serve(&mut store, now(1), &call).unwrap() {
-            Answer::Whole { code, body, .. } => (code, body),
-            Answer::Watch(mut watch) => (200, Value::Array(watch.poll(&store, &server, now(1)))),
+fn the_same_requests_get_the_same_answers() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(cluster::shared().install_crd());
+    let enough = requests();
+    std::thread::scope(|scope| {
+        for first in 0..WORKERS {
+            scope.spawn(move || sequences(first, WORKERS, enough * 2));
         }
-    };
-    let foo = json!({
-        "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": { "name": "a" },
-        "spec": { "deploymentName": "a", "replicas": 1 },
     });
-    let (code, created) = send(Method::POST, FOOS, "application/json", foo.clone());
-    assert_eq!((code, &created["metadata"]["generation"]), (201, &json!(1)));
-    let (code, _) = send(Method::POST, FOOS, "application/json", foo);
-    assert_eq!(code, 409);
-    let patch = json!({ "spec": { "replicas": 2 } });
-    let path = format!("{FOOS}/a");
-    let (code, patched) = send(Method::PATCH, &path, "application/merge-patch+json", patch);
-    assert_eq!((code, &patched["metadata"]["generation"]), (200, &json!(2)));
-    let (_, told) = send(
-        Method::GET,
-        &format!("{FOOS}?watch=true"),
-        "application/json",
-        json!({}),
-    );
-    assert_eq!(told, json!([{ "type": "ADDED", "object": patched }]));
+    eprintln!("{} requests to each", SENT.load(Relaxed) / 2);
 }

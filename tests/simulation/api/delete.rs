@@ -22,9 +22,6 @@ impl Server {
         key: &Key,
     ) -> Result<Value> {
         let options = options(request)?;
-        let Some(old) = store.get(key).cloned() else {
-            return Err(Refusal::not_found(key.kind, &key.name));
-        };
         let policy = options["propagationPolicy"].as_str();
         if let Some(other) =
             policy.filter(|it| !matches!(*it, "Foreground" | "Background" | "Orphan"))
@@ -43,6 +40,9 @@ impl Server {
                 &[cause],
             ));
         }
+        let Some(old) = store.get(key).cloned() else {
+            return Err(Refusal::not_found(key.kind, &key.name));
+        };
         check_preconditions(key, &options["preconditions"], &old)?;
         self.admit(
             store,
@@ -60,6 +60,9 @@ impl Server {
             // What takes the last one of the garbage collector's finalizers away does not change it before it goes.
             if !request.is_dry_run()? {
                 store.put(now, request.call.user.name, key, None);
+            }
+            if key.kind == Kind::ServiceAccount {
+                return deleted(store, request, &old);
             }
             let info = key.kind.info();
             let mut details =
@@ -120,7 +123,12 @@ fn check_preconditions(key: &Key, asked: &Value, old: &Value) -> Result<()> {
             text(&asked[field]),
             text(&is[field])
         );
-        Err(Refusal::conflict_of(info.kind, info.group, &key.name, &why))
+        Err(Refusal::conflict_of(
+            info.kind,
+            key.kind.stored_group(),
+            &key.name,
+            &why,
+        ))
     };
     if !asked["uid"].is_null() && asked["uid"] != is["uid"] {
         return conflict("UID", "uid", "deleted and then recreated");
@@ -173,4 +181,13 @@ fn terminate(
     new["metadata"]["deletionTimestamp"] = now.seconds().into();
     new["status"]["phase"] = "Terminating".into();
     write::put(store, now, request, key, new)
+}
+
+/// The object as it went.
+fn deleted(store: &Store, request: &Request<'_>, old: &Value) -> Result<Value> {
+    let mut last = old.clone();
+    if !request.is_dry_run()? {
+        last["metadata"]["resourceVersion"] = store.version().to_string().into();
+    }
+    Ok(last)
 }

@@ -70,7 +70,12 @@ pub fn fill(object: &mut Value) -> Result<()> {
     default(pod, "dnsPolicy", json!("ClusterFirst"));
     default(pod, "securityContext", json!({}));
     default(pod, "schedulerName", json!("default-scheduler"));
-    for container in pod["containers"].as_array_mut().into_iter().flatten() {
+    for container in pod
+        .get_mut("containers")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
         known(
             container,
             "container",
@@ -101,7 +106,12 @@ pub fn fill(object: &mut Value) -> Result<()> {
             "IfNotPresent"
         };
         default(container, "imagePullPolicy", json!(policy));
-        for port in container["ports"].as_array_mut().into_iter().flatten() {
+        for port in container
+            .get_mut("ports")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             default(port, "protocol", json!("TCP"));
         }
     }

@@ -66,7 +66,10 @@ impl Kind {
             version,
             kind,
             plural,
-            unconditional: matches!(self, Self::Namespace | Self::Deployment | Self::Event),
+            unconditional: matches!(
+                self,
+                Self::Namespace | Self::ServiceAccount | Self::Deployment | Self::Event
+            ),
             creates_on_update: matches!(self, Self::Lease | Self::Event),
             generation: matches!(self, Self::Deployment | Self::Foo),
         }
@@ -88,6 +91,14 @@ impl Kind {
     /// `Deployment.apps`.
     pub fn qualified(self) -> String {
         qualified(self.info().kind, self.info().group)
+    }
+
+    /// The group in which messages have the kind: Events are stored in that of an older API.
+    pub fn stored_group(self) -> &'static str {
+        match self {
+            Self::Event => "",
+            kind => kind.info().group,
+        }
     }
 
     pub fn is_namespaced(self) -> bool {

@@ -6,7 +6,6 @@ use super::{
     Key, Kind, Server, Store,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
-    strategy,
 };
 
 /// Where the next page begins, and of which state it is a page; `None` is the newest.
@@ -47,7 +46,7 @@ impl Server {
         };
         let object = object.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
         Ok(match part {
-            Part::Scale => strategy::scale(key.kind, object),
+            Part::Scale => Self::get_scale(key.kind, object)?,
             _ => Value::clone(object),
         })
     }

@@ -46,7 +46,7 @@ pub fn check(metadata: &Value, strict: bool) -> Vec<Cause> {
         causes.push(Cause::invalid(
             "metadata.finalizers",
             &metadata["finalizers"],
-            "finalizer foregroundDeletion and orphan cannot be both set",
+            "finalizer orphan and foregroundDeletion cannot be both set",
         ));
     }
     causes
@@ -108,13 +108,7 @@ fn check_maps(metadata: &Value) -> Vec<Cause> {
         );
     }
     let mut controller: Option<String> = None;
-    for (at, owner) in metadata["ownerReferences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
-        let _ = at;
+    for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
         for (field, why) in [
             ("apiVersion", "version must not be empty"),
             ("kind", "must not be empty"),
@@ -138,7 +132,7 @@ fn check_maps(metadata: &Value) -> Vec<Cause> {
                 );
                 causes.push(Cause::invalid(
                     "metadata.ownerReferences",
-                    &metadata["ownerReferences"],
+                    owners_in_go(&metadata["ownerReferences"]),
                     &why,
                 ));
             } else {
@@ -249,4 +243,23 @@ fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
 /// What a kind's objects may be called.
 pub fn is_strict(kind: Kind) -> bool {
     !matches!(kind, Kind::CustomResourceDefinition)
+}
+
+/// Owner references with their fields in the order that Go has.
+fn owners_in_go(owners: &Value) -> String {
+    const FIELDS: [&str; 6] = [
+        "apiVersion",
+        "kind",
+        "name",
+        "uid",
+        "controller",
+        "blockOwnerDeletion",
+    ];
+    let owner = |owner: &Value| {
+        let fields = FIELDS.into_iter().filter(|field| !owner[*field].is_null());
+        let fields = fields.map(|field| format!("\"{field}\":{}", owner[field]));
+        format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+    };
+    let owners = owners.as_array().into_iter().flatten().map(owner);
+    format!("[{}]", owners.collect::<Vec<_>>().join(","))
 }

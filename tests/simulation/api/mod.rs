@@ -23,6 +23,7 @@ mod metadata;
 mod patch;
 mod policy;
 mod request;
+mod scale;
 mod schema;
 mod server;
 mod status;

@@ -25,20 +25,20 @@ impl Style {
             | "application/apply-patch+cbor" => {
                 Err(super::Unknown(format!("patches of the type {content_type}")).into())
             }
+            "application/strategic-merge-patch+json" => Err(Refusal::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            )),
             _ if kind.is_custom() => Err(Refusal::unsupported_media_type(
                 "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
             )),
-            _ => Err(Refusal::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
-                 application/apply-patch+yaml",
-            )),
+            _ => Err(Refusal::no_media_type()),
         }
     }
 
     pub fn apply(self, object: &Value, patch: &[u8]) -> Result<Value> {
         let parsed: Value = serde_json::from_slice(patch).map_err(|error| match self {
             Self::Merge => Refusal::bad_request(format!("error decoding patch: {error}")),
-            Self::Strategic => Refusal::bad_request(error.to_string()),
+            Self::Strategic => Refusal::bad_request(format!("not JSON: {error}")),
         })?;
         if !parsed.is_object() {
             return Err(super::Unknown(format!("the patch {parsed}")).into());

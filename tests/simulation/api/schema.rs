@@ -134,10 +134,20 @@ fn check_value(
     path: &str,
     causes: &mut Vec<Cause>,
 ) {
-    if old == Some(new) || (new.is_null() && schema["nullable"] == true) {
+    if old == Some(new) || new.is_null() {
         return;
     }
     let (is, wanted) = (type_of(new), schema["type"].as_str().unwrap_or_default());
+    if is == "number" && wanted == "integer" {
+        let why = format!("Checked value must be of type integer with format int32 in {path}");
+        causes.push(Cause::invalid("<nil>", "\"\"", &why));
+        let why = format!("{path} in body must be of type int32: \"float64\"");
+        causes.push(Cause {
+            reason: "FieldValueTypeInvalid",
+            ..Cause::invalid(path, "\"float64\"", &why)
+        });
+        return;
+    }
     if is != wanted {
         causes.push(Cause {
             reason: "FieldValueTypeInvalid",
@@ -152,8 +162,11 @@ fn check_value(
     match new {
         Value::Object(fields) => {
             for required in schema["required"].as_array().into_iter().flatten() {
+                // Null is as good as nothing where it may not be.
                 if let Some(field) = required.as_str()
-                    && !fields.contains_key(field)
+                    && !fields.get(field).is_some_and(|value| {
+                        !value.is_null() || schema["properties"][field]["nullable"] == true
+                    })
                 {
                     causes.push(Cause::required(&join(path, field), ""));
                 }
@@ -275,29 +288,27 @@ fn check_unique(
 
 /// The fields of the scale subresource have to be what that takes.
 fn check_scale(new: &Value) -> Option<Cause> {
-    let replicas = new["spec"].get("replicas")?;
-    match replicas {
-        Value::Number(number) => {
-            let number = number.as_i64().filter(|number| *number < 0)?;
-            Some(Cause::invalid(
-                ".spec.replicas",
-                number,
-                "should be a non-negative integer",
-            ))
-        }
-        other => {
-            let (shown, is) = match other {
-                Value::String(text) => (text.clone(), "string"),
-                Value::Null => ("<nil>".to_owned(), "<nil>"),
-                Value::Bool(is) => (is.to_string(), "bool"),
-                other => (other.to_string(), "object"),
-            };
-            let why = format!(
-                ".spec.replicas accessor error: {shown} is of the type {is}, expected int64"
-            );
-            Some(Cause::invalid(".spec.replicas", 0, &why))
-        }
+    let spec = new.get("spec").filter(|spec| !spec.is_null())?;
+    let (value, wanted) = match spec {
+        Value::Object(fields) => (fields.get("replicas")?, "int64"),
+        other => (other, "map[string]interface{}"),
+    };
+    if let Some(number) = value.as_i64() {
+        let words = "should be a non-negative integer";
+        return (number < 0).then(|| Cause::invalid(".spec.replicas", number, words));
     }
+    // As Go shows them.
+    let (shown, is) = match value {
+        Value::Null => ("<nil>".to_owned(), "<nil>"),
+        Value::Bool(is) => (is.to_string(), "bool"),
+        Value::Number(number) => (number.to_string(), "float64"),
+        Value::String(text) => (text.clone(), "string"),
+        Value::Array(_) => ("[]".to_owned(), "[]interface {}"),
+        Value::Object(_) => ("map[]".to_owned(), "map[string]interface {}"),
+    };
+    let why =
+        format!(".spec.replicas accessor error: {shown} is of the type {is}, expected {wanted}");
+    Some(Cause::invalid(".spec.replicas", 0, &why))
 }
 
 /// The rules that the schema has in CEL.

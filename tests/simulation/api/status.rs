@@ -110,7 +110,7 @@ impl Refusal {
     }
 
     pub fn invalid(kind: Kind, name: &str, causes: &[Cause]) -> Self {
-        Self::invalid_of(kind.info().kind, kind.info().group, name, causes)
+        Self::invalid_of(kind.info().kind, kind.stored_group(), name, causes)
     }
 
     pub fn invalid_of(what: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
@@ -158,6 +158,18 @@ impl Refusal {
         let words = format!(
             "the body of the request was in an unknown format - accepted media types include: {accepted}"
         );
+        Self::new(415, "UnsupportedMediaType", words, Some(json!({})))
+    }
+
+    pub fn internal(why: &str) -> Self {
+        let details = json!({ "causes": [{ "message": why }] });
+        let words = format!("Internal error occurred: {why}");
+        Self::new(500, "InternalError", words, Some(details))
+    }
+
+    /// Of what is in no route at all.
+    pub fn no_media_type() -> Self {
+        let words = "415: Unsupported Media Type".to_owned();
         Self::new(415, "UnsupportedMediaType", words, Some(json!({})))
     }
 

@@ -26,16 +26,11 @@ impl Server {
             } else {
                 metadata
             };
-            object["metadata"] = typed::read_metadata(metadata)
-                .map_err(|words| Refusal::bad_request(format!("metadata: {words}")))?;
+            object["metadata"] =
+                typed::read_metadata(metadata).map_err(|words| unreadable(kind, &words))?;
             return Ok(object);
         }
-        let mut object = typed::read(kind, object).map_err(|words| {
-            let Info { kind, version } = Info::of(kind);
-            Refusal::bad_request(format!(
-                "{kind} in version \"{version}\" cannot be handled as a {kind}: {words}"
-            ))
-        })?;
+        let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
         if kind == Kind::Deployment {
             deployment::fill(&mut object)?;
         }
@@ -100,18 +95,12 @@ impl Server {
     }
 }
 
-struct Info {
-    kind: &'static str,
-    version: &'static str,
-}
-
-impl Info {
-    fn of(kind: Kind) -> Self {
-        Self {
-            kind: kind.info().kind,
-            version: kind.info().version,
-        }
-    }
+fn unreadable(kind: Kind, words: &str) -> Refusal {
+    let info = kind.info();
+    Refusal::bad_request(format!(
+        "{} in version \"{}\" cannot be handled as a {}: {words}",
+        info.kind, info.version, info.kind
+    ))
 }
 
 /// What a new object has that nobody may say.
@@ -125,11 +114,8 @@ pub fn prepare_new(kind: Kind, object: &mut Value) {
         Kind::Deployment => object["status"] = json!({}),
         _ => {}
     }
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.remove("generation");
-        if kind.info().generation {
-            metadata.insert("generation".to_owned(), json!(1));
-        }
+    if kind.info().generation {
+        object["metadata"]["generation"] = json!(1);
     }
 }
 
@@ -249,42 +235,4 @@ fn known_event_change(new: &Value, old: &Value) -> Result<()> {
         Some((field, _)) => Err(Unknown(format!("a change of an event's {field}")).into()),
         None => Ok(()),
     }
-}
-
-/// The scale subresource of an object.
-pub fn scale(kind: Kind, object: &Value) -> Value {
-    let mut metadata = json!({});
-    for field in [
-        "name",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-    ] {
-        metadata[field] = object["metadata"][field].clone();
-    }
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let selector = match kind {
-        Kind::Foo => status["selector"].as_str().unwrap_or_default().to_owned(),
-        _ => {
-            let labels = spec["selector"]["matchLabels"]
-                .as_object()
-                .into_iter()
-                .flatten();
-            let labels = labels
-                .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
-            labels.collect::<Vec<_>>().join(",")
-        }
-    };
-    let mut scale = json!({
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {},
-        "status": { "replicas": status["replicas"].as_i64().unwrap_or(0) },
-    });
-    if let Some(replicas) = spec["replicas"].as_i64().filter(|it| *it != 0) {
-        scale["spec"]["replicas"] = replicas.into();
-    }
-    if !selector.is_empty() {
-        scale["status"]["selector"] = selector.into();
-    }
-    scale
 }

@@ -14,6 +14,8 @@ use super::Kind;
 
 /// The object as the API server has it once it has read it; `Err` is what it cannot read.
 pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
+    // What is required has to be said, and is not made up.
+    let has_selector = object["spec"]["selector"].is_object();
     let mut object = match kind {
         Kind::Namespace => round_trip::<Namespace>(object),
         Kind::ServiceAccount => round_trip::<ServiceAccount>(object),
@@ -28,6 +30,16 @@ pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
     match kind {
         Kind::Lease if object["spec"].is_null() => object["spec"] = serde_json::json!({}),
         Kind::Deployment => {
+            if !has_selector && let Some(spec) = object["spec"].as_object_mut() {
+                spec.remove("selector");
+            }
+            if let Some(status) = object["status"].as_object_mut()
+                && status
+                    .get("replicas")
+                    .is_some_and(|replicas| *replicas == 0)
+            {
+                status.remove("replicas");
+            }
             for field in ["spec", "status"] {
                 if object[field].is_null() {
                     object[field] = serde_json::json!({});
@@ -64,11 +76,7 @@ fn tidy(object: &mut Value) {
             .or_insert_with(|| serde_json::json!({}));
         tidy_metadata(metadata);
     }
-    for (field, value) in object.as_object_mut().into_iter().flatten() {
-        if field != "metadata" {
-            leave_out(value);
-        }
-    }
+    leave_out(object);
 }
 
 fn tidy_metadata(metadata: &mut Value) {
@@ -100,6 +108,10 @@ fn leave_out(value: &mut Value) {
                         )
                 }
                 Value::Null => false,
+                Value::String(text) => {
+                    !text.is_empty()
+                        || !matches!(field.as_str(), "value" | "serviceAccountName" | "note")
+                }
                 Value::Bool(false) => !matches!(
                     field.as_str(),
                     "paused" | "hostNetwork" | "hostPID" | "hostIPC"

@@ -8,7 +8,7 @@ use super::{
     policy::Operation,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
-    strategy, typed,
+    strategy,
 };
 
 impl Server {
@@ -43,12 +43,16 @@ impl Server {
         if key.kind.is_namespaced() {
             self.check_lives(store, key)?;
         }
-        let version = object["metadata"].as_object_mut().and_then(|metadata| {
-            for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
-                metadata.remove(field);
+        let mut version = object["metadata"].as_object_mut().and_then(|metadata| {
+            // Who creates by an update can have it on its way out from the beginning.
+            if request.call.method == http::Method::POST {
+                metadata.remove("deletionTimestamp");
+                metadata.remove("deletionGracePeriodSeconds");
             }
             metadata.remove("resourceVersion")
         });
+        // Who creates by an update may say a version, of which nothing is made: where it is only tried, it is told back.
+        let unsaid = version.take_if(|_| request.call.method != http::Method::POST);
         let uid = store.new_uid();
         object["metadata"]["uid"] = uid.into();
         object["metadata"]["creationTimestamp"] = now.seconds().into();
@@ -75,6 +79,11 @@ impl Server {
         }
         if store.get(key).is_some() {
             return Err(Refusal::already_exists(key.kind, &key.name));
+        }
+        if request.is_dry_run()?
+            && let Some(version) = unsaid
+        {
+            object["metadata"]["resourceVersion"] = version;
         }
         put(store, now, request, key, object)
     }
@@ -106,7 +115,19 @@ impl Server {
     fn body(&self, store: &Store, request: &Request<'_>, kind: Kind) -> Result<Value> {
         match request.call.content_type {
             Some("application/json") => {}
-            other => return Err(Unknown(format!("Content-Type: {other:?}")).into()),
+            Some(
+                "application/yaml" | "application/vnd.kubernetes.protobuf" | "application/cbor",
+            )
+            | None => {
+                return Err(
+                    Unknown(format!("Content-Type: {:?}", request.call.content_type)).into(),
+                );
+            }
+            Some(_) => {
+                return Err(Refusal::unsupported_media_type(
+                    "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+                ));
+            }
         }
         let info = kind.info();
         let mut object = request.json().map_err(|error| {
@@ -168,7 +189,12 @@ impl Server {
             let Some(old) = &old else {
                 if key.kind.info().creates_on_update && part == Part::Whole {
                     if !new["metadata"]["uid"].is_null() {
-                        return Err(wrong_uid(key, &new["metadata"]["uid"], ""));
+                        return Err(wrong_uid(
+                            key,
+                            request.is_dry_run()?,
+                            &new["metadata"]["uid"],
+                            "",
+                        ));
                     }
                     return Ok((201, self.create_as(store, now, request, key, new)?));
                 }
@@ -176,7 +202,12 @@ impl Server {
             };
             let (uid, was) = (&new["metadata"]["uid"], &old["metadata"]["uid"]);
             if !uid.is_null() && uid != was {
-                return Err(wrong_uid(key, uid, was.as_str().unwrap_or_default()));
+                return Err(wrong_uid(
+                    key,
+                    request.is_dry_run()?,
+                    uid,
+                    was.as_str().unwrap_or_default(),
+                ));
             }
             new
         };
@@ -187,9 +218,23 @@ impl Server {
 
     /// What a patch has come to has to be an object of the kind.
     fn patched(&self, store: &Store, key: &Key, patched: Value) -> Result<Value> {
-        let info = key.kind.info();
-        if patched["kind"] != info.kind || patched["apiVersion"] != key.kind.api_version() {
-            return Err(Unknown("a patch of what kind it is".to_owned()).into());
+        let (kind, api_version) = (key.kind.info().kind, key.kind.api_version());
+        let mut causes = Vec::new();
+        for (field, wanted) in [("kind", kind), ("apiVersion", &api_version)] {
+            let is = patched[field].as_str().unwrap_or_default();
+            if is != wanted {
+                causes.push(Cause::invalid(
+                    field,
+                    format!("{is:?}"),
+                    &format!("must be {wanted}"),
+                ));
+            }
+        }
+        if !causes.is_empty() {
+            return Err(match key.kind.is_custom() {
+                true => Refusal::invalid(key.kind, &key.name, &causes),
+                false => patch::unfit("no kind is registered for that version"),
+            });
         }
         self.read(store, key.kind, patched)
             .map_err(|refusal| match refusal {
@@ -201,7 +246,7 @@ impl Server {
     }
 
     /// Puts `new` in the place of `old`.
-    fn replace(
+    pub(super) fn replace(
         &self,
         store: &mut Store,
         now: Now,
@@ -281,61 +326,6 @@ impl Server {
         }
         put(store, now, request, key, new)
     }
-
-    fn update_scale(
-        &self,
-        store: &mut Store,
-        now: Now,
-        request: &Request<'_>,
-        key: &Key,
-    ) -> Result<(u16, Value)> {
-        let patches = request.call.method == http::Method::PATCH;
-        let parsed = (!patches)
-            .then(|| request.json())
-            .transpose()
-            .map_err(Refusal::bad_request)?;
-        let old = store
-            .get(key)
-            .cloned()
-            .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
-        let scale = strategy::scale(key.kind, &old);
-        let asked = match parsed {
-            Some(put) => put,
-            None => match Style::of(key.kind, request.call.content_type)? {
-                Style::Merge => Style::Merge.apply(&scale, request.call.body)?,
-                Style::Strategic => {
-                    return Err(Unknown("a strategic merge patch of a scale".to_owned()).into());
-                }
-            },
-        };
-        let mut asked = typed::read_scale(asked).map_err(Refusal::bad_request)?;
-        check_name(&mut asked, key)?;
-        let (uid, was) = (&asked["metadata"]["uid"], &old["metadata"]["uid"]);
-        if !patches && !uid.is_null() && uid != was {
-            return Err(wrong_uid(key, uid, was.as_str().unwrap_or_default()));
-        }
-        let replicas = asked["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
-            let cause = Cause::invalid(
-                "spec.replicas",
-                replicas,
-                "must be greater than or equal to 0",
-            );
-            return Err(Refusal::invalid_of(
-                "Scale",
-                "autoscaling",
-                &key.name,
-                &[cause],
-            ));
-        }
-        let mut new = Value::clone(&old);
-        new["spec"]["replicas"] = replicas.into();
-        if let Some(version) = asked["metadata"]["resourceVersion"].as_str() {
-            new["metadata"]["resourceVersion"] = version.into();
-        }
-        let stored = self.replace(store, now, request, (key, Part::Scale), (new, &old))?;
-        Ok((200, strategy::scale(key.kind, &stored)))
-    }
 }
 
 /// Stores it, unless that is not meant.
@@ -375,7 +365,7 @@ fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
     Ok(())
 }
 
-fn check_name(object: &mut Value, key: &Key) -> Result<()> {
+pub(super) fn check_name(object: &mut Value, key: &Key) -> Result<()> {
     match object["metadata"]["name"].as_str() {
         None | Some("") => {
             return Err(Refusal::bad_request(format!(
@@ -394,15 +384,17 @@ fn check_name(object: &mut Value, key: &Key) -> Result<()> {
     check_namespace(object, key)
 }
 
-fn wrong_uid(key: &Key, asked: &Value, is: &str) -> Refusal {
+pub(super) fn wrong_uid(key: &Key, dry: bool, asked: &Value, is: &str) -> Refusal {
     let info = key.kind.info();
     let asked = asked.as_str().unwrap_or_default();
+    // What is only tried has the key that is below the prefix.
+    let registry = if dry { "" } else { "/registry" };
     let path = match info.group {
         "" | "apps" | "coordination.k8s.io" | "events.k8s.io" => info.plural.to_owned(),
         group => format!("{group}/{}", info.plural),
     };
     let why = format!(
-        "StorageError: invalid object, Code: 4, Key: /registry/{path}/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+        "StorageError: invalid object, Code: 4, Key: {registry}/{path}/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {asked}, UID in object meta: {is}",
         key.namespace, key.name
     );

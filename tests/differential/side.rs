@@ -1,0 +1,412 @@
+//! The two that are compared, and what one is asked in its own words.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::{AsyncBufReadExt as _, TryStreamExt as _, io::Lines};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch},
+    steps::{Act, Base, Step, Which},
+};
+
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// A request, as it is sent.
+pub struct Sent {
+    pub method: Method,
+    pub path: String,
+    pub content_type: &'static str,
+    pub accept: Option<&'static str>,
+    pub body: Vec<u8>,
+}
+
+/// Who may do everything.
+pub const ADMIN: User<'static> = User { name: "admin", pod: None };
+
+/// One of the two.
+pub enum Side {
+    Real(kube::Client),
+    Simulated(Box<Simulated>),
+}
+
+pub struct Simulated {
+    pub store: Store,
+    pub server: Server,
+    pub now: Duration,
+}
+
+impl Simulated {
+    pub fn new(namespace: &str) -> Self {
+        let now = at(Duration::ZERO);
+        let mut store = Store::new();
+        store.install_definition(now, crate::definition());
+        store.create_namespace(now, namespace);
+        let server = Server::new(&store);
+        Self {
+            store,
+            server,
+            now: Duration::ZERO,
+        }
+    }
+
+    pub fn send(&mut self, sent: &Sent, user: User<'_>) -> Result<Answer, String> {
+        self.now += Duration::from_millis(10);
+        let call = Call {
+            user,
+            method: &sent.method,
+            path_and_query: &sent.path,
+            content_type: Some(sent.content_type).filter(|it| !it.is_empty()),
+            accept: sent.accept,
+            body: &sent.body,
+        };
+        let answer = self.server.serve(&mut self.store, at(self.now), &call);
+        answer.map_err(|unknown| unknown.to_string())
+    }
+}
+
+pub fn at(since_start: Duration) -> Now {
+    let epoch = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    Now {
+        since_start,
+        wall: epoch + since_start + Duration::from_hours(490_000),
+    }
+}
+
+/// A watch of either.
+pub enum Events {
+    Real(Lines<Box<dyn futures::AsyncBufRead + Send + Unpin>>),
+    Simulated(Watch),
+}
+
+impl Side {
+    /// The status code and the body; a text as a string.
+    pub async fn send(&mut self, sent: &Sent, user: User<'_>) -> (u16, Value) {
+        match self {
+            Self::Real(client) => {
+                let answer = client.send(request(sent, user)).await.unwrap();
+                let code = answer.status().as_u16();
+                let body = answer.into_body().collect_bytes().await.unwrap();
+                let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
+                (
+                    code,
+                    serde_json::from_slice(&body).unwrap_or_else(|_| text()),
+                )
+            }
+            Self::Simulated(simulated) => match simulated.send(sent, user) {
+                Ok(Answer::Whole { code, body, .. }) => (code, body),
+                Ok(Answer::Watch(_)) => panic!("{} is a watch", sent.path),
+                Err(unknown) => (0, Value::String(unknown)),
+            },
+        }
+    }
+
+    pub async fn watch(&mut self, path: String) -> Events {
+        let sent = Sent {
+            method: Method::GET,
+            path,
+            content_type: "",
+            accept: None,
+            body: Vec::new(),
+        };
+        match self {
+            Self::Real(client) => {
+                let lines = client
+                    .request_stream(request(&sent, ADMIN).map(|_| Vec::new()))
+                    .await
+                    .unwrap();
+                Events::Real(
+                    (Box::new(lines) as Box<dyn futures::AsyncBufRead + Send + Unpin>).lines(),
+                )
+            }
+            Self::Simulated(simulated) => match simulated.send(&sent, ADMIN) {
+                Ok(Answer::Watch(watch)) => Events::Simulated(watch),
+                _ => panic!("{} is no watch", sent.path),
+            },
+        }
+    }
+
+    /// What a watch tells up to what `is_last`.
+    pub async fn events(&mut self, events: Events, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut all = Vec::new();
+        match (self, events) {
+            (Self::Real(_), Events::Real(mut lines)) => {
+                while !all.last().is_some_and(&is_last) {
+                    let next =
+                        tokio::time::timeout(Duration::from_secs(30), lines.try_next()).await;
+                    let Some(line) = next.expect("an event within 30 s").unwrap() else {
+                        break;
+                    };
+                    all.push(serde_json::from_str::<Value>(&line).unwrap());
+                }
+            }
+            (Self::Simulated(it), Events::Simulated(mut watch)) => {
+                all = watch.poll(&it.store, &it.server, at(it.now));
+                let last = all.iter().position(is_last);
+                all.truncate(last.map_or(all.len(), |at| at + 1));
+            }
+            _ => panic!("a watch of the other side"),
+        }
+        all
+    }
+}
+
+impl Side {
+    /// What a watch tells up to its end, which comes within `limit`.
+    pub async fn rest(&mut self, events: Events, limit: Duration) -> Vec<Value> {
+        match (self, events) {
+            (Self::Real(_), Events::Real(lines)) => {
+                let lines = tokio::time::timeout(limit, lines.try_collect::<Vec<String>>()).await;
+                let lines = lines.expect("the end of the watch").unwrap();
+                lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+            }
+            (Self::Simulated(it), Events::Simulated(mut watch)) => {
+                let end = it.now + limit;
+                let mut all = Vec::new();
+                while !watch.is_over() {
+                    assert!(it.now < end, "it does not end");
+                    it.now += Duration::from_millis(100);
+                    all.extend(watch.poll(&it.store, &it.server, at(it.now)));
+                }
+                all
+            }
+            _ => panic!("a watch of the other side"),
+        }
+    }
+}
+
+fn request(sent: &Sent, user: User<'_>) -> http::Request<Body> {
+    let mut request = http::Request::builder()
+        .method(&sent.method)
+        .uri(&sent.path);
+    if !sent.content_type.is_empty() {
+        request = request.header("Content-Type", sent.content_type);
+    }
+    if user.name != ADMIN.name {
+        let extra = "Impersonate-Extra-authentication.kubernetes.io%2F";
+        request = request.header("Impersonate-User", user.name);
+        request = request.header("Impersonate-Group", "system:masters");
+        for (pod, uid) in user.pod {
+            request = request.header(format!("{extra}pod-name"), pod);
+            request = request.header(format!("{extra}pod-uid"), uid);
+        }
+    }
+    request = request.header("Accept", sent.accept.unwrap_or("application/json"));
+    request.body(Body::from(sent.body.clone())).unwrap()
+}
+
+/// What one side has told of each object: its UIDs and versions, the newest last.
+#[derive(Default)]
+pub struct Told(BTreeMap<(Kind, String), (Vec<String>, Vec<String>)>);
+
+impl Told {
+    pub fn note(&mut self, kind: Kind, answer: &Value) {
+        let metadata = &answer["metadata"];
+        if let (Some(name), Some(uid), Some(version)) = (
+            metadata["name"].as_str(),
+            metadata["uid"].as_str(),
+            metadata["resourceVersion"].as_str(),
+        ) {
+            let (uids, versions) = self.0.entry((kind, name.to_owned())).or_default();
+            for (all, one) in [(uids, uid), (versions, version)] {
+                if all.last().is_none_or(|last| last != one) {
+                    all.push(one.to_owned());
+                }
+            }
+        }
+    }
+
+    /// The UID or the version (`wrong` is one that is never right), or nothing.
+    fn say(&self, step: &Step, base: Base) -> (Option<String>, Option<String>) {
+        static NONE: (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+        let (uids, versions) = self
+            .0
+            .get(&(step.kind, step.name.to_owned()))
+            .unwrap_or(&NONE);
+        let say = |which, all: &[String], wrong: &str| match which {
+            Which::Unsaid => None,
+            Which::Current => Some(all.last().cloned().unwrap_or_else(|| wrong.to_owned())),
+            Which::Former => Some(
+                all.iter()
+                    .rev()
+                    .nth(1)
+                    .cloned()
+                    .unwrap_or_else(|| wrong.to_owned()),
+            ),
+            Which::Wrong => Some(wrong.to_owned()),
+        };
+        (
+            say(base.uid, uids, "00000000-0000-0000-0000-000000000000"),
+            say(base.version, versions, "1"),
+        )
+    }
+}
+
+/// The path of all objects of a kind in a namespace.
+pub fn path(kind: Kind, namespace: &str) -> String {
+    let info = kind.info();
+    let group = if info.group.is_empty() {
+        "api".to_owned()
+    } else {
+        format!("apis/{}", info.group)
+    };
+    format!(
+        "/{group}/{}/namespaces/{namespace}/{}",
+        info.version, info.plural
+    )
+}
+
+/// What `step` is to a side that has told this.
+pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
+    let all = path(step.kind, namespace);
+    let one = format!("{all}/{}", step.name);
+    let with = |part: &str| {
+        if part.is_empty() {
+            one.clone()
+        } else {
+            format!("{one}/{part}")
+        }
+    };
+    let query = |dry: bool| {
+        if dry {
+            "?fieldManager=test&timeout=5000ms&dryRun=All"
+        } else {
+            "?fieldManager=test&timeout=5000ms"
+        }
+    };
+    let get = |path: String| Sent {
+        method: Method::GET,
+        path,
+        content_type: "",
+        accept: None,
+        body: Vec::new(),
+    };
+    let json = "application/json";
+    match &step.act {
+        Act::Get => get(one),
+        Act::Metadata => Sent {
+            accept: Some(METADATA),
+            ..get(one)
+        },
+        Act::Scale => get(format!("{one}/scale")),
+        Act::Stream(one) => {
+            let one = if *one {
+                format!("&fieldSelector=metadata.name%3D{}", step.name)
+            } else {
+                String::new()
+            };
+            get(format!(
+                "{all}?watch=true&timeoutSeconds=60&allowWatchBookmarks=true&sendInitialEvents=true\
+                 &resourceVersionMatch=NotOlderThan&resourceVersion={one}"
+            ))
+        }
+        Act::List => get(format!("{all}?limit=500")),
+        Act::Find => get(format!("{all}?fieldSelector=metadata.name%3D{}", step.name)),
+        Act::Pages(size) => get(format!("{all}?limit={size}")),
+        Act::Create { body, dry } => Sent {
+            method: Method::POST,
+            path: format!("{all}{}", query(*dry)),
+            content_type: json,
+            accept: None,
+            body: whole(step, namespace, "", body, (None, None)),
+        },
+        Act::Put {
+            part,
+            body,
+            base,
+            dry,
+        } => Sent {
+            method: Method::PUT,
+            path: format!("{}{}", with(part), query(*dry)),
+            content_type: json,
+            accept: None,
+            body: whole(step, namespace, part, body, told.say(step, *base)),
+        },
+        Act::Patch {
+            part,
+            style,
+            body,
+            base,
+            dry,
+        } => Sent {
+            method: Method::PATCH,
+            path: format!("{}{}", with(part), query(*dry)),
+            content_type: style,
+            // As the operator asks for what it makes of its own.
+            accept: (step.kind == Kind::ServiceAccount).then_some(METADATA),
+            body: based(body.clone(), told.say(step, *base))
+                .to_string()
+                .into_bytes(),
+        },
+        Act::Delete { options, base } => {
+            let mut options = options.clone();
+            let (uid, version) = told.say(step, *base);
+            if uid.is_some() || version.is_some() {
+                options["preconditions"] = json!({});
+            }
+            for (field, value) in [("uid", uid), ("resourceVersion", version)] {
+                if let Some(value) = value {
+                    options["preconditions"][field] = value.into();
+                }
+            }
+            let body = options.to_string().into_bytes();
+            Sent {
+                method: Method::DELETE,
+                path: one,
+                content_type: json,
+                accept: None,
+                body,
+            }
+        }
+        Act::Raw {
+            method,
+            style,
+            body,
+        } => Sent {
+            method: method.clone(),
+            path: if *method == Method::POST { all } else { one },
+            content_type: style,
+            accept: None,
+            body: body.as_bytes().to_vec(),
+        },
+    }
+}
+
+/// A whole object, with the name and kind that it has unless it says otherwise.
+fn whole(
+    step: &Step,
+    namespace: &str,
+    part: &str,
+    body: &Value,
+    base: (Option<String>, Option<String>),
+) -> Vec<u8> {
+    let mut object = body.clone();
+    let (api_version, kind) = match part {
+        "scale" => ("autoscaling/v1".to_owned(), "Scale"),
+        _ => (step.kind.api_version(), step.kind.info().kind),
+    };
+    for (field, value) in [("apiVersion", json!(api_version)), ("kind", json!(kind))] {
+        match object.get(field) {
+            None => object[field] = value,
+            Some(Value::Null) => _ = object.as_object_mut().unwrap().remove(field),
+            Some(_) => {}
+        }
+    }
+    if object["metadata"].get("name").is_none() {
+        object["metadata"]["name"] = step.name.into();
+    }
+    if step.kind == Kind::Event {
+        object["regarding"]["namespace"] = namespace.into();
+    }
+    based(object, base).to_string().into_bytes()
+}
+
+fn based(mut object: Value, (uid, version): (Option<String>, Option<String>)) -> Value {
+    for (field, value) in [("uid", uid), ("resourceVersion", version)] {
+        if let Some(value) = value {
+            object["metadata"][field] = value.into();
+        }
+    }
+    object
+}

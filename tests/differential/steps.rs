@@ -1,0 +1,494 @@
+//! What is asked of both: a request, in words that mean the same to each. UIDs and versions are told by whose they are.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::api::{Kind, Method};
+
+/// The kinds that are asked about, and the names.
+pub const KINDS: [Kind; 5] = [
+    Kind::Foo,
+    Kind::Deployment,
+    Kind::Lease,
+    Kind::ServiceAccount,
+    Kind::Event,
+];
+pub const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// A UID or a resourceVersion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Unsaid,
+    /// The object's, as it was told last.
+    Current,
+    /// The one before.
+    Former,
+    Wrong,
+}
+
+/// What a write is based on.
+#[derive(Clone, Copy, Debug)]
+pub struct Base {
+    pub uid: Which,
+    pub version: Which,
+}
+
+pub const UNSAID: Base = Base {
+    uid: Which::Unsaid,
+    version: Which::Unsaid,
+};
+pub const CURRENT: Base = Base {
+    uid: Which::Current,
+    version: Which::Current,
+};
+
+#[derive(Clone, Debug)]
+pub enum Act {
+    Get,
+    Metadata,
+    Scale,
+    /// A list that comes as a watch, of all or of the one.
+    Stream(bool),
+    List,
+    Find,
+    /// All pages of so many, one after the other.
+    Pages(usize),
+    Create {
+        body: Value,
+        dry: bool,
+    },
+    Put {
+        part: &'static str,
+        body: Value,
+        base: Base,
+        dry: bool,
+    },
+    Patch {
+        part: &'static str,
+        style: &'static str,
+        body: Value,
+        base: Base,
+        dry: bool,
+    },
+    Delete {
+        options: Value,
+        base: Base,
+    },
+    Raw {
+        method: Method,
+        style: &'static str,
+        body: &'static str,
+    },
+}
+
+/// One request, about one object.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub kind: Kind,
+    pub name: &'static str,
+    pub act: Act,
+}
+
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+fn conditions(types: &[&str]) -> Value {
+    let condition = |type_: &&str| {
+        json!({
+            "type": type_, "status": "True", "reason": "R", "message": "m", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "unknown": 1,
+        })
+    };
+    types.iter().map(condition).collect()
+}
+
+/// What a Foo may say, rightly or wrongly.
+fn foos() -> Vec<Value> {
+    let long = "x".repeat(64);
+    let spec = |spec: Value| json!({ "spec": spec });
+    let status = |status: Value| json!({ "spec": { "deploymentName": "a" }, "status": status });
+    vec![
+        spec(json!({ "deploymentName": "a", "replicas": 1 })),
+        spec(json!({ "deploymentName": "a", "replicas": 2 })),
+        spec(json!({ "deploymentName": "b" })),
+        spec(json!({ "deploymentName": "a", "replicas": null })),
+        spec(json!({ "deploymentName": "a", "replicas": 0 })),
+        spec(json!({ "deploymentName": "a", "replicas": 11 })),
+        spec(json!({ "deploymentName": "a", "replicas": -1 })),
+        spec(json!({ "deploymentName": "a", "replicas": "x" })),
+        spec(json!({ "deploymentName": "a", "replicas": 1.5 })),
+        spec(json!({ "deploymentName": "a", "replicas": 5_000_000_000_i64 })),
+        spec(json!({ "deploymentName": "" })),
+        spec(json!({ "deploymentName": "A_b" })),
+        spec(json!({ "deploymentName": "a..b" })),
+        spec(json!({ "deploymentName": long })),
+        spec(json!({ "deploymentName": 5 })),
+        spec(json!({ "deploymentName": null })),
+        spec(json!({ "deploymentName": "a", "x": { "y": 1 } })),
+        spec(json!({})),
+        spec(json!([])),
+        spec(json!(null)),
+        json!({}),
+        json!({ "x": 1, "spec": { "deploymentName": "a" } }),
+        status(
+            json!({ "availableReplicas": 1, "observedGeneration": 1, "conditions": conditions(&["Ready"]) }),
+        ),
+        status(
+            json!({ "availableReplicas": 2, "x": 1, "conditions": conditions(&["Ready", "Progressing"]) }),
+        ),
+        status(json!({ "replicas": 3, "selector": "app=nginx", "deploymentName": "a" })),
+        status(json!({ "conditions": conditions(&["Ready", "Ready"]) })),
+        status(json!({ "conditions": [{ "type": "Ready", "status": "True" }] })),
+        status(json!({ "conditions": [{
+            "type": "Ready", "status": "True", "reason": "", "message": "", "lastTransitionTime": "yesterday",
+        }] })),
+        status(json!({ "availableReplicas": null, "deploymentName": null })),
+        status(json!({ "availableReplicas": "many" })),
+        status(json!({})),
+        status(json!(null)),
+        status(json!({ "conditions": null, "observedGeneration": null })),
+        json!({ "status": { "observedGeneration": 2 } }),
+        json!({ "apiVersion": "samplecontroller.k8s.io/v1", "spec": { "deploymentName": "a" } }),
+        json!({ "apiVersion": null, "spec": { "deploymentName": "a" } }),
+    ]
+}
+
+fn deployment(change: impl FnOnce(&mut Value)) -> Value {
+    let labels = json!({ "app": "nginx", "controller": "a" });
+    let mut deployment = json!({ "spec": {
+        "replicas": 1,
+        "selector": { "matchLabels": labels },
+        "template": {
+            "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] },
+        },
+    }});
+    change(&mut deployment);
+    deployment
+}
+
+/// What a Deployment may say.
+fn deployments() -> Vec<Value> {
+    let spec = |field: &str, value: Value| deployment(|it| it["spec"][field] = value);
+    let pod =
+        |field: &str, value: Value| deployment(|it| it["spec"]["template"]["spec"][field] = value);
+    let containers = |all: Value| pod("containers", all);
+    let status = |status: Value| deployment(|it| it["status"] = status);
+    let template =
+        |labels: Value| deployment(|it| it["spec"]["template"]["metadata"]["labels"] = labels);
+    vec![
+        deployment(|_| {}),
+        spec("replicas", json!(3)),
+        spec("replicas", json!(0)),
+        spec("replicas", json!(null)),
+        spec("replicas", json!(-1)),
+        spec("replicas", json!("x")),
+        spec("selector", json!(null)),
+        spec("selector", json!({})),
+        spec("selector", json!({ "matchLabels": { "app": "nginx" } })),
+        spec("selector", json!({ "matchLabels": { "app": "other" } })),
+        spec("template", json!({})),
+        spec("strategy", json!({ "type": "Recreate" })),
+        spec("paused", json!(true)),
+        spec("paused", json!(false)),
+        spec("minReadySeconds", json!(0)),
+        spec("revisionHistoryLimit", json!(-1)),
+        spec("unknown", json!({ "x": 1 })),
+        template(json!({ "app": "nginx", "controller": "a", "more": "x" })),
+        template(json!({ "app": "nginx" })),
+        template(json!({ "app": "nginx", "controller": "a", "more": "-x" })),
+        template(json!({})),
+        pod("restartPolicy", json!("Never")),
+        pod("serviceAccountName", json!("")),
+        pod("unknown", json!(1)),
+        containers(json!([])),
+        containers(
+            json!([{ "name": "nginx", "image": "nginx" }, { "name": "side", "image": "x/y:1.2" }]),
+        ),
+        containers(
+            json!([{ "name": "nginx", "image": "nginx" }, { "name": "nginx", "image": "nginx" }]),
+        ),
+        containers(json!([{ "name": "Nginx", "image": "nginx@sha256:0000" }])),
+        containers(json!([{ "name": "nginx" }])),
+        containers(json!([{ "image": "nginx" }])),
+        containers(json!([{
+            "name": "nginx", "image": "nginx:1", "args": [], "command": ["x"],
+            "env": [{ "name": "A", "value": "" }, { "name": "B", "value": "b" }], "ports": [{ "containerPort": 80 }],
+        }])),
+        status(
+            json!({ "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1 }),
+        ),
+        status(json!({ "replicas": 0, "observedGeneration": 0, "unknown": 1 })),
+        status(json!({ "replicas": 1, "availableReplicas": 2, "readyReplicas": 1 })),
+        status(json!({ "replicas": -1 })),
+        status(json!({ "conditions": [
+            { "type": "Available", "status": "True", "reason": "R", "message": "m" },
+            { "type": "Progressing", "status": "True", "reason": "R", "message": "m",
+              "lastUpdateTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+        ] })),
+        json!({ "spec": {} }),
+        json!({}),
+        json!({ "status": { "replicas": 2 } }),
+        json!({ "apiVersion": "v1", "spec": {} }),
+        json!({ "kind": "Foo", "spec": {} }),
+        deployment(|it| it["apiVersion"] = json!(null)),
+    ]
+}
+
+/// What a Lease may say.
+fn leases() -> Vec<Value> {
+    let spec = |spec: Value| json!({ "spec": spec });
+    vec![
+        spec(json!({
+            "holderIdentity": "x", "leaseDurationSeconds": 15, "leaseTransitions": 0,
+            "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z",
+        })),
+        spec(
+            json!({ "holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:01.123456Z" }),
+        ),
+        spec(json!({ "holderIdentity": "y", "leaseTransitions": 3, "leaseDurationSeconds": 1 })),
+        spec(json!({ "holderIdentity": "" })),
+        spec(json!({ "holderIdentity": null })),
+        spec(json!({ "holderIdentity": 5 })),
+        spec(json!({ "leaseDurationSeconds": 0, "leaseTransitions": -1 })),
+        spec(json!({ "leaseDurationSeconds": "x" })),
+        spec(json!({ "renewTime": "yesterday" })),
+        spec(json!({ "renewTime": null, "unknown": 1 })),
+        spec(json!({})),
+        spec(json!(null)),
+        json!({}),
+        json!({ "spec": { "holderIdentity": "z" }, "unknown": 1 }),
+    ]
+}
+
+/// What a ServiceAccount may say; the operator has one for its annotations.
+fn accounts() -> Vec<Value> {
+    vec![
+        json!({}),
+        json!({ "automountServiceAccountToken": false }),
+        json!({ "automountServiceAccountToken": true, "secrets": [{ "name": "x" }], "unknown": 1 }),
+        json!({ "automountServiceAccountToken": "x" }),
+    ]
+}
+
+/// What an Event may say.
+fn events() -> Vec<Value> {
+    let event = |note: &str| {
+        json!({
+            "eventTime": "2026-01-01T00:00:00.123456Z", "reportingController": "foo-controller", "type": "Normal",
+            "reportingInstance": "i", "action": "Sync", "reason": "Synced", "note": note,
+            "regarding": { "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "a", "uid": "u" },
+        })
+    };
+    vec![event("x"), event(""), event("y")]
+}
+
+fn event_patches() -> Vec<Value> {
+    let series =
+        |count: i32| json!({ "count": count, "lastObservedTime": "2026-01-01T00:00:01.123456Z" });
+    vec![
+        json!({ "series": series(2) }),
+        json!({ "series": series(3), "metadata": { "annotations": { "a": "b" } } }),
+        json!({ "series": series(3), "metadata": { "annotations": null } }),
+        json!({ "metadata": { "annotations": { "a": "b" } } }),
+    ]
+}
+
+fn scales() -> Vec<Value> {
+    let scale = |spec: Value| json!({ "spec": spec });
+    vec![
+        scale(json!({ "replicas": 2 })),
+        scale(json!({ "replicas": 3 })),
+        scale(json!({ "replicas": 0 })),
+        scale(json!({ "replicas": 12 })),
+        scale(json!({ "replicas": -1 })),
+        scale(json!({})),
+    ]
+}
+
+/// What metadata may say besides.
+fn metadata() -> Vec<Value> {
+    let owner = |uid: &str, controller: bool| {
+        json!({
+            "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "a", "uid": uid,
+            "controller": controller, "blockOwnerDeletion": true,
+        })
+    };
+    vec![
+        json!({}),
+        json!({ "labels": { "app": "nginx", "controller": "a" } }),
+        json!({ "labels": { "app": "other" } }),
+        json!({ "labels": null }),
+        json!({ "labels": {} }),
+        json!({ "labels": { "app": "-bad-" } }),
+        json!({ "labels": { "bad key": "x" } }),
+        json!({ "annotations": { "samplecontroller.k8s.io/foo-generation": "1" } }),
+        json!({ "annotations": { "samplecontroller.k8s.io/foo-generation": "2", "x": "" } }),
+        json!({ "annotations": null }),
+        json!({ "finalizers": ["example.com/a"] }),
+        json!({ "finalizers": ["example.com/b", "example.com/a"] }),
+        json!({ "finalizers": [] }),
+        json!({ "finalizers": null }),
+        json!({ "finalizers": ["orphan", "foregroundDeletion"] }),
+        json!({ "finalizers": ["foregroundDeletion"] }),
+        json!({ "ownerReferences": [owner("u1", true)] }),
+        json!({ "ownerReferences": [owner("u2", false)] }),
+        json!({ "ownerReferences": [owner("u1", true), owner("u2", true)] }),
+        json!({ "ownerReferences": null }),
+        json!({ "ownerReferences": [] }),
+        json!({ "generation": 7, "creationTimestamp": "2020-01-01T00:00:00Z", "selfLink": "x" }),
+        json!({ "deletionTimestamp": "2020-01-01T00:00:00Z" }),
+        json!({ "namespace": "elsewhere" }),
+        json!({ "unknown": 1 }),
+        json!({ "name": "other" }),
+        json!({ "name": null }),
+        json!({ "name": "Not_a_name" }),
+        json!({ "labels": 5 }),
+    ]
+}
+
+/// More often what is usual than what is not: the first ones, where `usual` says so.
+fn one_of(all: Vec<Value>, usual: usize) -> BoxedStrategy<Value> {
+    let some = all[..usual].to_vec();
+    prop_oneof![3 => prop::sample::select(some), 2 => prop::sample::select(all)].boxed()
+}
+
+fn bodies(kind: Kind) -> BoxedStrategy<Value> {
+    let bodies = match kind {
+        Kind::Foo => one_of(foos(), 3),
+        Kind::Deployment => one_of(deployments(), 3),
+        Kind::ServiceAccount => one_of(accounts(), 1),
+        Kind::Event => return prop::sample::select(events()).boxed(),
+        _ => one_of(leases(), 3),
+    };
+    (bodies, one_of(metadata(), 1))
+        .prop_map(|(mut body, metadata)| {
+            body["metadata"] = metadata;
+            body
+        })
+        .boxed()
+}
+
+fn bases() -> impl Strategy<Value = Base> {
+    let which = || {
+        prop_oneof![
+            6 => Just(Which::Current), 2 => Just(Which::Unsaid), 1 => Just(Which::Former), 1 => Just(Which::Wrong),
+        ]
+    };
+    (which(), which()).prop_map(|(uid, version)| Base { uid, version })
+}
+
+fn parts(kind: Kind) -> BoxedStrategy<&'static str> {
+    match kind {
+        Kind::Lease | Kind::ServiceAccount | Kind::Event => Just("").boxed(),
+        _ => prop_oneof![4 => Just(""), 3 => Just("status"), 1 => Just("scale")].boxed(),
+    }
+}
+
+fn of_part(part: &'static str, kind: Kind) -> BoxedStrategy<Value> {
+    match part {
+        // Over a spec of wrong types, which is ignored, the API server forgets who manages which field, which is a change.
+        "status" => bodies(kind)
+            .prop_map(move |mut body| {
+                let spec = &body["spec"];
+                let typed = |value: &Value| value.is_null() || value.is_i64();
+                let fits = spec.is_object()
+                    && typed(&spec["replicas"])
+                    && (spec["deploymentName"].is_string() || kind != Kind::Foo);
+                if !fits {
+                    body.as_object_mut().unwrap().remove("spec");
+                }
+                body
+            })
+            .boxed(),
+        "scale" => prop::sample::select(scales()).boxed(),
+        _ => bodies(kind),
+    }
+}
+
+fn deletions() -> impl Strategy<Value = Value> {
+    prop::sample::select(vec![
+        json!({ "propagationPolicy": "Background" }),
+        json!({}),
+        json!({ "propagationPolicy": "Foreground" }),
+        json!({ "propagationPolicy": "Orphan" }),
+        json!({ "propagationPolicy": "None" }),
+    ])
+}
+
+/// Of events, what the operator does: of what it does not, nothing is known.
+fn event_acts() -> BoxedStrategy<Act> {
+    let dry = || prop::bool::weighted(0.05);
+    prop_oneof![
+        1 => Just(Act::Get),
+        1 => Just(Act::List),
+        1 => any::<bool>().prop_map(Act::Stream),
+        4 => (bodies(Kind::Event), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
+        4 => (prop::sample::select(event_patches()), bases(), dry()).prop_map(|(body, base, dry)| Act::Patch {
+            part: "", style: MERGE, body, base, dry,
+        }),
+        1 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
+    ]
+    .boxed()
+}
+
+fn acts(kind: Kind) -> BoxedStrategy<Act> {
+    if kind == Kind::Event {
+        return event_acts();
+    }
+    let scale = match kind {
+        Kind::Foo | Kind::Deployment => Act::Scale,
+        _ => Act::Get,
+    };
+    let dry = || prop::bool::weighted(0.05);
+    let raw = prop::sample::select(vec![
+        (Method::POST, "application/json", "{"),
+        (Method::POST, "application/json", ""),
+        (Method::PUT, "application/json", "{\"metadata\":"),
+        (Method::PATCH, MERGE, "{\"spec\":"),
+        (Method::PATCH, STRATEGIC, "{\"spec\":"),
+        (Method::PATCH, "application/xml", "{}"),
+        (Method::POST, MERGE, "{}"),
+    ]);
+    prop_oneof![
+        2 => Just(Act::Get),
+        1 => Just(Act::Metadata),
+        1 => Just(Act::List),
+        1 => any::<bool>().prop_map(Act::Stream),
+        1 => Just(scale),
+        1 => Just(Act::Find),
+        1 => (1..3_usize).prop_map(Act::Pages),
+        6 => (bodies(kind), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
+        5 => parts(kind).prop_flat_map(move |part| (of_part(part, kind), bases(), dry()).prop_map(
+            move |(body, base, dry)| Act::Put { part, body, base, dry })),
+        8 => parts(kind).prop_flat_map(move |part| (of_part(part, kind), bases(), dry(), any::<bool>()).prop_map(
+            move |(body, base, dry, strategic)| {
+                let style = if strategic && part != "scale" { STRATEGIC } else { MERGE };
+                Act::Patch { part, style, body, base, dry }
+            })),
+        2 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
+        1 => raw.prop_map(|(method, style, body)| Act::Raw { method, style, body }),
+    ]
+    .boxed()
+}
+
+pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
+    let step = (
+        prop::sample::select(KINDS.to_vec()),
+        prop::sample::select(NAMES.to_vec()),
+    )
+        .prop_flat_map(|(kind, name)| acts(kind).prop_map(move |act| Step { kind, name, act }));
+    prop::collection::vec(step, 1..=count)
+}
+
+/// What every kind takes.
+pub fn valid(kind: Kind) -> Value {
+    let bodies = match kind {
+        Kind::Foo => foos(),
+        Kind::Deployment => deployments(),
+        Kind::ServiceAccount => accounts(),
+        Kind::Event => events(),
+        _ => leases(),
+    };
+    bodies[0].clone()
+}
