@@ -11,6 +11,8 @@
 
 #[path = "simulation/api/mod.rs"]
 mod api;
+#[path = "differential/cases.rs"]
+mod cases;
 mod cluster;
 #[path = "differential/normal.rs"]
 mod normal;
@@ -45,6 +47,12 @@ static SENT: AtomicUsize = AtomicUsize::new(0);
 fn definition() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Installs the CustomResourceDefinition, once for all tests.
+async fn install(cluster: &cluster::Cluster) {
+    static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+    INSTALLED.get_or_init(|| cluster.install_crd()).await;
 }
 
 /// One side in one sequence.
@@ -271,7 +279,24 @@ fn sequences(first: u64, by: u64, enough: usize) {
             panic!("seed {seed}: {difference}");
         }
         seed += by;
+        if enough > 2 * REQUESTS {
+            eprintln!("{} requests to each so far", SENT.load(Relaxed) / 2);
+        }
     }
+}
+
+#[tokio::test]
+async fn what_once_differed_is_the_same() {
+    install(cluster::shared()).await;
+    let client = cluster::shared().client().await;
+    let compared = cases::cases().into_iter().map(async |(name, steps)| {
+        compare(&client, &steps)
+            .await
+            .map_err(|difference| format!("{name}: {difference}"))
+    });
+    let compared = futures::future::join_all(compared).await;
+    let differences: Vec<_> = compared.into_iter().filter_map(Result::err).collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n\n"));
 }
 
 #[test]
@@ -280,7 +305,7 @@ fn the_same_requests_get_the_same_answers() {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(cluster::shared().install_crd());
+    runtime.block_on(install(cluster::shared()));
     let enough = requests();
     std::thread::scope(|scope| {
         for first in 0..WORKERS {

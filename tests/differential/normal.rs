@@ -69,6 +69,7 @@ impl Names {
     fn status(&self, status: &mut Value) {
         let parser = [
             "cannot be handled as a",
+            "continue key is not valid",
             "couldn't get version/kind",
             "error decoding patch",
             "JSON",

@@ -23,7 +23,10 @@ pub struct Sent {
 }
 
 /// Who may do everything.
-pub const ADMIN: User<'static> = User { name: "admin", pod: None };
+pub const ADMIN: User<'static> = User {
+    name: "admin",
+    pod: None,
+};
 
 /// One of the two.
 pub enum Side {
@@ -159,7 +162,10 @@ impl Side {
             (Self::Real(_), Events::Real(lines)) => {
                 let lines = tokio::time::timeout(limit, lines.try_collect::<Vec<String>>()).await;
                 let lines = lines.expect("the end of the watch").unwrap();
-                lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+                lines
+                    .iter()
+                    .map(|line| serde_json::from_str(line).unwrap())
+                    .collect()
             }
             (Self::Simulated(it), Events::Simulated(mut watch)) => {
                 let end = it.now + limit;

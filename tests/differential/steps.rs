@@ -37,11 +37,6 @@ pub const UNSAID: Base = Base {
     uid: Which::Unsaid,
     version: Which::Unsaid,
 };
-pub const CURRENT: Base = Base {
-    uid: Which::Current,
-    version: Which::Current,
-};
-
 #[derive(Clone, Debug)]
 pub enum Act {
     Get,
@@ -89,8 +84,8 @@ pub struct Step {
     pub act: Act,
 }
 
-const MERGE: &str = "application/merge-patch+json";
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub const MERGE: &str = "application/merge-patch+json";
+pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 fn conditions(types: &[&str]) -> Value {
     let condition = |type_: &&str| {
@@ -343,6 +338,7 @@ fn metadata() -> Vec<Value> {
         json!({ "name": "other" }),
         json!({ "name": null }),
         json!({ "name": "Not_a_name" }),
+        json!({ "name": "x".repeat(64) }),
         json!({ "labels": 5 }),
     ]
 }

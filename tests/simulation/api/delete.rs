@@ -103,6 +103,7 @@ fn options(request: &Request<'_>) -> Result<Value> {
         "propagationPolicy",
         "preconditions",
         "gracePeriodSeconds",
+        "dryRun",
     ];
     let fields = options.as_object().into_iter().flatten();
     for (field, _) in fields {

@@ -61,7 +61,9 @@ impl Server {
             return Err(Unknown("a list of metadata".to_owned()).into());
         }
         let limit = match request.text("limit") {
+            // What is in the cache comes whole.
             "" => 0,
+            _ if request.text("resourceVersion") == "0" => 0,
             limit => limit
                 .parse::<usize>()
                 .map_err(|_| Unknown(format!("limit={limit}")))?,
@@ -153,11 +155,16 @@ impl Server {
             "" => 0,
             text => text
                 .parse()
-                .map_err(|_| Refusal::bad_request(format!("invalid resource version: {text}")))?,
+                .map_err(|_| Refusal::bad_request(bad_version(text)))?,
         };
         match (text, how) {
             ("", "") => Ok(store.version()),
-            ("", _) => Err(forbidden_match(how)),
+            ("", _) => Err(forbidden_match(
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            )),
+            ("0", "Exact") => Err(forbidden_match(
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            )),
             (_, "" | "NotOlderThan") if asked > self.seen_last() => {
                 Err(Refusal::too_large(asked, self.seen_last()))
             }
@@ -172,12 +179,18 @@ impl Server {
     }
 }
 
-fn forbidden_match(_how: &str) -> Refusal {
+fn bad_version(text: &str) -> String {
+    format!(
+        "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid \
+         syntax"
+    )
+}
+
+fn forbidden_match(why: &str) -> Refusal {
     let cause = Cause {
         field: "resourceVersionMatch".to_owned(),
         reason: "FieldValueForbidden",
-        message: "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-            .to_owned(),
+        message: format!("Forbidden: {why}"),
     };
     Refusal::invalid_of("ListOptions", "meta.k8s.io", "", &[cause])
 }

@@ -127,8 +127,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether all is to be done but the writing.
+    /// Whether all is to be done but the writing. A deletion goes by its body, if it has one.
     pub fn is_dry_run(&self) -> Result<bool> {
+        if self.call.method == Method::DELETE && !self.call.body.is_empty() {
+            let options = self.json().map_err(Refusal::bad_request)?;
+            return Ok(options["dryRun"][0] == "All");
+        }
         match self.query.get("dryRun").map(String::as_str) {
             None => Ok(false),
             Some("All") => Ok(true),
