@@ -54,6 +54,7 @@ const WRONG: Base = Base {
     version: Which::Wrong,
 };
 
+#[expect(clippy::too_many_lines, reason = "a list")]
 pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
     let versioned = Base {
         uid: Which::Unsaid,
@@ -224,6 +225,99 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
                         body: json!({ "metadata": {} }),
                         base: uid,
                         dry: false,
+                    },
+                ),
+            ],
+        ),
+        (
+            "bad labels",
+            vec![
+                create(Kind::ServiceAccount, &json!({})),
+                put(
+                    Kind::ServiceAccount,
+                    json!({ "metadata": { "labels": { "bad key": "x" } } }),
+                    UNSAID,
+                    false,
+                ),
+            ],
+        ),
+        (
+            "a container without a name",
+            vec![
+                create(Kind::Deployment, &json!({})),
+                patch(
+                    Kind::Deployment,
+                    "",
+                    STRATEGIC,
+                    json!({ "spec": { "template": { "spec": { "containers": [{ "image": "x:1" }] } } } }),
+                ),
+            ],
+        ),
+        (
+            "a version of what is new",
+            vec![create(
+                Kind::Foo,
+                &json!({ "metadata": { "resourceVersion": "5" } }),
+            )],
+        ),
+        (
+            "no time",
+            vec![
+                create(Kind::Foo, &json!({})),
+                patch(
+                    Kind::Foo,
+                    "status",
+                    MERGE,
+                    json!({ "status": { "availableReplicas": "many", "conditions": [{
+                        "type": "Ready", "status": "True", "reason": "", "message": "",
+                        "lastTransitionTime": "yesterday",
+                    }] } }),
+                ),
+            ],
+        ),
+        (
+            "what is on its way out is still there",
+            vec![
+                create(
+                    Kind::Foo,
+                    &json!({ "metadata": { "finalizers": ["example.com/a"] } }),
+                ),
+                step(
+                    Kind::Foo,
+                    Act::Delete {
+                        options: json!({}),
+                        base: UNSAID,
+                    },
+                ),
+                create(Kind::Foo, &json!({})),
+            ],
+        ),
+        (
+            "more replicas than a number has",
+            vec![create(
+                Kind::Foo,
+                &json!({ "spec": { "deploymentName": "a", "replicas": 5_000_000_000_i64 } }),
+            )],
+        ),
+        (
+            "a deletion that takes another one's finalizer away, of one version",
+            vec![
+                create(Kind::Foo, &json!({})),
+                step(
+                    Kind::Foo,
+                    Act::Delete {
+                        options: json!({ "propagationPolicy": "Foreground" }),
+                        base: UNSAID,
+                    },
+                ),
+                step(
+                    Kind::Foo,
+                    Act::Delete {
+                        options: json!({ "propagationPolicy": "Background" }),
+                        base: Base {
+                            uid: Which::Current,
+                            version: Which::Current,
+                        },
                     },
                 ),
             ],

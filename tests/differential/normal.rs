@@ -75,14 +75,19 @@ impl Names {
             "JSON",
             "patch:",
         ];
-        let message = status["message"].as_str().unwrap_or_default().to_owned();
+        let mut message = status["message"].as_str().unwrap_or_default().to_owned();
         let of_parser = parser.into_iter().any(|words| message.contains(words));
-        let mut message = message;
         for (uid, number) in &self.uids {
             message = message.replace(uid, &format!("uid {number}"));
         }
         for (version, number) in self.versions.iter().rev() {
             message = message.replace(&format!("({version})"), &format!("(version {number})"));
+        }
+        let last = message.rsplit_once("object meta: ");
+        if let Some((words, number)) =
+            last.and_then(|(words, it)| Some((words, self.versions.get(it)?)))
+        {
+            message = format!("{words}object meta: version {number}");
         }
         let causes = status["details"]["causes"].as_array_mut();
         let several = causes.as_ref().is_some_and(|causes| causes.len() > 1);
@@ -90,9 +95,9 @@ impl Names {
             // Go tells them in any order.
             causes.sort_by_key(Value::to_string);
             if of_parser {
-                causes
-                    .iter_mut()
-                    .for_each(|cause| cause["message"] = json!("of the parser"));
+                for cause in causes {
+                    cause["message"] = json!("of the parser");
+                }
             }
         }
         status["message"] = match (of_parser, several) {

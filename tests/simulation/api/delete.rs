@@ -57,7 +57,18 @@ impl Server {
         let had = metadata::finalizers(&old);
         let finalizers = finalizers_to_be(key.kind, &had, policy);
         if finalizers.is_empty() {
-            // What takes the last one of the garbage collector's finalizers away does not change it before it goes.
+            // What takes the last one of the garbage collector's finalizers away does not change it before it goes, but
+            // from then on the API server takes it for changed, and for an object without a version.
+            let precondition = &options["preconditions"]["resourceVersion"];
+            if !had.is_empty() && !precondition.is_null() {
+                let is = old["metadata"]["resourceVersion"]
+                    .as_str()
+                    .unwrap_or_default();
+                let why = format!(
+                    "ResourceVersion in precondition: , ResourceVersion in object meta: {is}"
+                );
+                return Err(write::failed(key, request.is_dry_run()?, &why));
+            }
             if !request.is_dry_run()? {
                 store.put(now, request.call.user.name, key, None);
             }

@@ -190,10 +190,8 @@ pub fn check(spec: &Value) -> Vec<Cause> {
 }
 
 fn check_template(template: &Value) -> Vec<Cause> {
-    let mut causes = metadata::check_labels(
-        "spec.template.metadata.labels",
-        &template["metadata"]["labels"],
-    );
+    let mut causes =
+        metadata::check_labels("spec.template.labels", &template["metadata"]["labels"]);
     let containers = template["spec"]["containers"].as_array();
     if containers.is_none_or(Vec::is_empty) {
         causes.push(Cause::required("spec.template.spec.containers", ""));

@@ -69,7 +69,7 @@ impl Server {
                 .map_err(|_| Unknown(format!("limit={limit}")))?,
         };
         let name = request.field_name()?;
-        let next = self.next_page(store, request)?;
+        let next = next_page(store, request)?;
         let version = match &next {
             Some(next) => next.version.unwrap_or(store.version()),
             None => self.version_to_list(store, request)?,
@@ -113,40 +113,6 @@ impl Server {
         }))
     }
 
-    /// Where a page that is not the first goes on.
-    fn next_page(&self, store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
-        let token = request.text("continue");
-        if token.is_empty() {
-            return Ok(None);
-        }
-        if !matches!(request.text("resourceVersion"), "" | "0") {
-            return Err(Refusal::bad_request(
-                "specifying resource version is not allowed when using continue",
-            ));
-        }
-        let next = Continue::parse(token)
-            .ok_or_else(|| Refusal::bad_request(format!("continue key is not valid: {token}")))?;
-        if next
-            .version
-            .is_some_and(|version| version < store.compacted())
-        {
-            let last = Key::new(Kind::Foo, &next.after.0, &next.after.1);
-            let mut refusal = Refusal::expired(
-                "The provided continue parameter is too old to display a consistent list result. You can start a \
-                 new list without the continue parameter, or use the continue token in this response to retrieve \
-                 the remainder of the results. Continuing with the provided token results in an inconsistent list - \
-                 objects that were created, modified, or deleted between the time the first chunk was returned and \
-                 now may show up in the list."
-                    .to_owned(),
-            );
-            if let Refusal::Status(status) = &mut refusal {
-                status["metadata"]["continue"] = Continue::token(None, &last).into();
-            }
-            return Err(refusal);
-        }
-        Ok(Some(next))
-    }
-
     /// Of which state a list is that is not a further page.
     fn version_to_list(&self, store: &Store, request: &Request<'_>) -> Result<u64> {
         let text = request.text("resourceVersion");
@@ -171,7 +137,7 @@ impl Server {
             (_, "NotOlderThan") => Ok(self.seen_last()),
             (_, "") if asked == 0 || request.text("limit").is_empty() => Ok(self.seen_last()),
             (_, "" | "Exact") if asked < store.compacted() => Err(Refusal::expired(
-                "The resourceVersion for the provided list is too old.".to_owned(),
+                "The resourceVersion for the provided list is too old.",
             )),
             (_, "Exact" | "") if asked <= store.version() => Ok(asked),
             _ => Err(Unknown(format!("a list at {text} {how}")).into()),
@@ -193,4 +159,37 @@ fn forbidden_match(why: &str) -> Refusal {
         message: format!("Forbidden: {why}"),
     };
     Refusal::invalid_of("ListOptions", "meta.k8s.io", "", &[cause])
+}
+
+/// Where a page that is not the first goes on.
+fn next_page(store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
+    let token = request.text("continue");
+    if token.is_empty() {
+        return Ok(None);
+    }
+    if !matches!(request.text("resourceVersion"), "" | "0") {
+        return Err(Refusal::bad_request(
+            "specifying resource version is not allowed when using continue",
+        ));
+    }
+    let next = Continue::parse(token)
+        .ok_or_else(|| Refusal::bad_request(format!("continue key is not valid: {token}")))?;
+    if next
+        .version
+        .is_some_and(|version| version < store.compacted())
+    {
+        let last = Key::new(Kind::Foo, &next.after.0, &next.after.1);
+        let mut refusal = Refusal::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a \
+             new list without the continue parameter, or use the continue token in this response to retrieve \
+             the remainder of the results. Continuing with the provided token results in an inconsistent list - \
+             objects that were created, modified, or deleted between the time the first chunk was returned and \
+             now may show up in the list.",
+        );
+        if let Refusal::Status(status) = &mut refusal {
+            status["metadata"]["continue"] = Continue::token(None, &last).into();
+        }
+        return Err(refusal);
+    }
+    Ok(Some(next))
 }

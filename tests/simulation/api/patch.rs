@@ -130,12 +130,12 @@ fn merged_list(old: &[Value], patch: &[Value], field: &str) -> Result<Vec<Value>
         Elements::Themselves => None,
     };
     let identity = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
-    if patch.iter().any(|value| identity(value).is_null()) {
+    if let (Some(key), Some(value)) = (key, patch.iter().find(|value| identity(value).is_null())) {
         let words = format!(
-            "map: {patch:?} does not contain declared merge key: {}",
-            key.unwrap_or_default()
+            "map: {} does not contain declared merge key: {key}",
+            in_go(value)
         );
-        return Err(Refusal::new(500, "", words, None));
+        return Err(Refusal::new(500, "", &words, None));
     }
     let place =
         |list: &[Value], value: &Value| list.iter().position(|it| identity(it) == identity(value));
@@ -195,4 +195,18 @@ fn without_nulls(patch: &Value) -> Value {
 pub fn unfit(words: &str) -> Refusal {
     let cause = Cause::invalid("patch", "\"\"", words);
     Refusal::invalid_of("", "", "", &[cause])
+}
+
+/// As Go shows a map.
+fn in_go(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(name, value)| format!("{name}:{}", in_go(value)));
+            format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }

@@ -107,17 +107,16 @@ fn scale(kind: Kind, object: &Value) -> Value {
         metadata[field] = object["metadata"][field].clone();
     }
     let (spec, status) = (&object["spec"], &object["status"]);
-    let selector = match kind {
-        Kind::Foo => status["selector"].as_str().unwrap_or_default().to_owned(),
-        _ => {
-            let labels = spec["selector"]["matchLabels"]
-                .as_object()
-                .into_iter()
-                .flatten();
-            let labels = labels
-                .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
-            labels.collect::<Vec<_>>().join(",")
-        }
+    let selector = if kind == Kind::Foo {
+        status["selector"].as_str().unwrap_or_default().to_owned()
+    } else {
+        let labels = spec["selector"]["matchLabels"]
+            .as_object()
+            .into_iter()
+            .flatten();
+        let labels =
+            labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
+        labels.collect::<Vec<_>>().join(",")
     };
     let mut scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {},

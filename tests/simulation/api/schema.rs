@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Key, Kind, Now, Server, Store, metadata, status::Cause};
+use super::{Key, Kind, Now, Server, Store, metadata, request::Part, status::Cause};
 
 impl Store {
-    /// Installs the CustomResourceDefinition of Foos.
+    /// Installs the definition of Foos.
     pub fn install_definition(&mut self, now: Now, mut definition: Value) {
         definition["metadata"]["uid"] = self.new_uid().into();
         let key = definition_key();
@@ -80,10 +80,20 @@ fn prune_below(value: &mut Value, schema: &Value, root: bool) {
 }
 
 /// What is wrong with an object, save what is as it was in `old`.
-pub fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cause> {
+pub fn check(new: &Value, old: Option<&Value>, schema: &Value, part: Part) -> Vec<Cause> {
     let mut causes = Vec::new();
-    check_value(new, old, schema, "", &mut causes);
-    causes.extend(check_scale(new));
+    if part == Part::Status {
+        // What is said of a field has its name within the status.
+        let old = old.and_then(|old| old.get("status"));
+        let schema = &schema["properties"]["status"];
+        check_value(&new["status"], old, schema, "", &mut causes);
+        for cause in causes.iter_mut().filter(|cause| cause.field != "<nil>") {
+            cause.field = join("status", &cause.field);
+        }
+    } else {
+        check_value(new, old, schema, "", &mut causes);
+        causes.extend(check_scale(new));
+    }
     check_unique(new, old, schema, "", &mut causes);
     let blocking = |cause: &Cause| {
         matches!(
@@ -204,7 +214,10 @@ fn check_value(
                 && text.parse::<k8s_openapi::jiff::Timestamp>().is_err()
             {
                 let why = format!("{path} in body must be of type date-time: {text:?}");
-                causes.push(Cause::invalid(path, format!("{text:?}"), &why));
+                causes.push(Cause {
+                    reason: "FieldValueTypeInvalid",
+                    ..Cause::invalid(path, format!("{text:?}"), &why)
+                });
             }
         }
         Value::Number(number) => check_number(number, schema, path, causes),
@@ -216,6 +229,10 @@ fn check_number(number: &serde_json::Number, schema: &Value, path: &str, causes:
     let Some(number) = number.as_i64() else {
         return;
     };
+    if schema["format"] == "int32" && i32::try_from(number).is_err() {
+        let why = format!("Checked value must be of type integer with format int32 in {path}");
+        causes.push(Cause::invalid("<nil>", "\"\"", &why));
+    }
     #[allow(
         clippy::cast_possible_truncation,
         reason = "bounds are small whole numbers"
@@ -286,6 +303,9 @@ fn check_unique(
     }
 }
 
+/// The largest of format int32.
+const MAX: i64 = i32::MAX as i64;
+
 /// The fields of the scale subresource have to be what that takes.
 fn check_scale(new: &Value) -> Option<Cause> {
     let spec = new.get("spec").filter(|spec| !spec.is_null())?;
@@ -294,8 +314,12 @@ fn check_scale(new: &Value) -> Option<Cause> {
         other => (other, "map[string]interface{}"),
     };
     if let Some(number) = value.as_i64() {
-        let words = "should be a non-negative integer";
-        return (number < 0).then(|| Cause::invalid(".spec.replicas", number, words));
+        let words = match number {
+            ..0 => "should be a non-negative integer",
+            0..=MAX => return None,
+            _ => "should be less than or equal to 2147483647",
+        };
+        return Some(Cause::invalid(".spec.replicas", number, words));
     }
     // As Go shows them.
     let (shown, is) = match value {

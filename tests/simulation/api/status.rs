@@ -52,11 +52,16 @@ impl Cause {
 }
 
 impl Refusal {
-    pub fn new(code: u16, reason: &str, message: String, details: Option<Value>) -> Self {
+    pub fn new(code: u16, reason: &str, message: &str, details: Option<Value>) -> Self {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message, "reason": reason, "code": code,
         });
+        if reason.is_empty()
+            && let Some(status) = status.as_object_mut()
+        {
+            status.remove("reason");
+        }
         if let Some(mut details) = details {
             // As Go omits what is empty.
             if let Some(fields) = details.as_object_mut() {
@@ -68,25 +73,30 @@ impl Refusal {
     }
 
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(400, "BadRequest", message.into(), None)
+        Self::new(400, "BadRequest", &message.into(), None)
     }
 
     pub fn not_found(kind: Kind, name: &str) -> Self {
         let info = kind.info();
         let message = format!("{} \"{name}\" not found", kind.resource());
         let details = json!({ "name": name, "group": info.group, "kind": info.plural });
-        Self::new(404, "NotFound", message, Some(details))
+        Self::new(404, "NotFound", &message, Some(details))
     }
 
     pub fn not_served() -> Self {
         Self::Text(404, "404 page not found\n".to_owned())
     }
 
-    pub fn already_exists(kind: Kind, name: &str) -> Self {
+    pub fn already_exists(kind: Kind, name: &str, deleting: bool) -> Self {
         let info = kind.info();
-        let message = format!("{} \"{name}\" already exists", kind.resource());
+        let deleting = if deleting {
+            "object is being deleted: "
+        } else {
+            ""
+        };
+        let message = format!("{deleting}{} \"{name}\" already exists", kind.resource());
         let details = json!({ "name": name, "group": info.group, "kind": info.plural });
-        Self::new(409, "AlreadyExists", message, Some(details))
+        Self::new(409, "AlreadyExists", &message, Some(details))
     }
 
     pub fn conflict(kind: Kind, name: &str, why: &str) -> Self {
@@ -98,7 +108,7 @@ impl Refusal {
         let resource = qualified(what, group);
         let message = format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}");
         let details = json!({ "name": name, "group": group, "kind": what });
-        Self::new(409, "Conflict", message, Some(details))
+        Self::new(409, "Conflict", &message, Some(details))
     }
 
     pub fn outdated(kind: Kind, name: &str) -> Self {
@@ -134,7 +144,7 @@ impl Refusal {
             })
             .collect();
         let details = json!({ "name": name, "group": group, "kind": what, "causes": causes });
-        Self::new(422, "Invalid", message, Some(details))
+        Self::new(422, "Invalid", &message, Some(details))
     }
 
     pub fn forbidden(kind: Kind, name: &str, why: &str) -> Self {
@@ -145,41 +155,41 @@ impl Refusal {
             name => format!("{resource} \"{name}\" is forbidden: {why}"),
         };
         let details = json!({ "name": name, "group": info.group, "kind": info.plural });
-        Self::new(403, "Forbidden", message, Some(details))
+        Self::new(403, "Forbidden", &message, Some(details))
     }
 
     pub fn method_not_allowed() -> Self {
         let words = "the server does not allow this method on the requested resource";
         let details = Some(json!({}));
-        Self::new(405, "MethodNotAllowed", words.to_owned(), details)
+        Self::new(405, "MethodNotAllowed", words, details)
     }
 
     pub fn unsupported_media_type(accepted: &str) -> Self {
         let words = format!(
             "the body of the request was in an unknown format - accepted media types include: {accepted}"
         );
-        Self::new(415, "UnsupportedMediaType", words, Some(json!({})))
+        Self::new(415, "UnsupportedMediaType", &words, Some(json!({})))
     }
 
     pub fn internal(why: &str) -> Self {
         let details = json!({ "causes": [{ "message": why }] });
         let words = format!("Internal error occurred: {why}");
-        Self::new(500, "InternalError", words, Some(details))
+        Self::new(500, "InternalError", &words, Some(details))
     }
 
     /// Of what is in no route at all.
     pub fn no_media_type() -> Self {
-        let words = "415: Unsupported Media Type".to_owned();
+        let words = "415: Unsupported Media Type";
         Self::new(415, "UnsupportedMediaType", words, Some(json!({})))
     }
 
-    pub fn expired(message: String) -> Self {
+    pub fn expired(message: &str) -> Self {
         Self::new(410, "Expired", message, None)
     }
 
     pub fn too_many_requests(message: &str, seconds: u64) -> Self {
         let details = json!({ "retryAfterSeconds": seconds });
-        Self::new(429, "TooManyRequests", message.to_owned(), Some(details))
+        Self::new(429, "TooManyRequests", message, Some(details))
     }
 
     /// The cache has not come to a version, and did not in the time that it was given.
@@ -190,6 +200,11 @@ impl Refusal {
             "causes": [{ "reason": "ResourceVersionTooLarge", "message": cause }],
             "retryAfterSeconds": 1,
         });
-        Self::new(504, "Timeout", format!("Timeout: {message}"), Some(details))
+        Self::new(
+            504,
+            "Timeout",
+            &format!("Timeout: {message}"),
+            Some(details),
+        )
     }
 }

@@ -42,7 +42,7 @@ impl Server {
         let meta = &object["metadata"];
         let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
         match key.kind {
-            Kind::Foo => causes.extend(self.check_schema(store, object, None)),
+            Kind::Foo => causes.extend(self.check_schema(store, object, None, Part::Whole)),
             Kind::Deployment => causes.extend(deployment::check(&object["spec"])),
             Kind::Lease => causes.extend(check_lease(&object["spec"])),
             Kind::Event => known_event(object)?,
@@ -65,9 +65,12 @@ impl Server {
         // Every kind checks it once more.
         causes.extend(metadata::check_update(meta, was));
         match (key.kind, part) {
-            (Kind::Foo, _) => causes.extend(self.check_schema(store, new, Some(old))),
+            (Kind::Foo, _) => {
+                causes.extend(check_type(key.kind, new));
+                causes.extend(self.check_schema(store, new, Some(old), part));
+            }
             (Kind::Deployment, Part::Status) => {
-                causes.extend(deployment::check_status(&new["status"]))
+                causes.extend(deployment::check_status(&new["status"]));
             }
             (Kind::Deployment, _) => {
                 let (spec, was) = (&new["spec"], &old["spec"]);
@@ -81,16 +84,23 @@ impl Server {
                 }
             }
             (Kind::Lease, _) => causes.extend(check_lease(&new["spec"])),
+            (Kind::ServiceAccount, _) => causes.extend(metadata::check(meta, true)),
             (Kind::Event, _) => known_event_change(new, old)?,
             _ => {}
         }
         Ok(causes)
     }
 
-    fn check_schema(&self, store: &Store, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+    fn check_schema(
+        &self,
+        store: &Store,
+        new: &Value,
+        old: Option<&Value>,
+        part: Part,
+    ) -> Vec<Cause> {
         let definition = self.definition(store);
         definition.map_or_else(Vec::new, |definition| {
-            schema::check(new, old, schema::schema_of(definition))
+            schema::check(new, old, schema::schema_of(definition), part)
         })
     }
 }
@@ -136,7 +146,7 @@ pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
             );
         }
         (Kind::Foo | Kind::Deployment | Kind::Namespace, _) => {
-            keep(new, "status", old.get("status"))
+            keep(new, "status", old.get("status"));
         }
         _ => {}
     }
@@ -182,11 +192,25 @@ pub fn keep(object: &mut Value, field: &str, was: Option<&Value>) {
     match was {
         Some(was) => object[field] = was.clone(),
         None => {
-            _ = object
-                .as_object_mut()
-                .and_then(|fields| fields.remove(field))
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove(field);
+            }
         }
     }
+}
+
+/// A custom resource is of the kind and version that its path names.
+fn check_type(kind: Kind, object: &Value) -> Vec<Cause> {
+    let wanted = [
+        ("kind", kind.info().kind.to_owned()),
+        ("apiVersion", kind.api_version()),
+    ];
+    let wrong = |(field, wanted): (&str, String)| {
+        let is = object[field].as_str().unwrap_or_default();
+        let cause = || Cause::invalid(field, format!("{is:?}"), &format!("must be {wanted}"));
+        (is != wanted).then(cause)
+    };
+    wanted.into_iter().filter_map(wrong).collect()
 }
 
 fn check_lease(spec: &Value) -> Vec<Cause> {

@@ -86,7 +86,7 @@ impl Server {
             (false, "" | "0") => (seen, State::Lists { streamed: false }),
             _ if asked < self.forgotten() => {
                 let words = format!("too old resource version: {asked} ({})", self.forgotten());
-                (asked, failure(Refusal::expired(words)))
+                (asked, failure(Refusal::expired(&words)))
             }
             _ => (asked, State::Goes),
         };

@@ -41,7 +41,7 @@ impl Server {
         mut object: Value,
     ) -> Result<Value> {
         if key.kind.is_namespaced() {
-            self.check_lives(store, key)?;
+            check_lives(store, key)?;
         }
         let mut version = object["metadata"].as_object_mut().and_then(|metadata| {
             // Who creates by an update can have it on its way out from the beginning.
@@ -75,10 +75,11 @@ impl Server {
         )?;
         if version.is_some_and(|version| version != "0") {
             let words = "resourceVersion should not be set on objects to be created";
-            return Err(Refusal::new(500, "", words.to_owned(), None));
+            return Err(Refusal::new(500, "", words, None));
         }
-        if store.get(key).is_some() {
-            return Err(Refusal::already_exists(key.kind, &key.name));
+        if let Some(there) = store.get(key) {
+            let deleting = metadata::is_deleting(there);
+            return Err(Refusal::already_exists(key.kind, &key.name, deleting));
         }
         if request.is_dry_run()?
             && let Some(version) = unsaid
@@ -86,29 +87,6 @@ impl Server {
             object["metadata"]["resourceVersion"] = version;
         }
         put(store, now, request, key, object)
-    }
-
-    /// Nothing is created in a namespace that is not there, or on its way out.
-    fn check_lives(&self, store: &Store, key: &Key) -> Result<()> {
-        let namespace = store.get(&Key::new(Kind::Namespace, "", &key.namespace));
-        let namespace =
-            namespace.ok_or_else(|| Refusal::not_found(Kind::Namespace, &key.namespace))?;
-        if namespace["status"]["phase"] != "Terminating" {
-            return Ok(());
-        }
-        let why = format!(
-            "unable to create new content in namespace {} because it is being terminated",
-            key.namespace
-        );
-        let mut refusal = Refusal::forbidden(key.kind, &key.name, &why);
-        if let Refusal::Status(status) = &mut refusal {
-            status["details"]["causes"] = json!([{
-                "reason": "NamespaceTerminating",
-                "message": format!("namespace {} is being terminated", key.namespace),
-                "field": "metadata.namespace",
-            }]);
-        }
-        Err(refusal)
     }
 
     /// What comes in the body, as the kind.
@@ -142,14 +120,20 @@ impl Server {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (api_version, its_kind) = (text(&object["apiVersion"]), text(&object["kind"]));
         let expected = kind.api_version();
-        if kind.is_custom() && api_version != expected {
-            return Err(Refusal::bad_request(format!(
-                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
-            )));
+        if kind.is_custom() {
+            let object = self.read(store, kind, object)?;
+            if api_version != expected {
+                return Err(Refusal::bad_request(format!(
+                    "the API version in the data ({api_version}) does not match the expected API version ({expected})"
+                )));
+            }
+            if its_kind != info.kind {
+                return Err(Unknown(format!("a {its_kind} as a {}", info.kind)).into());
+            }
+            return Ok(object);
         }
         // Of what is compiled in, what is not said is understood.
-        let is =
-            |said: &str, wanted: &str| said == wanted || (said.is_empty() && !kind.is_custom());
+        let is = |said: &str, wanted: &str| said == wanted || said.is_empty();
         if !is(&api_version, &expected) || !is(&its_kind, info.kind) {
             return Err(Refusal::bad_request(format!(
                 "{its_kind} in version \"{}\" cannot be handled as a {}: no kind \"{its_kind}\" is registered for version \
@@ -219,22 +203,13 @@ impl Server {
     /// What a patch has come to has to be an object of the kind.
     fn patched(&self, store: &Store, key: &Key, patched: Value) -> Result<Value> {
         let (kind, api_version) = (key.kind.info().kind, key.kind.api_version());
-        let mut causes = Vec::new();
-        for (field, wanted) in [("kind", kind), ("apiVersion", &api_version)] {
-            let is = patched[field].as_str().unwrap_or_default();
-            if is != wanted {
-                causes.push(Cause::invalid(
-                    field,
-                    format!("{is:?}"),
-                    &format!("must be {wanted}"),
-                ));
-            }
+        let fits = patched["kind"] == kind && patched["apiVersion"] == *api_version;
+        if patched["apiVersion"].is_null() {
+            return Err(Unknown("a patch to an object of no version".to_owned()).into());
         }
-        if !causes.is_empty() {
-            return Err(match key.kind.is_custom() {
-                true => Refusal::invalid(key.kind, &key.name, &causes),
-                false => patch::unfit("no kind is registered for that version"),
-            });
+        // That a custom resource does not is found only when it is checked.
+        if !fits && !key.kind.is_custom() {
+            return Err(patch::unfit("no kind is registered for that version"));
         }
         self.read(store, key.kind, patched)
             .map_err(|refusal| match refusal {
@@ -349,7 +324,7 @@ fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
     let metadata = &mut object["metadata"];
     match metadata["namespace"].as_str() {
         None | Some("") if key.kind.is_namespaced() => {
-            metadata["namespace"] = key.namespace.as_str().into()
+            metadata["namespace"] = key.namespace.as_str().into();
         }
         Some(namespace) if namespace != key.namespace => {
             return Err(Refusal::bad_request(
@@ -385,8 +360,14 @@ pub(super) fn check_name(object: &mut Value, key: &Key) -> Result<()> {
 }
 
 pub(super) fn wrong_uid(key: &Key, dry: bool, asked: &Value, is: &str) -> Refusal {
-    let info = key.kind.info();
     let asked = asked.as_str().unwrap_or_default();
+    let why = format!("UID in precondition: {asked}, UID in object meta: {is}");
+    failed(key, dry, &why)
+}
+
+/// etcd has another object than is asked for.
+pub(super) fn failed(key: &Key, dry: bool, precondition: &str) -> Refusal {
+    let info = key.kind.info();
     // What is only tried has the key that is below the prefix.
     let registry = if dry { "" } else { "/registry" };
     let path = match info.group {
@@ -395,8 +376,30 @@ pub(super) fn wrong_uid(key: &Key, dry: bool, asked: &Value, is: &str) -> Refusa
     };
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: {registry}/{path}/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
-         Precondition failed: UID in precondition: {asked}, UID in object meta: {is}",
+         Precondition failed: {precondition}",
         key.namespace, key.name
     );
     Refusal::conflict(key.kind, &key.name, &why)
+}
+
+/// Nothing is created in a namespace that is not there, or on its way out.
+fn check_lives(store: &Store, key: &Key) -> Result<()> {
+    let namespace = store.get(&Key::new(Kind::Namespace, "", &key.namespace));
+    let namespace = namespace.ok_or_else(|| Refusal::not_found(Kind::Namespace, &key.namespace))?;
+    if namespace["status"]["phase"] != "Terminating" {
+        return Ok(());
+    }
+    let why = format!(
+        "unable to create new content in namespace {} because it is being terminated",
+        key.namespace
+    );
+    let mut refusal = Refusal::forbidden(key.kind, &key.name, &why);
+    if let Refusal::Status(status) = &mut refusal {
+        status["details"]["causes"] = json!([{
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {} is being terminated", key.namespace),
+            "field": "metadata.namespace",
+        }]);
+    }
+    Err(refusal)
 }
