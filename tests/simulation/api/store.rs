@@ -210,6 +210,13 @@ impl Store {
         self.compacted = self.compacted.max(to.min(self.version));
     }
 
+    /// The next version is one after this, and those before it are forgotten: `etcdutl snapshot restore --bump-revision
+    /// --mark-compacted`.
+    pub fn bump(&mut self, to: u64) {
+        self.version = self.version.max(to);
+        self.compact(self.version);
+    }
+
     /// The last version that is forgotten.
     pub fn compacted(&self) -> u64 {
         self.compacted

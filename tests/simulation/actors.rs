@@ -1,0 +1,290 @@
+//! Those who are no replicas: users, the Deployment controller, the garbage collector. What they ask is answered at once, by
+//! the first API server that is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{
+    api::{Key, Kind, Method},
+    plan::Action,
+    trace::Time,
+    users,
+    world::{FOOS, World},
+};
+
+/// The user who has Foos.
+pub const USER: &str = "alice";
+const DEPLOYMENT_CONTROLLER: &str = "system:serviceaccount:kube-system:deployment-controller";
+const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+const REVISION: &str = "deployment.kubernetes.io/revision";
+
+/// What the Deployment controller and the garbage collector know.
+#[derive(Default)]
+pub struct Actors {
+    /// The reconciles that go on, by their spans' numbers: where they are in the trace.
+    pub spans: BTreeMap<u64, usize>,
+    /// Deployments, by name, whose pods do not become ready.
+    pub stuck: BTreeSet<String>,
+    /// The store's version when there was nothing left to do.
+    at_rest: Option<u64>,
+    /// When the next pod of a Deployment comes or goes, by the Deployment's UID.
+    rollouts: BTreeMap<String, Time>,
+}
+
+/// How long a pod takes.
+const POD: Time = Time::from_millis(300);
+
+impl Actors {
+    pub fn tick(&mut self, world: &mut World) {
+        if self.at_rest == Some(world.store.version()) {
+            return;
+        }
+        let before = world.store.version();
+        let waits = self.roll_out(world);
+        let collected = collect(world);
+        let is_at_rest = !waits && !collected && world.store.version() == before;
+        self.at_rest = is_at_rest.then_some(before);
+    }
+
+    /// The Deployment controller's; true if it waits for something.
+    fn roll_out(&mut self, world: &mut World) -> bool {
+        let all = world.store.list(Kind::Deployment, None);
+        let all: Vec<_> = all
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect();
+        let mut waits = false;
+        for (key, object) in all {
+            if object["metadata"]["deletionTimestamp"].is_string() {
+                continue;
+            }
+            let path = path_of(&key);
+            if object["metadata"]["annotations"][REVISION].is_null() {
+                let revision = json!({ "metadata": { "annotations": { REVISION: "1" } } });
+                world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &path, &revision);
+            }
+            let status = &object["status"];
+            let count = |field: &str| status[field].as_i64().unwrap_or_default();
+            let wanted = object["spec"]["replicas"].as_i64().unwrap_or(1);
+            let generation = &object["metadata"]["generation"];
+            let is_seen = status["observedGeneration"] == *generation;
+            let ready = count("availableReplicas");
+            let next = match ready.cmp(&wanted) {
+                std::cmp::Ordering::Less if !self.stuck.contains(&key.name) => ready + 1,
+                std::cmp::Ordering::Greater => ready - 1,
+                _ => ready,
+            };
+            let (next, replicas) = (next, wanted.max(next));
+            if is_seen && next == ready && count("replicas") == replicas {
+                continue;
+            }
+            let uid = object["metadata"]["uid"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            let due = *self.rollouts.entry(uid.clone()).or_insert(world.now + POD);
+            // That it has seen a generation it says at once.
+            let is_due = world.now >= due;
+            if !is_due {
+                waits = true;
+            }
+            if !is_due && is_seen {
+                continue;
+            }
+            let next = if is_due { next } else { ready };
+            let number = |count: i64| {
+                if count == 0 {
+                    Value::Null
+                } else {
+                    count.into()
+                }
+            };
+            let counts = json!({ "status": {
+                "observedGeneration": generation,
+                "replicas": number(wanted.max(next)), "updatedReplicas": number(wanted.max(next)),
+                "readyReplicas": number(next), "availableReplicas": number(next),
+                "unavailableReplicas": number(wanted.max(next) - next),
+            }});
+            let status = format!("{path}/status");
+            world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &status, &counts);
+            if is_due {
+                self.rollouts.remove(&uid);
+            }
+            waits = true;
+        }
+        waits
+    }
+}
+
+/// The garbage collector's: what has an owner that is gone goes, and what its owner waits for; true if there was something.
+fn collect(world: &mut World) -> bool {
+    let all: Vec<(Key, std::sync::Arc<Value>)> = [Kind::Foo, Kind::Deployment]
+        .into_iter()
+        .flat_map(|kind| world.store.list(kind, None))
+        .map(|(key, object)| (key.clone(), object.clone()))
+        .collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let alive: BTreeMap<String, &Value> = all
+        .iter()
+        .map(|(_, object)| (text(&object["metadata"]["uid"]), &**object))
+        .collect();
+    let none = Vec::new();
+    let owners = |object: &Value| {
+        object["metadata"]["ownerReferences"]
+            .as_array()
+            .unwrap_or(&none)
+            .clone()
+    };
+    let finalizers = |object: &Value| -> Vec<String> {
+        let all = object["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        all.map(text).collect()
+    };
+    let mut asked = Vec::new();
+    for (key, object) in &all {
+        let uid = text(&object["metadata"]["uid"]);
+        let is_deleting = object["metadata"]["deletionTimestamp"].is_string();
+        let owners_of_it = owners(object);
+        let delete = |policy: &str| {
+            let body = json!({
+                "kind": "DeleteOptions", "apiVersion": "v1",
+                "propagationPolicy": policy, "preconditions": { "uid": uid },
+            });
+            (Method::DELETE, path_of(key), body)
+        };
+        let is_orphan = !owners_of_it.is_empty()
+            && owners_of_it
+                .iter()
+                .all(|owner| !alive.contains_key(&text(&owner["uid"])));
+        let is_waited_for = owners_of_it.iter().any(|owner| {
+            let owner = alive.get(&text(&owner["uid"]));
+            owner.is_some_and(|owner| {
+                owner["metadata"]["deletionTimestamp"].is_string()
+                    && finalizers(owner)
+                        .iter()
+                        .any(|it| it == "foregroundDeletion")
+            })
+        });
+        if (is_orphan || is_waited_for) && !is_deleting {
+            asked.push(delete(if is_waited_for {
+                "Foreground"
+            } else {
+                "Background"
+            }));
+        }
+        if !is_deleting {
+            continue;
+        }
+        let mine = || {
+            all.iter()
+                .filter(|(_, other)| owners(other).iter().any(|owner| text(&owner["uid"]) == uid))
+        };
+        let had = finalizers(object);
+        let mut kept = had.clone();
+        if had.iter().any(|it| it == "orphan") {
+            for (other, dependent) in mine() {
+                let mut left = owners(dependent);
+                left.retain(|owner| text(&owner["uid"]) != uid);
+                let patch = json!({ "metadata": {
+                    "ownerReferences": if left.is_empty() { Value::Null } else { left.into() },
+                    "uid": dependent["metadata"]["uid"],
+                }});
+                asked.push((Method::PATCH, path_of(other), patch));
+            }
+            kept.retain(|it| it != "orphan");
+        }
+        if mine().next().is_none() {
+            kept.retain(|it| it != "foregroundDeletion");
+        }
+        if kept != had {
+            let patch = json!({ "metadata": {
+                "finalizers": if kept.is_empty() { Value::Null } else { kept.into() },
+                "resourceVersion": object["metadata"]["resourceVersion"],
+            }});
+            asked.push((Method::PATCH, path_of(key), patch));
+        }
+    }
+    let something = !asked.is_empty();
+    for (method, path, body) in asked {
+        world.request(GARBAGE_COLLECTOR, &method, &path, &body);
+    }
+    something
+}
+
+/// Where an object is served.
+pub fn path_of(key: &Key) -> String {
+    let info = key.kind.info();
+    let root = if info.group.is_empty() {
+        "/api"
+    } else {
+        "/apis"
+    };
+    let version = key.kind.api_version();
+    let (namespace, name) = (&key.namespace, &key.name);
+    format!(
+        "{root}/{version}/namespaces/{namespace}/{}/{name}",
+        info.plural
+    )
+}
+
+/// Does what a user does; the answer's code.
+pub fn carry_out(world: &mut World, action: &Action) -> u16 {
+    if let Action::User(deed) = action {
+        return users::act(world, *deed);
+    }
+    let path = |foo: &str| path_of(&Key::new(Kind::Foo, FOOS, foo));
+    let (user, method, path, body) = match action {
+        Action::Create {
+            foo,
+            deployment,
+            replicas,
+        } => {
+            let all = path("");
+            let mut body = json!({
+                "apiVersion": Kind::Foo.api_version(), "kind": "Foo",
+                "metadata": { "name": foo, "namespace": FOOS },
+                "spec": { "deploymentName": deployment },
+            });
+            if let Some(replicas) = replicas {
+                body["spec"]["replicas"] = (*replicas).into();
+            }
+            (
+                USER,
+                Method::POST,
+                all.trim_end_matches('/').to_owned(),
+                body,
+            )
+        }
+        Action::Scale { foo, replicas } => (
+            USER,
+            Method::PATCH,
+            path(foo),
+            json!({ "spec": { "replicas": replicas } }),
+        ),
+        Action::Rename { foo, deployment } => (
+            USER,
+            Method::PATCH,
+            path(foo),
+            json!({ "spec": { "deploymentName": deployment } }),
+        ),
+        Action::Delete { foo, policy } => {
+            let options = json!({
+                "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy,
+            });
+            (USER, Method::DELETE, path(foo), options)
+        }
+        Action::Request {
+            user,
+            method,
+            path,
+            body,
+        } => (*user, method.clone(), path.clone(), body.clone()),
+        Action::User(_) | Action::Stop { .. } | Action::Start { .. } | Action::Replace { .. } => {
+            return 0;
+        }
+    };
+    world.request(user, &method, &path, &body).0
+}

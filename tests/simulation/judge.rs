@@ -1,0 +1,232 @@
+//! Whether a run was as it must be: invariants as properties of the store's history and of the calls.
+//!
+//! The checker of the tests on real processes (`tests/invariants`) judges the calls, as the events of an audit log. What that
+//! log cannot tell and a simulation can is judged here beside it.
+
+mod audit;
+mod converge;
+mod leader;
+mod rates;
+mod statuses;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    panic::catch_unwind,
+    time::Duration,
+};
+
+use super::{
+    api::{Key, Revision, Store},
+    plan::{Action, Fault, Plan, What},
+    trace::{Call, End, Time, Trace, seconds},
+    users::Deed,
+    world::World,
+};
+
+/// What was not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Such as `I1`.
+    pub invariant: &'static str,
+    pub at: Time,
+    /// Which object, or which replica.
+    pub object: String,
+    /// What was found, and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            invariant,
+            at,
+            object,
+            what,
+        } = self;
+        write!(f, "{invariant} at {}, {object}: {what}", seconds(*at))
+    }
+}
+
+/// Everything that was wrong with a run.
+pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
+    let case = Case::of(plan, trace, store);
+    let mut found = Vec::new();
+    leader::holds_the_lease(&case, &mut found);
+    leader::one_leads(&case, &mut found);
+    leader::somebody_leads(&case, &mut found);
+    audit::check(&case, &mut found);
+    converge::settled(&case, &mut found);
+    converge::at_rest(&case, &mut found);
+    statuses::check(&case, &mut found);
+    statuses::warned(&case, &mut found);
+    rates::bounded(&case, &mut found);
+    stays_up(&case, &mut found);
+    found
+}
+
+/// Runs a plan and judges it. A panic of the simulation, as at a request that nobody knows, is a violation, too.
+pub fn examine(plan: &Plan) -> (Vec<Violation>, Option<World>) {
+    let run = || {
+        let mut world = World::new(plan.clone());
+        world.run();
+        (judge(plan, &world.trace, &world.store), Some(world))
+    };
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let violation = Violation {
+            invariant: "run",
+            at: Time::ZERO,
+            object: "the simulation".to_owned(),
+            what: text.unwrap_or_default(),
+        };
+        (vec![violation], None)
+    })
+}
+
+/// A run, and what several invariants go by.
+struct Case<'a> {
+    plan: &'a Plan,
+    trace: &'a Trace,
+    store: &'a Store,
+    /// The replicas' pods: who they are to the checker.
+    pods: BTreeSet<String>,
+    /// By what of the store's history it wrote.
+    writers: BTreeMap<usize, &'a Call>,
+    /// When every fault is over.
+    heal: Time,
+    /// The fastest and the slowest clock, in thousandths.
+    rates: (u32, u32),
+    /// A backup was restored: a version names more than one state.
+    is_restored: bool,
+    /// Somebody edits the Lease.
+    lease_is_edited: bool,
+}
+
+impl<'a> Case<'a> {
+    fn of(plan: &'a Plan, trace: &'a Trace, store: &'a Store) -> Self {
+        let whats = || plan.steps.iter().map(|step| &step.what);
+        let heal = plan
+            .steps
+            .iter()
+            .filter(|step| matches!(step.what, What::Heal));
+        let rates = plan
+            .replicas
+            .iter()
+            .map(|machine| machine.rate)
+            .chain([1000]);
+        let writers = trace.calls.iter();
+        Self {
+            plan,
+            trace,
+            store,
+            pods: trace.lives.iter().map(|life| life.pod.0.clone()).collect(),
+            writers: writers
+                .flat_map(|call| call.written.clone().map(move |index| (index, call)))
+                .collect(),
+            heal: heal.map(|step| step.at).max().unwrap_or_default(),
+            rates: rates.fold((1000, 1000), |(fast, slow), rate| {
+                (fast.max(rate), slow.min(rate))
+            }),
+            is_restored: whats().any(|what| matches!(what, What::Fault(Fault::Restore { .. }, _))),
+            lease_is_edited: whats().any(is_edit_of_the_lease),
+        }
+    }
+
+    /// How long at most, in the world's time, a replica's clock takes for this.
+    fn longest(&self, time: Duration) -> Duration {
+        time * 1000 / self.rates.1
+    }
+
+    /// How long at least.
+    fn shortest(&self, time: Duration) -> Duration {
+        time * 1000 / self.rates.0
+    }
+
+    /// The call of a replica that wrote it.
+    fn writer(&self, index: usize) -> Option<&'a Call> {
+        self.writers.get(&index).copied()
+    }
+
+    /// The name of its pod: to the API server, all of them are one user.
+    fn pod(&self, call: &Call) -> &'a str {
+        let lives = &self.trace.lives;
+        let life = lives.iter().find(|life| life.who == call.who);
+        life.map_or("", |life| &life.pod.0)
+    }
+
+    fn has_fault(&self, is: impl Fn(&Fault) -> bool) -> bool {
+        let steps = self.plan.steps.iter();
+        steps
+            .into_iter()
+            .any(|step| matches!(&step.what, What::Fault(fault, _) if is(fault)))
+    }
+}
+
+fn is_edit_of_the_lease(what: &What) -> bool {
+    let What::Action(Action::User(deed)) = what else {
+        return false;
+    };
+    matches!(
+        deed,
+        Deed::DeleteLease
+            | Deed::EmptyLease
+            | Deed::ClearHolder
+            | Deed::GiveLeaseAway
+            | Deed::ShortenLease
+    )
+}
+
+/// The pod of a Lease's holder.
+fn pod_of(identity: &str) -> &str {
+    identity.split('_').next().unwrap_or_default()
+}
+
+/// The object's name, as it is said.
+fn named(key: &Key) -> String {
+    format!("{:?} {}/{}", key.kind, key.namespace, key.name)
+}
+
+/// When a revision was made.
+fn made(revision: &Revision) -> Time {
+    revision.at.since_start
+}
+
+/// I14: a process ends when it is asked to, and in time.
+fn stays_up(case: &Case, found: &mut Vec<Violation>) {
+    /// `shutdown_timeout`, and for the Lease to be given back.
+    const LONGEST: Duration = Duration::from_secs(32);
+    let stands_still =
+        case.has_fault(|fault| matches!(fault, Fault::Freeze { .. } | Fault::Suspend { .. }));
+    for life in &case.trace.lives {
+        let asked = life
+            .asked
+            .or_else(|| life.ended.is_none().then_some(case.plan.end))
+            .unwrap_or(Time::MAX);
+        let (at, what) = match &life.ended {
+            Some((at, End::Returned)) if life.asked.is_none() => {
+                (*at, "ended by itself".to_owned())
+            }
+            Some((at, End::Failed(why))) => (*at, format!("ended by itself: {why}")),
+            Some((at, End::Panicked(why))) => (*at, format!("panicked: {why}")),
+            Some((at, End::Returned))
+                if !stands_still && at.saturating_sub(asked) > case.longest(LONGEST) =>
+            {
+                (*at, format!("took {:?} to stop", at.saturating_sub(asked)))
+            }
+            None if case.plan.end.saturating_sub(asked) > case.longest(LONGEST)
+                && !stands_still =>
+            {
+                (case.plan.end, "has not stopped".to_owned())
+            }
+            _ => continue,
+        };
+        found.push(Violation {
+            invariant: "I14",
+            at,
+            object: life.pod.0.clone(),
+            what,
+        });
+    }
+}

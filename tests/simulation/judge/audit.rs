@@ -1,0 +1,163 @@
+//! The calls as events of an audit log, for the checker of I1 to I8.
+
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::{SignedDuration, Timestamp},
+};
+use serde_json::{Value, json};
+
+use super::{Case, Violation};
+use crate::{
+    cluster::AuditEvent,
+    invariants::{Election, GENERATION, check as check_log},
+};
+
+use super::super::{
+    api::{Key, Revision},
+    trace::{Call, Time},
+    users::LEASE,
+};
+
+/// Where the world's time begins, for the checker.
+const ZERO: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// What the checker finds of I2, I4, I5, I6, I7 and I8. (I1 is judged by the store's history, which has deletions in their
+/// order, too.)
+pub fn check(case: &Case, found: &mut Vec<Violation>) {
+    let mut log: Vec<_> = case
+        .trace
+        .calls
+        .iter()
+        .filter_map(|call| event(case, call))
+        .collect();
+    let history = case.store.history().iter().enumerate();
+    let by_others = history.filter(|(index, _)| case.writer(*index).is_none());
+    log.extend(by_others.map(|(_, revision)| event_of_others(revision)));
+    log.sort_by_key(|event| event.received.0);
+    let election = Election {
+        users: case.pods.clone(),
+        lease: LEASE.to_owned(),
+        renew_deadline: case.longest(case.plan.settings.renew_deadline),
+    };
+    let quiet = (at(case.plan.rest), at(case.plan.end));
+    for line in check_log(&log, &election, &[quiet]).violations {
+        let invariant = line.split(' ').next().unwrap_or_default();
+        let judged = ["I2", "I4", "I5", "I6", "I7", "I8"];
+        let Some(invariant) = judged.into_iter().find(|judged| *judged == invariant) else {
+            continue;
+        };
+        // A restored backup takes back what was written, and versions with it.
+        if case.is_restored && matches!(invariant, "I7" | "I8") {
+            continue;
+        }
+        let what = line.trim_start_matches(invariant).trim_start();
+        let (object, what) = what.split_once(": ").unwrap_or(("", what));
+        found.push(Violation {
+            invariant,
+            at: log
+                .iter()
+                .find(|event| line.contains(&event.received.0.to_string()))
+                .map_or(Time::ZERO, |event| since(event.received.0)),
+            object: object.to_owned(),
+            what: what.to_owned(),
+        });
+    }
+}
+
+/// As the API server would have logged it, but for the time: when it left the sender rather than when it arrived.
+fn event(case: &Case, call: &Call) -> Option<AuditEvent> {
+    let (arrived, code) = call.arrived.zip(call.code)?;
+    let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+    let (namespace, name) = namespace_and_name(path);
+    let (resource, subresource) = call
+        .resource
+        .split_once('/')
+        .unwrap_or((&call.resource, ""));
+    let answer = call.answer.as_deref().filter(|_| code < 400);
+    Some(AuditEvent {
+        verb: if call.verb == "stream" {
+            "watch"
+        } else {
+            call.verb
+        }
+        .to_owned(),
+        user: case.pod(call).to_owned(),
+        user_agent: String::new(),
+        resource: resource.to_owned(),
+        subresource: subresource.to_owned(),
+        namespace,
+        name,
+        uri: call.path.clone(),
+        code,
+        request_object: call.body.clone(),
+        response_object: answer.cloned().unwrap_or_default(),
+        stage: "ResponseComplete".to_owned(),
+        received: MicroTime(at(call.sent)),
+        reached: MicroTime(at(arrived)),
+    })
+}
+
+/// What anybody else wrote, of which only the result is known.
+fn event_of_others(revision: &Revision) -> AuditEvent {
+    let Revision {
+        key,
+        before,
+        after,
+        by,
+        ..
+    } = revision;
+    let Key {
+        kind,
+        namespace,
+        name,
+    } = key;
+    let verb = match (before, after) {
+        (None, _) => "create",
+        (_, Some(_)) => "update",
+        (_, None) => "delete",
+    };
+    let time = MicroTime(at(revision.at.since_start));
+    // A generation that somebody else wrote is an edit like any other, which is put right.
+    let unforged = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(GENERATION);
+        }
+        object
+    };
+    // What a deletion answers has no version of its own.
+    let gone = || json!({ "metadata": { "name": name } });
+    AuditEvent {
+        verb: verb.to_owned(),
+        user: by.to_string(),
+        user_agent: String::new(),
+        resource: kind.info().plural.to_owned(),
+        subresource: String::new(),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        uri: String::new(),
+        code: 200,
+        request_object: Value::Null,
+        response_object: after.as_deref().map_or_else(gone, unforged),
+        stage: "ResponseComplete".to_owned(),
+        received: time.clone(),
+        reached: time,
+    }
+}
+
+/// Of the path of an object or of a collection.
+fn namespace_and_name(path: &str) -> (String, String) {
+    let (_, inner) = path.split_once("/namespaces/").unwrap_or(("", ""));
+    let mut parts = inner.split('/');
+    let namespace = parts.next().unwrap_or_default();
+    let name = parts.nth(1).unwrap_or_default();
+    (namespace.to_owned(), name.to_owned())
+}
+
+fn at(since_start: Time) -> Timestamp {
+    ZERO + SignedDuration::try_from(since_start).unwrap_or_default()
+}
+
+fn since(at: Timestamp) -> Time {
+    at.duration_since(ZERO).unsigned_abs()
+}

@@ -1,0 +1,189 @@
+//! I3 and I6: what must be right when everything has worked for a while, and that nothing is done any more then.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use serde_json::Value;
+
+use foo_controller::api::Foo;
+
+use super::{
+    super::{
+        api::{Kind, Revision},
+        plan::{Action, What},
+        users::NAMESPACE,
+    },
+    Case, Violation, made, named,
+};
+use crate::invariants::{GENERATION, unsettled};
+
+/// I3: at the end, each Foo has what it asks for and its status says so, or it says why not.
+pub fn settled(case: &Case, found: &mut Vec<Violation>) {
+    let of = |kind| {
+        case.store
+            .list(kind, Some(NAMESPACE))
+            .map(|(_, object)| &**object)
+            .collect::<Vec<_>>()
+    };
+    let deployments = of(Kind::Deployment);
+    for foo in of(Kind::Foo) {
+        if let Err(what) = is_settled(foo, &deployments, image(case)) {
+            found.push(Violation {
+                invariant: "I3",
+                at: case.plan.end,
+                object: format!("Foo {}", text(&foo["metadata"]["name"])),
+                what,
+            });
+        }
+    }
+}
+
+/// The image that is configured last.
+fn image<'a>(case: &'a Case) -> &'a str {
+    let mut upgrades = case.plan.steps.iter().filter_map(|step| match &step.what {
+        What::Action(
+            Action::Replace {
+                settings: Some(settings),
+                ..
+            }
+            | Action::Start {
+                settings: Some(settings),
+                ..
+            },
+        ) => Some(settings.image),
+        _ => None,
+    });
+    upgrades.next_back().unwrap_or(case.plan.settings.image)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn owner(deployment: &Value) -> &str {
+    let owners = deployment["metadata"]["ownerReferences"].as_array();
+    let controller = owners
+        .into_iter()
+        .flatten()
+        .find(|owner| owner["controller"] == true);
+    controller
+        .map(|owner| text(&owner["uid"]))
+        .unwrap_or_default()
+}
+
+/// The status of a Foo's condition, with its reason.
+pub fn condition<'a>(foo: &'a Value, of_type: &str) -> (&'a str, &'a str) {
+    let all = foo["status"]["conditions"].as_array();
+    let one = all
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == of_type);
+    one.map(|condition| (text(&condition["status"]), text(&condition["reason"])))
+        .unwrap_or_default()
+}
+
+/// Whether a Deployment's rollout is over.
+pub fn is_complete(deployment: &Value) -> bool {
+    let (spec, status) = (&deployment["spec"]["replicas"], &deployment["status"]);
+    let is = |field: &str| status[field].as_i64().unwrap_or_default() == spec.as_i64().unwrap_or(1);
+    status["observedGeneration"] == deployment["metadata"]["generation"]
+        && is("updatedReplicas")
+        && is("availableReplicas")
+        && is("replicas")
+}
+
+fn is_settled(foo: &Value, deployments: &[&Value], image: &str) -> Result<(), String> {
+    let metadata = &foo["metadata"];
+    if metadata["deletionTimestamp"].is_string() {
+        return Ok(());
+    }
+    let status = &foo["status"];
+    let told = condition(foo, "Ready");
+    let is_current = status["observedGeneration"] == metadata["generation"];
+    let typed = serde_json::from_value::<Foo>(foo.clone());
+    let is_valid = |typed: &Foo| typed.spec.check(text(&metadata["name"])).is_ok();
+    let Some(typed) = typed.ok().filter(is_valid) else {
+        // One that is so far from the schema has no status that could be written.
+        let says_so = told == ("False", "InvalidSpec") && is_current;
+        return (says_so || foo["spec"].is_null() || !foo["spec"]["deploymentName"].is_string())
+            .then_some(())
+            .ok_or_else(|| format!("its spec is invalid, and its status says {told:?}"));
+    };
+    let wanted = &*typed.spec.deployment_name.clone();
+    let actual = deployments
+        .iter()
+        .find(|one| one["metadata"]["name"] == wanted);
+    let Some(actual) = actual else {
+        return Err(format!("has no Deployment {wanted}"));
+    };
+    if owner(actual) != text(&metadata["uid"]) {
+        return (told == ("False", "ErrResourceExists") && is_current)
+            .then_some(())
+            .ok_or_else(|| {
+                format!("Deployment {wanted} is another's, and its status says {told:?}")
+            });
+    }
+    let typed_actual = serde_json::from_value::<Deployment>(Value::clone(actual));
+    let typed_actual = typed_actual.map_err(|error| error.to_string())?;
+    if let Some(wrong) = unsettled(&[typed], &[typed_actual], image).pop() {
+        return Err(wrong.trim_start_matches("I3 ").to_owned());
+    }
+    if !is_complete(actual) {
+        return Err(format!(
+            "the rollout of {wanted} has not ended: {}",
+            actual["status"]
+        ));
+    }
+    let available = |of: &Value| of["availableReplicas"].as_i64().unwrap_or_default();
+    let says = (available(status), text(&status["deploymentName"]), told.0);
+    let is = (available(&actual["status"]), wanted, "True");
+    if says != is {
+        return Err(format!("its status says {says:?}, and it is {is:?}"));
+    }
+    let uid = text(&metadata["uid"]);
+    let left = deployments.iter().find(|other| {
+        let made_by_us = other["metadata"]["annotations"][GENERATION].is_string();
+        owner(other) == uid
+            && made_by_us
+            && other["metadata"]["name"] != wanted
+            && other["metadata"]["deletionTimestamp"].is_null()
+    });
+    match left {
+        Some(left) => Err(format!(
+            "its earlier Deployment {} is still there",
+            left["metadata"]["name"]
+        )),
+        None => Ok(()),
+    }
+}
+
+/// I6: at rest nobody changes anything but the Lease, and nobody warns of anything.
+pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
+    let rest = case.plan.rest;
+    let is_late = |revision: &Revision| made(revision) >= rest && revision.key.kind != Kind::Lease;
+    let ours = case
+        .store
+        .history()
+        .iter()
+        .find(|revision| is_late(revision));
+    if let Some(revision) = ours {
+        found.push(Violation {
+            invariant: "I6",
+            at: made(revision),
+            object: named(&revision.key),
+            what: format!("changed by {} at rest", revision.by),
+        });
+    }
+    // That another's Deployment is in the way is said at each retry.
+    let is_expected =
+        |text: &str| text.contains("ErrResourceExists") || text.contains("fell too far behind");
+    let mut logs = case.trace.logs.iter();
+    let warning = logs
+        .find(|log| log.at >= rest && log.level <= tracing::Level::WARN && !is_expected(&log.text));
+    if let Some(log) = warning {
+        found.push(Violation {
+            invariant: "I6",
+            at: log.at,
+            object: log.who.to_string(),
+            what: format!("warns at rest: {}", log.text),
+        });
+    }
+}

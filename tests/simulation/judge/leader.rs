@@ -1,0 +1,201 @@
+//! Who may write, and that somebody does: I1, I9 and I10.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::{Key, Kind},
+        trace::{Call, Time},
+        users::{LEASE, LEASE_NAMESPACE},
+    },
+    Case, Violation, made, named, pod_of,
+};
+
+fn holder(lease: &Value) -> &str {
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default()
+}
+
+fn lease() -> Key {
+    Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE)
+}
+
+/// I1: whoever writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
+///
+/// Two things are granted. Who led when somebody else than a replica edits the Lease works until it sees that, which its
+/// deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
+/// late: its preconditions are what makes it harmless.
+pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
+    let settings = &case.plan.settings;
+    let (lease_ends, term_ends) = (
+        case.shortest(settings.lease_duration),
+        case.longest(settings.renew_deadline),
+    );
+    let margin = lease_ends.saturating_sub(term_ends);
+    let (mut now, mut edited) = (String::new(), None::<(Time, String)>);
+    for (index, revision) in case.store.history().iter().enumerate() {
+        let writer = case.writer(index);
+        if revision.key == lease() {
+            if writer.is_none() {
+                edited = Some((made(revision), now));
+            }
+            let after = revision.after.as_deref();
+            now = after.map_or_else(String::new, |lease| holder(lease).into());
+            continue;
+        }
+        let is_work = matches!(revision.key.kind, Kind::Deployment | Kind::Foo);
+        let Some(call) = writer.filter(|_| is_work) else {
+            continue;
+        };
+        let pod = case.pod(call);
+        if pod_of(&now) == pod {
+            continue;
+        }
+        let is_untold = edited
+            .as_ref()
+            .is_some_and(|(at, before)| pod_of(before) == pod && made(revision) <= *at + term_ends);
+        let was_late = made(revision).saturating_sub(call.sent) >= margin;
+        // Who holds a restored Lease does not know it.
+        if is_untold || was_late || case.is_restored {
+            continue;
+        }
+        let holder = if now.is_empty() { "nobody" } else { &now };
+        found.push(Violation {
+            invariant: "I1",
+            at: made(revision),
+            object: named(&revision.key),
+            what: format!("written by {pod}, while {holder} held the Lease"),
+        });
+    }
+}
+
+/// A time in which a process had a term.
+struct Term<'a> {
+    pod: &'a str,
+    from: Time,
+    until: Time,
+}
+
+/// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
+/// of its last renewal, its release, or its end.
+pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
+    if case.lease_is_edited || case.is_restored {
+        return;
+    }
+    let mut terms = Vec::new();
+    for life in &case.trace.lives {
+        let calls = case
+            .trace
+            .calls
+            .iter()
+            .filter(|call| call.who == life.who && call.resource == "leases");
+        let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
+        let identity = life.identity();
+        let (mut looked, mut term) = (None, None::<Term>);
+        for call in calls {
+            let gives_back = || {
+                call.body
+                    .pointer("/spec/holderIdentity")
+                    .is_some_and(|holder| matches!(holder.as_str(), None | Some("")))
+            };
+            if call.verb == "get" {
+                looked = Some(call.begun);
+            } else if call.verb == "patch" && gives_back() {
+                let Some(mut over) = term.take() else {
+                    continue;
+                };
+                over.until = over.until.min(call.begun);
+                terms.push(over);
+            } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
+                let deadline = case.plan.settings.renew_deadline;
+                let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
+                if answered > looked + attempt {
+                    // Nobody waits for it any more.
+                    continue;
+                }
+                let until = (looked + case.shortest(deadline)).min(ended);
+                match &mut term {
+                    Some(term) if answered <= term.until => term.until = until,
+                    none => {
+                        let next = Term {
+                            pod: &life.pod.0,
+                            from: answered,
+                            until,
+                        };
+                        terms.extend(none.replace(next));
+                    }
+                }
+            }
+        }
+        terms.extend(term);
+    }
+    terms.sort_by_key(|term| term.from);
+    for (number, one) in terms.iter().enumerate() {
+        let mut later = terms[number + 1..].iter();
+        if let Some(other) = later.find(|other| other.from < one.until && other.pod != one.pod) {
+            found.push(Violation {
+                invariant: "I9",
+                at: other.from,
+                object: other.pod.to_owned(),
+                what: format!("leads while {} does, until {:?}", one.pod, one.until),
+            });
+        }
+    }
+}
+
+/// When the answer came that made this one the holder.
+fn won(call: &Call, identity: &str) -> Option<Time> {
+    let (at, code) = call.answered?;
+    let is_write = matches!(call.verb, "patch" | "create" | "update");
+    let is_holder = holder(call.answer.as_deref()?) == identity;
+    // What changed nothing is no renewal to the others (H11).
+    let is_write = is_write && !call.written.is_empty();
+    (is_write && is_holder && (200..300).contains(&code)).then_some(at)
+}
+
+/// I10: some time after everything works again, the Lease names a process that is there, and that renews it, to the end.
+pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
+    let lease_duration = case.longest(case.plan.settings.lease_duration);
+    let end = case.plan.end;
+    // A Lease may have been created by then that nobody has held, and an answer that is lost is waited for for a minute.
+    let from = case.heal + 3 * lease_duration + Duration::from_secs(80);
+    let is_up = |identity: &str, at: Time| {
+        let lives = case.trace.lives.iter();
+        let mut its = lives.filter(|life| life.identity() == identity);
+        its.any(|life| life.begun <= at && life.ended.as_ref().is_none_or(|(ended, _)| *ended > at))
+    };
+    let (mut now, mut since) = (String::new(), Time::ZERO);
+    let ours = case
+        .store
+        .history()
+        .iter()
+        .filter(|revision| revision.key == lease());
+    let writes = ours.map(|revision| {
+        (
+            made(revision),
+            revision.after.as_deref().map(holder).unwrap_or_default(),
+        )
+    });
+    for (at, next) in writes.chain([(end, "")]) {
+        let checked = since.max(from);
+        let what = if at <= checked + lease_duration {
+            let is_another = since >= case.plan.rest && at < end && now != next;
+            is_another.then(|| format!("goes from {now:?} to {next:?} at rest"))
+        } else if is_up(&now, checked) {
+            Some(format!("not renewed for {:?}", at.saturating_sub(checked)))
+        } else {
+            Some(format!("held by {now:?}, which is nobody who is there"))
+        };
+        if let Some(what) = what {
+            found.push(Violation {
+                invariant: "I10",
+                at: checked,
+                object: named(&lease()),
+                what,
+            });
+            return;
+        }
+        (now, since) = (next.to_owned(), at);
+    }
+}

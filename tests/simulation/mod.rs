@@ -1,0 +1,24 @@
+//! The whole operator under simulation: replicas as they ship, each in a runtime of its own, on API servers in memory. A
+//! seed decides everything, and the same seed gives the same trace, byte for byte.
+#![allow(dead_code, reason = "each program uses its part of this")]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a program whose user reads what it prints, and which fails by panicking"
+)]
+
+pub mod actors;
+pub mod api;
+mod draw;
+pub mod found;
+pub mod judge;
+pub mod network;
+pub mod plan;
+mod record;
+pub mod replica;
+pub mod scripts;
+mod seeds;
+pub mod shrink;
+pub mod trace;
+pub mod users;
+pub mod world;

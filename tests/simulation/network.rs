@@ -1,0 +1,339 @@
+//! A replica's end of its connections: the transports in place of hyper's. What is sent is taken out between two steps of the
+//! replica, and what comes is put in, with the time at which it is there.
+//!
+//! As with the real ones, the fence is asked again when a request is handed to its connection, which may have to be waited
+//! for; nothing is waited for longer than the limits of connecting and of silence; and what nobody waits for any more ends
+//! its connection.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::ErrorKind,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::stream::{self, BoxStream, StreamExt as _};
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame};
+use kube::client::{Body, DynBody};
+use operator_runtime::{
+    Config,
+    election::fence::recheck_before_sending,
+    transport::{READ_TIMEOUT, Transport, keep_retry_after},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until, timeout_at},
+};
+use tower::{BoxError, ServiceExt as _, service_fn};
+
+use super::trace::Role;
+
+/// No way takes less: in this time, nothing that one replica does reaches anybody.
+pub const SHORTEST: Duration = Duration::from_millis(5);
+
+/// How long one that is alive may take to be connected to, there and back twice.
+const CONNECTING: Duration = Duration::from_millis(20);
+
+/// What the connector of a client gives up after.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub connect: Duration,
+    pub read: Duration,
+    /// What the kernel sends for so long without an answer breaks its connection (`TCP_USER_TIMEOUT`).
+    pub send: Duration,
+}
+
+impl Limits {
+    /// As `client.rs` of the runtime sets them.
+    pub fn of(config: &Config, role: Role) -> Self {
+        let election = &config.leader_election;
+        let call = (election.renew_deadline / 2).max(Duration::from_secs(1));
+        let between = election
+            .lease_duration
+            .saturating_sub(election.renew_deadline);
+        let send = between / 2;
+        match role {
+            Role::Work => Self {
+                connect: Duration::from_secs(5),
+                read: READ_TIMEOUT,
+                send,
+            },
+            Role::Lease => Self {
+                connect: call,
+                read: election.lease_duration * 2,
+                send,
+            },
+        }
+    }
+}
+
+/// Both clients' connections of one process.
+#[derive(Clone, Default)]
+pub struct Wire(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    sent: Vec<Sent>,
+    open: BTreeMap<u64, Open>,
+    given_up: Vec<u64>,
+    /// By role.
+    doors: [Door; 2],
+}
+
+/// How it stands with new connections of one client.
+#[derive(Default)]
+struct Door {
+    state: DoorState,
+    /// Whether there is a connection that the next request can use.
+    connected: bool,
+    changed: Arc<Notify>,
+}
+
+/// What becomes of who connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DoorState {
+    #[default]
+    Open,
+    Refuses,
+    Hangs,
+}
+
+/// A request that was handed to its connection.
+#[derive(Debug)]
+pub struct Sent {
+    pub id: u64,
+    pub role: Role,
+    pub limits: Limits,
+    pub begun: Instant,
+    pub at: Instant,
+    pub method: Method,
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// A request whose answer has not come to its end.
+#[derive(Default)]
+struct Open {
+    pieces: VecDeque<(Instant, Piece)>,
+    came: Arc<Notify>,
+}
+
+/// What comes of an answer.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    Head(u16, Vec<(&'static str, String)>),
+    Data(Bytes),
+    End,
+    Broken(ErrorKind),
+}
+
+impl Wire {
+    /// What was sent since this was asked last.
+    pub fn take_sent(&self) -> Vec<Sent> {
+        std::mem::take(&mut self.0.lock().sent)
+    }
+
+    /// What nobody waits for any more, since this was asked last.
+    pub fn take_given_up(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().given_up)
+    }
+
+    /// Something will come `at` its time, and not before what comes before it.
+    pub fn put(&self, id: u64, at: Instant, piece: Piece) {
+        let mut state = self.0.lock();
+        if let Piece::Broken(_) = piece {
+            // Who is next has to connect.
+            state
+                .doors
+                .iter_mut()
+                .for_each(|door| door.connected = false);
+        }
+        if let Some(open) = state.open.get_mut(&id) {
+            let last = open.pieces.back().map(|(at, _)| *at);
+            open.pieces
+                .push_back((last.map_or(at, |last| last.max(at)), piece));
+            open.came.notify_one();
+        }
+    }
+
+    /// From now on this becomes of who connects.
+    pub fn set_door(&self, role: Role, to: DoorState) {
+        let mut state = self.0.lock();
+        let door = &mut state.doors[role as usize];
+        if std::mem::replace(&mut door.state, to) != to {
+            door.changed.notify_waiters();
+        }
+    }
+
+    /// The way of the requests of one client.
+    pub fn transport(&self, role: Role, limits: Limits) -> Transport {
+        let wire = self.clone();
+        service_fn(move |request| wire.clone().exchange(role, limits, request)).boxed()
+    }
+
+    async fn exchange(
+        self,
+        role: Role,
+        limits: Limits,
+        request: Request<Body>,
+    ) -> Result<Response<Box<DynBody>>, BoxError> {
+        let begun = Instant::now();
+        self.connect(role, limits).await?;
+        let (parts, body) = recheck_before_sending(request).into_parts();
+        // This is what asks the fence again.
+        let body = body.collect().await?.to_bytes();
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut answer = {
+            let mut state = self.0.lock();
+            state.last += 1;
+            let (id, at) = (state.last, Instant::now());
+            state.sent.push(Sent {
+                id,
+                role,
+                limits,
+                begun,
+                at,
+                method: parts.method,
+                path: path.to_owned(),
+                headers: parts.headers,
+                body,
+            });
+            let open = Open::default();
+            let came = Arc::clone(&open.came);
+            state.open.insert(id, open);
+            Answer {
+                wire: self.clone(),
+                id,
+                came,
+                heard: at,
+                limit: limits.read,
+                is_over: false,
+            }
+        };
+        let Piece::Head(code, headers) = answer.next().await? else {
+            return Err(broken(ErrorKind::InvalidData));
+        };
+        let mut response = Response::builder().status(code);
+        for (name, value) in headers {
+            response = response.header(name, value);
+        }
+        keep_retry_after(response.body(answer.body())?).await
+    }
+
+    /// Waits for a connection.
+    async fn connect(&self, role: Role, limits: Limits) -> Result<(), BoxError> {
+        let until = Instant::now() + limits.connect;
+        loop {
+            let (state, connected, changed) = {
+                let state = self.0.lock();
+                let door = &state.doors[role as usize];
+                (door.state, door.connected, Arc::clone(&door.changed))
+            };
+            match state {
+                DoorState::Open if connected => return Ok(()),
+                DoorState::Open => {
+                    sleep(CONNECTING).await;
+                    self.0.lock().doors[role as usize].connected = true;
+                }
+                DoorState::Refuses => {
+                    sleep(SHORTEST * 2).await;
+                    return Err(broken(ErrorKind::ConnectionRefused));
+                }
+                DoorState::Hangs => {
+                    let changed = timeout_at(until, changed.notified()).await;
+                    changed.map_err(|_| broken(ErrorKind::TimedOut))?;
+                }
+            }
+        }
+    }
+}
+
+/// An answer that is on its way. Dropped, its connection ends.
+struct Answer {
+    wire: Wire,
+    id: u64,
+    came: Arc<Notify>,
+    heard: Instant,
+    limit: Duration,
+    is_over: bool,
+}
+
+impl Answer {
+    async fn next(&mut self) -> Result<Piece, BoxError> {
+        loop {
+            let now = Instant::now();
+            let due = {
+                let mut state = self.wire.0.lock();
+                let pieces = state.open.get_mut(&self.id).map(|open| &mut open.pieces);
+                let first = pieces.as_ref().and_then(|pieces| pieces.front());
+                let due = first.map(|(at, _)| *at);
+                match pieces {
+                    Some(pieces) if due.is_some_and(|due| due <= now) => {
+                        let piece = pieces.pop_front().map(|(_, piece)| piece);
+                        drop(state);
+                        self.heard = now;
+                        return self.came(piece);
+                    }
+                    _ => due,
+                }
+            };
+            let silent = self.heard + self.limit;
+            if silent <= now {
+                return Err(broken(ErrorKind::TimedOut));
+            }
+            match due {
+                Some(due) => sleep_until(due.min(silent)).await,
+                None => _ = timeout_at(silent, self.came.notified()).await,
+            }
+        }
+    }
+
+    fn came(&mut self, piece: Option<Piece>) -> Result<Piece, BoxError> {
+        match piece {
+            Some(Piece::Broken(kind)) => {
+                self.is_over = true;
+                Err(broken(kind))
+            }
+            Some(Piece::End) => {
+                self.is_over = true;
+                Ok(Piece::End)
+            }
+            Some(piece) => Ok(piece),
+            None => Err(broken(ErrorKind::UnexpectedEof)),
+        }
+    }
+
+    fn body(self) -> StreamBody<BoxStream<'static, Result<Frame<Bytes>, BoxError>>> {
+        let pieces = stream::unfold(self, |mut answer| async {
+            if answer.is_over {
+                return None;
+            }
+            match answer.next().await {
+                Ok(Piece::Data(data)) => Some((Ok(Frame::data(data)), answer)),
+                Ok(_) => None,
+                Err(error) => {
+                    answer.is_over = true;
+                    Some((Err(error), answer))
+                }
+            }
+        });
+        StreamBody::new(pieces.boxed())
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let mut state = self.wire.0.lock();
+        state.open.remove(&self.id);
+        state.given_up.push(self.id);
+    }
+}
+
+fn broken(kind: ErrorKind) -> BoxError {
+    std::io::Error::from(kind).into()
+}

@@ -1,0 +1,160 @@
+//! What replicas log and trace, taken down for the one that has its turn on this thread.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt::{Debug, Write as _},
+    sync::LazyLock,
+};
+
+use tokio::time::Instant;
+use tracing::{
+    Dispatch, Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id},
+    subscriber::Interest,
+};
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt as _},
+    registry::{LookupSpan, Registry},
+};
+
+/// Something that a replica logged, or a reconcile of it.
+pub enum Record {
+    Log {
+        level: Level,
+        text: String,
+    },
+    Begins {
+        span: u64,
+        key: String,
+        trigger: String,
+    },
+    Ends {
+        span: u64,
+    },
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Vec<(Instant, Record)>>> = const { RefCell::new(None) };
+    static SPANS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `turn`, and returns what was recorded meanwhile.
+pub fn during<T>(turn: impl FnOnce() -> T) -> (T, Vec<(Instant, Record)>) {
+    /// One for all threads: each new one has every place in the program that logs looked at again.
+    static HERE_BY_THREAD: LazyLock<Dispatch> =
+        LazyLock::new(|| Dispatch::new(Registry::default().with(Recorder)));
+    HERE.set(Some(Vec::new()));
+    let result = tracing::dispatcher::with_default(&HERE_BY_THREAD, turn);
+    (result, HERE.take().unwrap_or_default())
+}
+
+fn record(record: Record) {
+    HERE.with_borrow_mut(|here| {
+        if let Some(here) = here {
+            here.push((Instant::now(), record));
+        }
+    });
+}
+
+struct Recorder;
+
+fn is_wanted(metadata: &Metadata<'_>) -> bool {
+    let important = *metadata.level() <= Level::INFO;
+    let ours = !metadata.target().starts_with("opentelemetry");
+    important && ours && (metadata.is_event() || metadata.name() == "reconcile")
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if is_wanted(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        is_wanted(metadata)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let level = *event.metadata().level();
+        let text = text.fields + &text.message;
+        record(Record::Log { level, text });
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut reconcile = Fields::default();
+        attributes.record(&mut reconcile);
+        let Fields {
+            namespace,
+            name,
+            trigger,
+        } = reconcile;
+        let number = SPANS.get() + 1;
+        SPANS.set(number);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(number);
+        }
+        let key = format!("{namespace}/{name}");
+        record(Record::Begins {
+            span: number,
+            key,
+            trigger,
+        });
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let number = context
+            .span(&id)
+            .and_then(|span| span.extensions().get::<u64>().copied());
+        if let Some(span) = number {
+            record(Record::Ends { span });
+        }
+    }
+}
+
+#[derive(Default)]
+struct Text {
+    fields: String,
+    message: String,
+}
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        _ = if field.name() == "message" {
+            write!(self.message, "{value:?}")
+        } else {
+            write!(self.fields, "{}={value:?} ", field.name())
+        };
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    namespace: String,
+    name: String,
+    trigger: String,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let to = match field.name() {
+            "object.namespace" => &mut self.namespace,
+            "object.name" => &mut self.name,
+            "reconcile.trigger" => &mut self.trigger,
+            _ => return,
+        };
+        value.clone_into(to);
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}

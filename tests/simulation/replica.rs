@@ -1,0 +1,329 @@
+//! One process: the shipped `run` in a runtime of its own, whose clock goes as far as the world lets it.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use foo_controller::{APP, FooConfig, foo};
+use futures::{FutureExt as _, future::LocalBoxFuture};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use operator_runtime::{Config, Host, client::Cluster, election::Clock, telemetry::Metrics};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
+    time::{Instant, advance, sleep, sleep_until},
+};
+
+use super::{
+    network::{Limits, Wire},
+    plan::{Machine, Settings, draw},
+    record::{self, Record},
+    trace::{End, Role, Time, Who},
+};
+
+/// The namespace of the controller, its Lease and its service account.
+pub const NAMESPACE: &str = "foo-system";
+
+/// The time of day when a world begins.
+pub const BEGIN: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+/// How long the machines had been up by then.
+const UPTIME: Duration = Duration::from_hours(1000);
+
+/// A process that runs.
+pub struct Replica {
+    pub who: Who,
+    pub wire: Wire,
+    pub limits: [Limits; 2],
+    /// `None` once it is dropped.
+    inside: Option<(Runtime, LocalBoxFuture<'static, Result<(), String>>)>,
+    stop: Option<oneshot::Sender<()>>,
+    zero: Instant,
+    times: Times,
+    clocks: Arc<Clocks>,
+}
+
+/// How the world's time and the process's go together.
+#[derive(Clone, Copy)]
+struct Times {
+    born: Time,
+    /// Thousandths of a second in a second of the world.
+    rate: u32,
+    /// For how long its machine slept, in the world's time.
+    asleep: Duration,
+}
+
+/// What a fault may turn.
+#[derive(Default)]
+struct Clocks {
+    /// In microseconds of its own time.
+    asleep: AtomicU64,
+    /// Added to the time of day, in milliseconds.
+    wall: AtomicI64,
+    /// Where the time of day stands still, in milliseconds of its own time; 0: it goes.
+    still: AtomicU64,
+    looks: AtomicI64,
+    drawn: AtomicU64,
+}
+
+impl Times {
+    fn local(self, at: Time) -> Duration {
+        let lived = at.saturating_sub(self.born + self.asleep);
+        lived * self.rate / 1000
+    }
+
+    fn world(self, local: Duration) -> Time {
+        let world = self.born + self.asleep + local * 1000 / self.rate;
+        // So that a time is the same whichever way it is reckoned.
+        Duration::from_micros(u64::try_from(world.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+/// What happened in a step, by the world's time.
+pub struct Stepped {
+    pub records: Vec<(Time, Record)>,
+    pub end: Option<End>,
+}
+
+impl Replica {
+    /// Starts a process in the pod of this name and UID.
+    pub fn boot(
+        seed: u64,
+        who: Who,
+        (pod, uid): (&str, &str),
+        born: Time,
+        machine: Machine,
+        settings: &Settings,
+    ) -> Self {
+        let rt = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build();
+        let rt = rt.expect("a runtime");
+        let zero = rt.block_on(async {
+            sleep(Duration::from_millis(1)).await;
+            Instant::now()
+        });
+        let times = Times {
+            born,
+            rate: machine.rate,
+            asleep: Duration::ZERO,
+        };
+        let clocks = Arc::new(Clocks::default());
+        clocks.wall.store(machine.wall, Relaxed);
+        let config = config(settings);
+        let limits = [Role::Work, Role::Lease].map(|role| Limits::of(&config, role));
+        let wire = Wire::default();
+        let (stop, stopped) = oneshot::channel();
+        let host = host(
+            &clocks,
+            zero,
+            times,
+            seed,
+            who,
+            [("POD_NAME", pod), ("POD_UID", uid)],
+        );
+        let cluster = Cluster {
+            server: http::Uri::from_static("https://api.simulation"),
+            namespace: "default".to_owned(),
+            requests: wire.transport(Role::Work, limits[0]),
+            lease: wire.transport(Role::Lease, limits[1]),
+            pod_namespace: Some(NAMESPACE.to_owned()),
+        };
+        let part = FooConfig {
+            image: settings.image.to_owned(),
+        };
+        let root = async move {
+            let metrics = Metrics::disconnected(&APP);
+            let stopped = stopped.map(drop);
+            let build = |builder: &mut _| foo::build(builder, part);
+            let ended = operator_runtime::run(&host, cluster, config, metrics, stopped, build);
+            ended.await.map_err(|error| error.to_string())
+        };
+        Self {
+            who,
+            wire,
+            limits,
+            inside: Some((rt, root.boxed_local())),
+            stop: Some(stop),
+            zero,
+            times,
+            clocks,
+        }
+    }
+
+    /// All that happens in here up to the world's time `to`.
+    pub fn step(&mut self, to: Time) -> Stepped {
+        let until = self.zero + whole_ms(self.times.local(to));
+        self.turn(|rt, root| {
+            rt.block_on(async {
+                tokio::select! {
+                    biased;
+                    ended = root => Some(ended),
+                    () = sleep_until(until) => None,
+                }
+            })
+        })
+    }
+
+    /// SIGCONT at the world's time `now`: the timers that have run out meanwhile fire now, late and at once.
+    pub fn thaw(&mut self, now: Time) -> Stepped {
+        let at = self.zero + whole_ms(self.times.local(now));
+        self.turn(|rt, _| {
+            rt.block_on(async {
+                advance(at.saturating_duration_since(Instant::now())).await;
+                None
+            })
+        })
+    }
+
+    fn turn(
+        &mut self,
+        turn: impl FnOnce(
+            &Runtime,
+            &mut LocalBoxFuture<'static, Result<(), String>>,
+        ) -> Option<Result<(), String>>,
+    ) -> Stepped {
+        let Some((rt, root)) = &mut self.inside else {
+            return Stepped {
+                records: Vec::new(),
+                end: None,
+            };
+        };
+        let (ended, records) = record::during(|| catch_unwind(AssertUnwindSafe(|| turn(rt, root))));
+        let end = match ended {
+            Ok(None) => None,
+            Ok(Some(Ok(()))) => Some(End::Returned),
+            Ok(Some(Err(error))) => Some(End::Failed(error)),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text =
+                    text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+                Some(End::Panicked(text.unwrap_or_default()))
+            }
+        };
+        let timed = records
+            .into_iter()
+            .map(|(at, record)| (self.world(at), record));
+        Stepped {
+            records: timed.collect(),
+            end,
+        }
+    }
+
+    /// SIGTERM.
+    pub fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            _ = stop.send(());
+        }
+    }
+
+    /// Its machine has slept for so long: tokio's clock stood still, the clock of deadlines did not.
+    pub fn slept(&mut self, time: Duration) {
+        self.times.asleep += time;
+        let asleep = self.times.asleep * self.times.rate / 1000;
+        self.clocks.asleep.store(micros(asleep), Relaxed);
+    }
+
+    /// The time of day jumps by so many milliseconds.
+    pub fn wall_jumps(&self, by: i64) {
+        self.clocks.wall.fetch_add(by, Relaxed);
+    }
+
+    /// The time of day stands still from the world's time `since` on, or goes.
+    pub fn wall_stands(&self, since: Option<Time>) {
+        let since = since.map_or(0, |since| micros(self.times.local(since)) / 1000);
+        self.clocks.still.store(since, Relaxed);
+    }
+
+    /// The world's time of an instant in here.
+    pub fn world(&self, at: Instant) -> Time {
+        self.times.world(at.saturating_duration_since(self.zero))
+    }
+
+    /// The instant in here of a time of the world's.
+    pub fn instant(&self, at: Time) -> Instant {
+        self.zero + self.times.local(at)
+    }
+}
+
+impl Drop for Replica {
+    /// Nothing that is done on the way out counts: nobody takes out what is sent.
+    fn drop(&mut self) {
+        if let Some((rt, root)) = self.inside.take() {
+            let inside = rt.enter();
+            drop(root);
+            drop(inside);
+            drop(rt);
+        }
+    }
+}
+
+fn whole_ms(time: Duration) -> Duration {
+    Duration::from_millis(micros(time) / 1000)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What ships, changed where a plan says so. Nothing is listened on.
+fn config(settings: &Settings) -> Config {
+    let mut config = Config::shipped(&APP);
+    config.workers = settings.workers;
+    config.resync = settings.resync;
+    config.http.addr = None;
+    let election = &mut config.leader_election;
+    election.lease_duration = settings.lease_duration;
+    election.renew_deadline = settings.renew_deadline;
+    election.retry_period = settings.retry_period;
+    config
+}
+
+fn host(
+    clocks: &Arc<Clocks>,
+    zero: Instant,
+    times: Times,
+    seed: u64,
+    who: Who,
+    variables: [(&str, &str); 2],
+) -> Host {
+    let lived = move || Instant::now().saturating_duration_since(zero);
+    // Its own time when it was born, if it had been there from the beginning.
+    let before = times.born * times.rate / 1000;
+    let clock = {
+        let clocks = Arc::clone(clocks);
+        Clock::from_fn(move || {
+            let asleep = Duration::from_micros(clocks.asleep.load(Relaxed));
+            UPTIME + before + lived() + asleep
+        })
+    };
+    let wall = {
+        let clocks = Arc::clone(clocks);
+        move || {
+            let asleep = Duration::from_micros(clocks.asleep.load(Relaxed));
+            let since = match clocks.still.load(Relaxed) {
+                0 => lived(),
+                still => Duration::from_millis(still),
+            };
+            let since = SignedDuration::try_from(before + since + asleep).unwrap_or_default();
+            let off = SignedDuration::from_millis(clocks.wall.load(Relaxed));
+            // No two looks are at the same nanosecond, as with a real clock.
+            let looks = SignedDuration::from_nanos(clocks.looks.fetch_add(1, Relaxed));
+            BEGIN + since + off + looks
+        }
+    };
+    let random = {
+        let clocks = Arc::clone(clocks);
+        let purpose = who.replica as u64 * 1000 + u64::from(who.life);
+        let seed = draw(seed, "replica", purpose);
+        move || draw(seed, "random", clocks.drawn.fetch_add(1, Relaxed))
+    };
+    let variables = variables.map(|(name, value)| (name.into(), value.into()));
+    Host::new(clock, wall, random, variables)
+}

@@ -1,0 +1,434 @@
+//! Every fault at every place: short lives of a few objects, each with a crash of whoever writes before, at and after each of
+//! its writes, and with each fault at each of the first calls of each kind.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, What},
+    trace::{Time, Trace},
+    users::{Deed, Policy},
+};
+
+/// Of each kind of call, so many have each fault.
+const FIRST: usize = 20;
+
+/// How long whatever a fault makes late is late; longer than a term, but for the slowest clock.
+const LATE: Duration = Duration::from_millis(1500);
+
+/// A script, and where it is different from run to run.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub name: &'static str,
+    pub plan: Plan,
+}
+
+/// What happens in each, and from when, in milliseconds. Whoever leads does so from the fourth second on.
+const DEEDS: &[(&str, &[(u64, Deed)])] = &[
+    ("create", &[(6_000, CREATE)]),
+    (
+        "scale",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "scale to no number",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: None,
+                },
+            ),
+        ],
+    ),
+    (
+        "drift",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::ScaleDeployment {
+                    deployment: 0,
+                    replicas: 5,
+                },
+            ),
+            (7_000, Deed::ChangeImage { deployment: 0 }),
+            (8_000, Deed::ChangeLabels { deployment: 0 }),
+            (9_000, Deed::ForgeGeneration { deployment: 0 }),
+        ],
+    ),
+    (
+        "Deployment deleted",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Background,
+                },
+            ),
+            (
+                8_000,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Foreground,
+                },
+            ),
+        ],
+    ),
+    ("rename", &[(1_000, CREATE), (6_000, rename(1))]),
+    (
+        "rename chain",
+        &[
+            (1_000, CREATE),
+            (6_000, rename(1)),
+            (6_300, rename(2)),
+            (6_600, rename(0)),
+            (7_500, rename(3)),
+        ],
+    ),
+    (
+        "delete",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::DeleteFoo {
+                    foo: 0,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
+    (
+        "delete in the foreground",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::DeleteFoo {
+                    foo: 0,
+                    policy: Policy::Foreground,
+                },
+            ),
+        ],
+    ),
+    (
+        "delete and create again",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::ReplaceFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: Some(3),
+                },
+            ),
+            (
+                7_000,
+                Deed::ReplaceFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: None,
+                },
+            ),
+        ],
+    ),
+    (
+        "foreign Deployment",
+        &[
+            (1_000, Deed::CreateDeployment { deployment: 0 }),
+            (6_000, CREATE),
+            (
+                9_000,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
+    (
+        "orphan",
+        &[
+            (1_000, CREATE),
+            (6_000, Deed::OrphanDeployment { deployment: 0 }),
+            (
+                8_000,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
+    (
+        "two Foos, one name",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::CreateFoo {
+                    foo: 1,
+                    deployment: 0,
+                    replicas: Some(1),
+                },
+            ),
+            (
+                8_000,
+                Deed::DeleteFoo {
+                    foo: 0,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
+    (
+        "hand-over",
+        &[
+            (1_000, CREATE),
+            (
+                6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "takeover",
+        &[
+            (1_000, CREATE),
+            (
+                6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "relist",
+        &[
+            (1_000, CREATE),
+            (
+                6_500,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
+];
+
+const CREATE: Deed = Deed::CreateFoo {
+    foo: 0,
+    deployment: 0,
+    replicas: Some(2),
+};
+
+const fn rename(deployment: u8) -> Deed {
+    Deed::RenameDeployment { foo: 0, deployment }
+}
+
+/// The lives, without a fault that is not theirs.
+pub fn all() -> Vec<Script> {
+    DEEDS
+        .iter()
+        .map(|(name, deeds)| Script {
+            name,
+            plan: plan(name, deeds),
+        })
+        .collect()
+}
+
+fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
+    let ms = Duration::from_millis;
+    let mut plan = Plan {
+        seed: 1,
+        settings: Settings {
+            // Only what is told of is noticed.
+            resync: Duration::from_hours(24),
+            lease_duration: ms(3_000),
+            renew_deadline: ms(2_000),
+            retry_period: ms(500),
+            ..Settings::default()
+        },
+        replicas: vec![Machine::SOUND; 2],
+        servers: 1,
+        fencing: false,
+        steps: Vec::new(),
+        rest: ms(50_000),
+        end: ms(60_000),
+    };
+    for (at, deed) in deeds {
+        plan.act(ms(*at), Action::User(*deed));
+    }
+    match name {
+        "hand-over" => (0..2).for_each(|replica| {
+            plan.act(
+                ms(6_000 + 4_000 * replica),
+                Action::Replace {
+                    replica: usize::try_from(replica).unwrap_or_default(),
+                    settings: None,
+                },
+            );
+        }),
+        "takeover" => (0..2).for_each(|replica| {
+            let then = Then::Container(ms(2_000));
+            let crash = Fault::Crash {
+                replica: usize::try_from(replica).unwrap_or_default(),
+                then,
+            };
+            plan.fault(ms(6_400 + 8_000 * replica), crash, Time::ZERO);
+        }),
+        "relist" => {
+            plan.fault(ms(6_000), Fault::Compact, Time::ZERO);
+            plan.fault(ms(6_400), Fault::Kill { server: 0 }, ms(1_000));
+        }
+        _ => {}
+    }
+    plan.steps.push(Step {
+        at: ms(20_000),
+        what: What::Heal,
+    });
+    plan
+}
+
+impl Script {
+    /// Each of its variations, of which `trace` is the one without a fault.
+    pub fn variations(&self, trace: &Trace) -> Vec<Plan> {
+        let mut counted = BTreeMap::<(&'static str, &str), usize>::new();
+        let mut all = Vec::new();
+        for call in &trace.calls {
+            let fits = call.begun < Duration::from_secs(20);
+            if !fits {
+                continue;
+            }
+            *counted.entry((call.verb, &call.resource)).or_default() += 1;
+        }
+        let then = Then::Container(Duration::from_secs(2));
+        let of_work = |resource| Calls {
+            verb: Some("write"),
+            resource: Some(resource),
+            ..Calls::default()
+        };
+        for resource in ["deployments", "foos/status", "events"] {
+            let its = counted
+                .iter()
+                .filter(|((verb, of), _)| is_write(verb) && *of == resource);
+            let count = its.map(|(_, count)| *count).sum::<usize>();
+            for nth in 1..=count {
+                for happens in [
+                    Happens::CrashBefore(then),
+                    Happens::CrashAt(then),
+                    Happens::CrashAfter(then),
+                ] {
+                    all.push(self.with(of_work(resource), nth, happens));
+                }
+            }
+        }
+        for ((verb, resource), count) in &counted {
+            let of = Calls {
+                verb: Some(verb),
+                resource: Some(known(resource)),
+                ..Calls::default()
+            };
+            for nth in 1..=(*count).min(FIRST) {
+                all.extend(
+                    faults(verb)
+                        .into_iter()
+                        .map(|happens| self.with(of, nth, happens)),
+                );
+            }
+        }
+        all
+    }
+
+    fn with(&self, of: Calls, nth: usize, happens: Happens) -> Plan {
+        let mut plan = self.plan.clone();
+        if happens == Happens::WatchSilent {
+            // A watch that says nothing is believed for as long as the API server keeps one up.
+            plan.rest += Duration::from_secs(310);
+            plan.end += Duration::from_secs(310);
+        }
+        let nth = u32::try_from(nth).ok();
+        plan.fault(Time::ZERO, Fault::Call { of, nth, happens }, Time::ZERO);
+        plan
+    }
+}
+
+fn is_write(verb: &str) -> bool {
+    matches!(verb, "create" | "update" | "patch" | "delete")
+}
+
+/// The faults that a call of this verb can have.
+fn faults(verb: &str) -> Vec<Happens> {
+    let refused = |code, retry_after| Happens::Status {
+        code,
+        retry_after,
+        applied: false,
+    };
+    let mut all = vec![
+        Happens::RequestLost,
+        Happens::RequestLate(LATE),
+        Happens::AnswerLost,
+        Happens::ResetBefore,
+        Happens::ResetAfter,
+        Happens::Cut,
+        refused(403, None),
+        refused(409, None),
+        refused(429, Some(1)),
+        refused(500, None),
+        Happens::Html,
+    ];
+    if is_write(verb) {
+        all.push(Happens::Status {
+            code: 504,
+            retry_after: None,
+            applied: true,
+        });
+        all.push(refused(404, None));
+        all.push(refused(422, None));
+    }
+    if matches!(verb, "watch" | "stream") {
+        let soon = Duration::from_millis(10);
+        all.extend([
+            Happens::WatchEnds(soon),
+            Happens::WatchSilent,
+            Happens::WatchGarbage,
+            refused(410, None),
+        ]);
+    }
+    all
+}
+
+/// The name of a resource, for as long as the program runs.
+fn known(resource: &str) -> &'static str {
+    const ALL: [&str; 6] = [
+        "foos",
+        "foos/status",
+        "deployments",
+        "leases",
+        "events",
+        "serviceaccounts",
+    ];
+    ALL.into_iter()
+        .find(|known| *known == resource)
+        .unwrap_or("")
+}

@@ -1,0 +1,634 @@
+//! What a seed decides: a plan is drawn from it.
+
+use std::time::Duration;
+
+use super::{
+    draw::Draws,
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
+    trace::{Role, Time},
+    users::{Deed, Policy, Spoilt},
+};
+
+/// How many Foos there are, by their numbers, and Deployments.
+const FOOS: u64 = 4;
+const DEPLOYMENTS: u64 = 5;
+
+/// Within this after heal everything is right but what waits for a retry: the longest pause of a watch, a resync, a
+/// rollout, and a Lease that nobody holds.
+const SETTLE: u64 = 70_000;
+
+const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+impl Plan {
+    /// Everything that this seed decides.
+    ///
+    /// Ten seconds of calm; a storm; then all that is broken is mended, and what must become right gets its time; then a
+    /// rest, in which nothing may happen.
+    pub fn new(seed: u64) -> Self {
+        let mut draw = Draws::new(seed, "settings");
+        let (lease_duration, renew_deadline, retry_period) = draw.of(&[
+            (15_000, 10_000, 2_000),
+            (15_000, 10_000, 2_000),
+            (15_000, 10_000, 5_000),
+            (3_000, 2_000, 500),
+        ]);
+        let settings = Settings {
+            workers: draw.of(&[1, 2, 4]),
+            resync: draw.of(&[ms(30_000), ms(86_400_000)]),
+            lease_duration: ms(lease_duration),
+            renew_deadline: ms(renew_deadline),
+            retry_period: ms(retry_period),
+            ..Settings::default()
+        };
+        let mut shape = Draws::new(seed, "shape");
+        let calm = 10_000 + 5_000 * shape.below(3);
+        let heal = calm + shape.log_uniform(20_000, 120_000);
+        // An object that has failed all the time waits as long again for its next retry.
+        let rest = heal + heal + SETTLE;
+        let end = rest + if shape.once_in(16) { 360_000 } else { 40_000 };
+        let replicas = shape.of(&[1, 2, 2, 3, 3, 3, 4, 5]);
+        let mut clocks = Draws::new(seed, "clocks");
+        let are_wrong = clocks.once_in(2);
+        let machine = |_| {
+            let machine = Machine {
+                rate: clocks.of(&[900, 950, 1000, 1050, 1100]),
+                wall: clocks.of(&[-3_600_000, -900, 0, 0, 70_000, 3_600_000]),
+            };
+            if are_wrong { machine } else { Machine::SOUND }
+        };
+        let mut plan = Self {
+            seed,
+            settings,
+            replicas: (0..replicas).map(machine).collect(),
+            servers: shape.of(&[1, 1, 2, 3]),
+            fencing: shape.once_in(3),
+            steps: Vec::new(),
+            rest: ms(rest),
+            end: ms(end),
+        };
+        plan.users(heal);
+        for kind in FAULTS {
+            plan.faults(kind, calm, heal);
+        }
+        // What a backup has not, nobody would install again.
+        let has = |what: fn(&Fault) -> bool| move |step: &Step| matches!(&step.what, What::Fault(fault, _) if what(fault));
+        if plan
+            .steps
+            .iter()
+            .any(has(|fault| matches!(fault, Fault::Restore { .. })))
+        {
+            let gone = has(|fault| matches!(fault, Fault::NoDefinition | Fault::Fencing));
+            plan.steps.retain(|step| !gone(step));
+        }
+        plan.steps.push(Step {
+            at: ms(heal),
+            what: What::Heal,
+        });
+        plan.steps.sort_by_key(|step| step.at);
+        plan
+    }
+
+    /// What users do, from the first second to the end of the storm.
+    fn users(&mut self, heal: u64) {
+        let mut draw = Draws::new(self.seed, "users");
+        for foo in 0..draw.between(1, FOOS + 1) {
+            let replicas = replicas(&mut draw);
+            let deed = Deed::CreateFoo {
+                foo: small(foo),
+                deployment: small(foo),
+                replicas,
+            };
+            self.deed(draw.between(100, 9_000), deed);
+        }
+        let pause = draw.log_uniform(500, 20_000);
+        let mut at = 9_000;
+        loop {
+            at += draw.between(pause / 4 + 1, pause * 2);
+            if at >= heal {
+                break;
+            }
+            let deed = deed(&mut draw);
+            self.deed(at, deed);
+        }
+        let mut draw = Draws::new(self.seed, "edits of the Lease");
+        if draw.once_in(4) {
+            let deed = draw.of(&[
+                Deed::DeleteLease,
+                Deed::EmptyLease,
+                Deed::ClearHolder,
+                Deed::GiveLeaseAway,
+                Deed::ShortenLease,
+            ]);
+            self.deed(draw.between(9_000, heal), deed);
+        }
+        let mut draw = Draws::new(self.seed, "spoilt Foos");
+        if draw.once_in(4) {
+            let with = draw.of(&[
+                Spoilt::NoSpec,
+                Spoilt::NameIsNumber,
+                Spoilt::EmptyName,
+                Spoilt::LongName,
+                Spoilt::NoReplicas,
+                Spoilt::ManyReplicas,
+            ]);
+            let foo = small(draw.below(FOOS));
+            self.deed(draw.between(9_000, heal), Deed::SpoilFoo { foo, with });
+        }
+    }
+
+    fn deed(&mut self, at: u64, deed: Deed) {
+        self.act(ms(at), Action::User(deed));
+    }
+
+    /// Each kind of fault is in a third of the seeds, at a rate of its own.
+    fn faults(&mut self, kind: &Kind, calm: u64, heal: u64) {
+        let mut draw = Draws::new(self.seed, kind.name);
+        if !draw.once_in(kind.rare) {
+            return;
+        }
+        let pause = draw.log_uniform(kind.pause, heal.max(kind.pause * 2));
+        let mut at = calm;
+        loop {
+            at += draw.between(1, pause * 2);
+            if at >= heal {
+                break;
+            }
+            let (what, lasts) = (kind.draw)(&mut draw, self);
+            let what = match what {
+                What::Fault(fault, _) => What::Fault(fault, lasts),
+                other => other,
+            };
+            self.steps.push(Step { at: ms(at), what });
+        }
+    }
+}
+
+/// A kind of fault: what its numbers are drawn for, in one of how many seeds it is, the shortest pause between two of it on
+/// average, and one of it with the time that it lasts.
+struct Kind {
+    name: &'static str,
+    rare: u64,
+    pause: u64,
+    draw: fn(&mut Draws, &Plan) -> (What, Time),
+}
+
+const fn fault(fault: Fault) -> What {
+    What::Fault(fault, Duration::ZERO)
+}
+
+const FAULTS: &[Kind] = &[
+    Kind {
+        name: "crash",
+        rare: 3,
+        pause: 5_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Crash {
+                    replica: replica(draw, plan),
+                    then: then(draw),
+                }),
+                Time::ZERO,
+            )
+        },
+    },
+    Kind {
+        name: "replace",
+        rare: 3,
+        pause: 8_000,
+        draw: |draw, plan| {
+            (
+                What::Action(Action::Replace {
+                    replica: replica(draw, plan),
+                    settings: None,
+                }),
+                Time::ZERO,
+            )
+        },
+    },
+    Kind {
+        name: "freeze",
+        rare: 3,
+        pause: 3_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Freeze {
+                    replica: replica(draw, plan),
+                }),
+                lasts(draw, 10, 60_000),
+            )
+        },
+    },
+    Kind {
+        name: "suspend",
+        rare: 4,
+        pause: 10_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Suspend {
+                    replica: replica(draw, plan),
+                }),
+                lasts(draw, 100, 60_000),
+            )
+        },
+    },
+    Kind {
+        name: "wall clock",
+        rare: 3,
+        pause: 5_000,
+        draw: |draw, plan| {
+            let by = draw.of(&[-3_600_000, -30_000, -1_000, 1_000, 30_000, 3_600_000]);
+            let replica = replica(draw, plan);
+            let still = draw.once_in(4);
+            let what = if still {
+                Fault::WallStill { replica }
+            } else {
+                Fault::WallJump { replica, by }
+            };
+            (fault(what), lasts(draw, 1_000, 60_000))
+        },
+    },
+    Kind {
+        name: "partition",
+        rare: 3,
+        pause: 3_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Partition {
+                    of: wide(draw, plan),
+                    way: way(draw),
+                }),
+                lasts(draw, 100, 60_000),
+            )
+        },
+    },
+    Kind {
+        name: "slow",
+        rare: 3,
+        pause: 5_000,
+        draw: |draw, plan| {
+            let by = ms(draw.log_uniform(20, 15_000));
+            (
+                fault(Fault::Slow {
+                    of: wide(draw, plan),
+                    way: way(draw),
+                    by,
+                }),
+                lasts(draw, 1_000, 30_000),
+            )
+        },
+    },
+    Kind {
+        name: "call",
+        rare: 2,
+        pause: 500,
+        draw: |draw, plan| {
+            let of = calls(draw, plan);
+            let happens = happens(draw, of);
+            let nth = u32::try_from(draw.between(1, 5)).unwrap_or(1);
+            (
+                fault(Fault::Call {
+                    of,
+                    nth: Some(nth),
+                    happens,
+                }),
+                Time::ZERO,
+            )
+        },
+    },
+    Kind {
+        name: "calls",
+        rare: 3,
+        pause: 5_000,
+        draw: |draw, plan| {
+            let of = calls(draw, plan);
+            let happens = happens(draw, of);
+            (
+                fault(Fault::Call {
+                    of,
+                    nth: None,
+                    happens,
+                }),
+                lasts(draw, 100, 20_000),
+            )
+        },
+    },
+    Kind {
+        name: "reset",
+        rare: 3,
+        pause: 2_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Reset {
+                    of: wide(draw, plan),
+                }),
+                Time::ZERO,
+            )
+        },
+    },
+    Kind {
+        name: "kill a server",
+        rare: 3,
+        pause: 8_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Kill {
+                    server: server(draw, plan),
+                }),
+                lasts(draw, 500, 30_000),
+            )
+        },
+    },
+    Kind {
+        name: "pause a server",
+        rare: 3,
+        pause: 8_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Pause {
+                    server: server(draw, plan),
+                }),
+                lasts(draw, 500, 30_000),
+            )
+        },
+    },
+    Kind {
+        name: "behind",
+        rare: 3,
+        pause: 5_000,
+        draw: |draw, plan| {
+            let by = ms(draw.log_uniform(50, 30_000));
+            (
+                fault(Fault::Behind {
+                    server: server(draw, plan),
+                    by,
+                }),
+                lasts(draw, 1_000, 40_000),
+            )
+        },
+    },
+    Kind {
+        name: "stuck",
+        rare: 4,
+        pause: 8_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Stuck {
+                    server: server(draw, plan),
+                }),
+                lasts(draw, 1_000, 30_000),
+            )
+        },
+    },
+    Kind {
+        name: "cold",
+        rare: 4,
+        pause: 8_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::Cold {
+                    server: server(draw, plan),
+                }),
+                lasts(draw, 500, 20_000),
+            )
+        },
+    },
+    Kind {
+        name: "no streamed lists",
+        rare: 4,
+        pause: 20_000,
+        draw: |draw, plan| {
+            (
+                fault(Fault::NoWatchList {
+                    server: server(draw, plan),
+                }),
+                lasts(draw, 5_000, 60_000),
+            )
+        },
+    },
+    Kind {
+        name: "compaction",
+        rare: 3,
+        pause: 5_000,
+        draw: |_, _| (fault(Fault::Compact), Time::ZERO),
+    },
+    Kind {
+        name: "restore",
+        rare: 10,
+        pause: 40_000,
+        draw: |draw, _| {
+            (
+                fault(Fault::Restore { bumped: true }),
+                lasts(draw, 500, 20_000),
+            )
+        },
+    },
+    Kind {
+        name: "revoke",
+        rare: 4,
+        pause: 10_000,
+        draw: |draw, _| {
+            let (verb, resource) = draw.of(&[
+                ("list", "foos"),
+                ("watch", "foos"),
+                ("list", "deployments"),
+                ("watch", "deployments"),
+                ("create", "deployments"),
+                ("patch", "deployments"),
+                ("delete", "deployments"),
+                ("update", "foos/status"),
+                ("get", "leases"),
+                ("patch", "leases"),
+                ("create", "leases"),
+                ("watch", "leases"),
+                ("create", "events"),
+            ]);
+            (
+                fault(Fault::Revoke { verb, resource }),
+                lasts(draw, 500, 30_000),
+            )
+        },
+    },
+    Kind {
+        name: "definition",
+        rare: 10,
+        pause: 40_000,
+        draw: |draw, _| (fault(Fault::NoDefinition), lasts(draw, 200, 20_000)),
+    },
+    Kind {
+        name: "fencing",
+        rare: 6,
+        pause: 20_000,
+        draw: |draw, _| (fault(Fault::Fencing), lasts(draw, 200, 20_000)),
+    },
+];
+
+fn replica(draw: &mut Draws, plan: &Plan) -> usize {
+    index(draw.below(plan.replicas.len() as u64))
+}
+
+fn server(draw: &mut Draws, plan: &Plan) -> usize {
+    index(draw.below(plan.servers as u64))
+}
+
+fn then(draw: &mut Draws) -> Then {
+    let after = ms(draw.log_uniform(500, 20_000));
+    match draw.below(5) {
+        0 => Then::Nobody,
+        1 | 2 => Then::Pod(after),
+        _ => Then::Container(after),
+    }
+}
+
+fn way(draw: &mut Draws) -> Way {
+    draw.of(&[Way::Both, Way::Requests, Way::Answers])
+}
+
+fn lasts(draw: &mut Draws, from: u64, to: u64) -> Time {
+    ms(draw.log_uniform(from, to))
+}
+
+fn small(drawn: u64) -> u8 {
+    u8::try_from(drawn).unwrap_or(u8::MAX)
+}
+
+fn index(drawn: u64) -> usize {
+    usize::try_from(drawn).unwrap_or_default()
+}
+
+fn replicas(draw: &mut Draws) -> Option<u8> {
+    (!draw.once_in(4)).then(|| small(draw.between(1, 5)))
+}
+
+/// All calls of one replica or of every one, by one client or by both, perhaps to one API server.
+fn wide(draw: &mut Draws, plan: &Plan) -> Calls {
+    Calls {
+        replica: (!draw.once_in(4)).then(|| replica(draw, plan)),
+        role: draw.of(&[None, None, Some(Role::Work), Some(Role::Lease)]),
+        server: draw.once_in(4).then(|| server(draw, plan)),
+        ..Calls::default()
+    }
+}
+
+/// What a replica calls: verb and resource.
+pub const CALLS: &[(&str, &str)] = &[
+    ("list", "foos"),
+    ("stream", "foos"),
+    ("watch", "foos"),
+    ("list", "deployments"),
+    ("stream", "deployments"),
+    ("watch", "deployments"),
+    ("create", "deployments"),
+    ("patch", "deployments"),
+    ("delete", "deployments"),
+    ("update", "foos/status"),
+    ("get", "leases"),
+    ("create", "leases"),
+    ("patch", "leases"),
+    ("list", "leases"),
+    ("watch", "leases"),
+    ("create", "events"),
+    ("patch", "events"),
+];
+
+fn calls(draw: &mut Draws, plan: &Plan) -> Calls {
+    let replica = draw.once_in(2).then(|| replica(draw, plan));
+    let (verb, resource) = draw.of(CALLS);
+    let (verb, resource) = match draw.below(8) {
+        0 => (None, None),
+        1 => (Some("write"), None),
+        2 => (None, Some(resource)),
+        _ => (Some(verb), Some(resource)),
+    };
+    Calls {
+        replica,
+        verb,
+        resource,
+        ..Calls::default()
+    }
+}
+
+fn happens(draw: &mut Draws, of: Calls) -> Happens {
+    let code = draw.of(&[400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 503, 504]);
+    let retry_after = draw
+        .once_in(3)
+        .then(|| u32::try_from(draw.between(1, 5)).unwrap_or(1));
+    let late = ms(draw.log_uniform(20, 60_000));
+    let then = then(draw);
+    let is_watch = matches!(of.verb, Some("watch" | "stream"));
+    let is_write = matches!(
+        of.verb,
+        Some("create" | "update" | "patch" | "delete" | "write")
+    );
+    match draw.below(if is_watch || is_write { 15 } else { 10 }) {
+        0 => Happens::RequestLost,
+        1 => Happens::RequestLate(late),
+        2 => Happens::AnswerLost,
+        3 => Happens::AnswerLate(late),
+        4 => draw.of(&[Happens::Refused, Happens::ConnectHangs]),
+        5 => draw.of(&[Happens::ResetBefore, Happens::ResetAfter]),
+        6 => Happens::Cut,
+        7 | 8 => Happens::Status {
+            code,
+            retry_after,
+            applied: false,
+        },
+        9 => Happens::Html,
+        10 if is_watch => Happens::WatchEnds(late),
+        11 if is_watch => Happens::WatchSilent,
+        _ if is_watch => Happens::WatchGarbage,
+        // Only what a server that failed after the write can answer.
+        10 | 11 => Happens::Status {
+            code: draw.of(&[500, 502, 503, 504]),
+            retry_after,
+            applied: true,
+        },
+        12 => Happens::CrashBefore(then),
+        13 => Happens::CrashAt(then),
+        _ => Happens::CrashAfter(then),
+    }
+}
+
+/// One thing that users do, to one of a few Foos.
+fn deed(draw: &mut Draws) -> Deed {
+    let foo = small(draw.below(FOOS));
+    let other = small(draw.below(DEPLOYMENTS));
+    let deployment = if draw.once_in(2) { foo } else { other };
+    let count = small(draw.between(1, 6));
+    let policy = draw.of(&[
+        Policy::Background,
+        Policy::Background,
+        Policy::Foreground,
+        Policy::Orphan,
+    ]);
+    let replicas = replicas(draw);
+    match draw.below(24) {
+        0..4 => Deed::CreateFoo {
+            foo,
+            deployment,
+            replicas,
+        },
+        4..8 => Deed::ScaleFoo { foo, replicas },
+        8..11 => Deed::RenameDeployment { foo, deployment },
+        11 => Deed::AnnotateFoo { foo },
+        12 | 13 => Deed::DeleteFoo { foo, policy },
+        14 => Deed::ReplaceFoo {
+            foo,
+            deployment,
+            replicas,
+        },
+        15 => Deed::AddFinalizer { foo },
+        16 => Deed::RemoveFinalizer { foo },
+        17 => Deed::ScaleDeployment {
+            deployment,
+            replicas: count,
+        },
+        18 => Deed::ChangeImage { deployment },
+        19 => Deed::ChangeLabels { deployment },
+        20 => Deed::ForgeGeneration { deployment },
+        21 => Deed::DeleteDeployment { deployment, policy },
+        22 => Deed::CreateDeployment { deployment },
+        _ => Deed::OrphanDeployment { deployment },
+    }
+}

@@ -1,0 +1,190 @@
+//! Runs schedules of the whole operator under simulation: `simulate --seed 17` tells one, `simulate --seeds 2000` judges many.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program whose user reads what it prints, and which fails by panicking"
+)]
+
+/// What of the tests' cluster the checker of invariants takes.
+#[path = "../cluster/audit.rs"]
+#[allow(dead_code, reason = "no log is read here")]
+mod cluster;
+#[path = "../invariants/mod.rs"]
+mod invariants;
+#[path = "mod.rs"]
+mod simulation;
+
+use std::{
+    process::ExitCode,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
+};
+
+use clap::{Arg, ArgAction, Command, value_parser};
+use parking_lot::Mutex;
+use simulation::{
+    found,
+    judge::{Violation, examine},
+    plan::Plan,
+    scripts,
+    shrink::{shrink, source},
+};
+
+fn main() -> ExitCode {
+    let arguments = arguments().get_matches();
+    let number = |name: &str| arguments.get_one::<u64>(name).copied();
+    if let Some(seed) = number("seed") {
+        let left_out: Vec<_> = arguments
+            .get_many::<u64>("without")
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
+        let mut plan = Plan::new(seed);
+        let mut step = 0..;
+        plan.steps
+            .retain(|_| step.next().is_none_or(|step| !left_out.contains(&step)));
+        return tell(
+            &plan,
+            arguments.get_one::<String>("shrink").map(String::as_str),
+        );
+    }
+    let first = arguments.get_flag("first");
+    let cases = found::all();
+    let mended = all(&cases, "found before", first, Clone::clone);
+    let found = if arguments.get_flag("exhaustive") {
+        exhaustive(first)
+    } else {
+        let (from, count) = (number("from").unwrap_or(1), number("seeds").unwrap_or(1000));
+        let seeds: Vec<_> = (from..from + count)
+            .map(|seed| (format!("seed {seed}"), seed))
+            .collect();
+        all(&seeds, "seeds", first, |seed| Plan::new(*seed))
+    };
+    if found + mended == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn arguments() -> Command {
+    let number = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("N")
+            .value_parser(value_parser!(u64))
+            .help(help)
+    };
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    Command::new("simulate")
+        .about("Runs the whole operator under simulation, and judges what it did")
+        .arg(number("seed", "Tell the run of this seed, and nothing else"))
+        .arg(number("without", "Leave these of its steps out").value_delimiter(',').requires("seed"))
+        .arg(
+            Arg::new("shrink")
+                .long("shrink")
+                .value_name("INVARIANT")
+                .requires("seed")
+                .help("Tell, as Rust, the shortest plan that is left of it that violates this invariant"),
+        )
+        .arg(number("seeds", "Judge so many seeds [default: 1000]"))
+        .arg(number("from", "From this one on [default: 1]"))
+        .arg(flag("exhaustive", "Judge the scripts, with every fault at every place"))
+        .arg(flag("first", "End with the first violation"))
+}
+
+/// One run, in words.
+fn tell(plan: &Plan, invariant: Option<&str>) -> ExitCode {
+    if let Some(invariant) = invariant {
+        let least = shrink(plan, invariant, &|plan| examine(plan).0);
+        let (found, _) = examine(&least);
+        let why = found
+            .iter()
+            .find(|violation| violation.invariant == invariant);
+        let why = why.map_or_else(|| "Not found.".to_owned(), ToString::to_string);
+        println!("{}", source(&least, &format!("seed_{}", plan.seed), &why));
+        return ExitCode::SUCCESS;
+    }
+    let (found, world) = examine(plan);
+    print!("{plan}");
+    for line in world
+        .iter()
+        .flat_map(|world| world.trace.lines(&world.store))
+    {
+        println!("{line}");
+    }
+    for violation in &found {
+        println!("violated: {violation}");
+    }
+    if found.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Every variation of every script.
+fn exhaustive(first: bool) -> usize {
+    let variations = scripts::all().into_iter().flat_map(|script| {
+        let (found, world) = examine(&script.plan);
+        for violation in found {
+            eprintln!("{}, without a fault: {violation}", script.name);
+        }
+        let variations = world.map_or_else(Vec::new, |world| script.variations(&world.trace));
+        variations.into_iter().map(move |plan| {
+            let what = plan
+                .steps
+                .last()
+                .map(|step| step.what.to_string())
+                .unwrap_or_default();
+            (format!("{}: {what}", script.name), plan)
+        })
+    });
+    let variations: Vec<_> = variations.collect();
+    all(&variations, "runs", first, Clone::clone)
+}
+
+/// Judges all of them, on all cores; says what is wrong with each, and at the end how many there were. Returns how many
+/// violate anything.
+fn all<T: Sync>(
+    cases: &[(String, T)],
+    what: &str,
+    first: bool,
+    plan: impl Fn(&T) -> Plan + Sync,
+) -> usize {
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        while let Some((name, case)) = cases.get(next.fetch_add(1, Relaxed)) {
+            let number = next.load(Relaxed);
+            if number % 100 == 0 {
+                eprintln!("{number} of {} {what}", cases.len());
+            }
+            let found: Vec<Violation> = examine(&plan(case)).0;
+            if let Some(violation) = found.first() {
+                eprintln!("{name}: {violation} ({} in all)", found.len());
+                wrong.lock().push(name.clone());
+                if first {
+                    next.store(cases.len(), Relaxed);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    let wrong = wrong.into_inner();
+    println!(
+        "{} {what}, {} violations{}{}",
+        cases.len(),
+        wrong.len(),
+        if wrong.is_empty() { "" } else { ": " },
+        wrong.join(", ")
+    );
+    wrong.len()
+}

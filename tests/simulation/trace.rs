@@ -1,0 +1,274 @@
+//! What happened, with the world's time of everything. A judge reads it; [`Trace::lines`] tells it in words, and
+//! [`Trace::hash`] in a number: the same for the same plan, in every process.
+
+use std::{
+    fmt::{self, Write as _},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::api::{Revision, Store};
+
+/// Since the world began.
+pub type Time = Duration;
+
+/// Which of a replica's two clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Work,
+    Lease,
+}
+
+/// Which process: the replica's place, and how many it has had there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Who {
+    pub replica: usize,
+    pub life: u32,
+}
+
+/// A request of a replica's, from its begin to its end.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub who: Who,
+    pub role: Role,
+    pub method: http::Method,
+    /// Path and query.
+    pub path: String,
+    /// `get`, `list`, `stream` (a list that comes as a watch), `watch`, `create`, `update`, `patch`, `delete`.
+    pub verb: &'static str,
+    /// `foos`, `foos/status`, `deployments`, …
+    pub resource: String,
+    /// What was sent; null where that is no JSON.
+    pub body: Value,
+    /// When the client was given it.
+    pub begun: Time,
+    /// When it was handed to its connection: what the fence counts from.
+    pub sent: Time,
+    /// When the API server got it, if it did.
+    pub arrived: Option<Time>,
+    pub server: usize,
+    /// What it wrote: indexes into [`Store::history`].
+    pub written: Range<usize>,
+    /// The API server's code, whether the replica was told or not.
+    pub code: Option<u16>,
+    /// The API server's answer to anything but a list or a watch.
+    pub answer: Option<Arc<Value>>,
+    /// When the replica had the answer's beginning, and the code that it was told.
+    pub answered: Option<(Time, u16)>,
+    /// What was done to it.
+    pub fault: Option<String>,
+}
+
+/// A line of a replica's log.
+#[derive(Clone, Debug)]
+pub struct Log {
+    pub at: Time,
+    pub who: Who,
+    pub level: tracing::Level,
+    /// Fields in front, as `name=value`.
+    pub text: String,
+}
+
+/// One reconcile.
+#[derive(Clone, Debug)]
+pub struct Reconcile {
+    pub who: Who,
+    /// `namespace/name`
+    pub key: String,
+    /// `change`, `retry`, `resync`, `takeover`, `status`
+    pub trigger: String,
+    pub begun: Time,
+    /// `None`: it had not ended when the process did.
+    pub ended: Option<Time>,
+}
+
+/// The time of one process.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub who: Who,
+    /// The pod's name and UID: `<name>_<uid>` stands in the Lease.
+    pub pod: (String, String),
+    pub begun: Time,
+    /// When it was asked to stop.
+    pub asked: Option<Time>,
+    pub ended: Option<(Time, End)>,
+}
+
+impl Life {
+    /// What it calls itself in the Lease.
+    pub fn identity(&self) -> String {
+        format!("{}_{}", self.pod.0, self.pod.1)
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `run` returned: asked to, or not.
+    Returned,
+    /// `run` failed.
+    Failed(String),
+    /// It panicked.
+    Panicked(String),
+    /// It was killed: by a fault, or by the kubelet.
+    Killed,
+}
+
+/// Everything.
+#[derive(Default)]
+pub struct Trace {
+    pub calls: Vec<Call>,
+    pub logs: Vec<Log>,
+    pub reconciles: Vec<Reconcile>,
+    pub lives: Vec<Life>,
+    /// Faults, and what users did and were answered, in words.
+    pub events: Vec<(Time, String)>,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replica {}", self.replica)?;
+        if self.life > 0 {
+            write!(f, ".{}", self.life)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Work => "work",
+            Self::Lease => "lease",
+        })
+    }
+}
+
+/// How a time is written.
+pub fn seconds(time: Time) -> String {
+    format!("{}.{:03}", time.as_secs(), time.subsec_millis())
+}
+
+impl Trace {
+    /// Everything in words, in the order of time.
+    pub fn lines(&self, store: &Store) -> Vec<String> {
+        let mut lines: Vec<(Time, String)> = Vec::new();
+        for (at, text) in &self.events {
+            lines.push((*at, text.clone()));
+        }
+        for life in &self.lives {
+            let Life { who, pod, .. } = life;
+            lines.push((
+                life.begun,
+                format!("{who}: starts as {} ({})", pod.0, pod.1),
+            ));
+            if let Some(at) = life.asked {
+                lines.push((at, format!("{who}: is asked to stop")));
+            }
+            if let Some((at, end)) = &life.ended {
+                lines.push((*at, format!("{who}: {end}")));
+            }
+        }
+        for call in &self.calls {
+            call.tell(&mut lines);
+        }
+        for revision in store.history() {
+            lines.push((revision.at.since_start, told(revision)));
+        }
+        for Log {
+            at,
+            who,
+            level,
+            text,
+        } in &self.logs
+        {
+            lines.push((*at, format!("{who}: {level} {text}")));
+        }
+        for one in &self.reconciles {
+            let Reconcile {
+                who,
+                key,
+                trigger,
+                begun,
+                ended,
+            } = one;
+            lines.push((*begun, format!("{who}: reconciles {key} ({trigger})")));
+            if let Some(at) = ended {
+                lines.push((*at, format!("{who}: is done with {key}")));
+            }
+        }
+        // What happened at the same time stays in the order in which it was put down.
+        lines.sort_by_key(|(at, _)| *at);
+        let timed = lines.into_iter();
+        timed
+            .map(|(at, text)| format!("{:>9} {text}", seconds(at)))
+            .collect()
+    }
+
+    /// A number that is another one if any line is.
+    pub fn hash(&self, store: &Store) -> u64 {
+        let mut hash = DefaultHasher::new();
+        self.lines(store).hash(&mut hash);
+        hash.finish()
+    }
+}
+
+impl Call {
+    fn tell(&self, lines: &mut Vec<(Time, String)>) {
+        let Self {
+            who,
+            role,
+            method,
+            path,
+            ..
+        } = self;
+        let call = format!("{who}: {role}: {method} {path}");
+        let mut sent = call.clone();
+        if !self.body.is_null() {
+            _ = write!(sent, " {}", self.body);
+        }
+        if let Some(fault) = &self.fault {
+            _ = write!(sent, " [{fault}]");
+        }
+        lines.push((self.sent, sent));
+        if let (Some(at), Some(code)) = (self.arrived, self.code) {
+            lines.push((at, format!("server {}: {code} to {call}", self.server)));
+        }
+        if let Some((at, code)) = self.answered {
+            lines.push((at, format!("{call}: is answered {code}")));
+        }
+    }
+}
+
+fn told(revision: &Revision) -> String {
+    let Revision {
+        version,
+        by,
+        key,
+        before,
+        after,
+        ..
+    } = revision;
+    let what = match (before, after) {
+        (None, _) => "creates",
+        (_, Some(_)) => "changes",
+        (_, None) => "deletes",
+    };
+    let object = after.as_deref().map(Value::to_string).unwrap_or_default();
+    format!("store {version}: {by} {what} {} {object}", key.name)
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Returned => f.write_str("ends"),
+            Self::Failed(error) => write!(f, "fails: {error}"),
+            Self::Panicked(text) => write!(f, "panics: {text}"),
+            Self::Killed => f.write_str("is killed"),
+        }
+    }
+}

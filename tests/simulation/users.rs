@@ -1,0 +1,320 @@
+//! What users do to the objects, as the requests that they send.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    api::{Key, Kind},
+    world::{World, at},
+};
+use crate::invariants::GENERATION;
+
+/// Where the Foos and their Deployments are.
+pub const NAMESPACE: &str = super::world::FOOS;
+/// Where the replicas are, and their Lease.
+pub const LEASE_NAMESPACE: &str = super::replica::NAMESPACE;
+pub const LEASE: &str = "foo-controller";
+
+/// What somebody does to the objects. Foos and Deployments go by number: there are few, so that they collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    CreateFoo {
+        foo: u8,
+        deployment: u8,
+        replicas: Option<u8>,
+    },
+    ScaleFoo {
+        foo: u8,
+        replicas: Option<u8>,
+    },
+    RenameDeployment {
+        foo: u8,
+        deployment: u8,
+    },
+    AnnotateFoo {
+        foo: u8,
+    },
+    /// As if it was stored before the CRD had its schema.
+    SpoilFoo {
+        foo: u8,
+        with: Spoilt,
+    },
+    DeleteFoo {
+        foo: u8,
+        policy: Policy,
+    },
+    AddFinalizer {
+        foo: u8,
+    },
+    RemoveFinalizer {
+        foo: u8,
+    },
+    /// Deleted, and at once created again.
+    ReplaceFoo {
+        foo: u8,
+        deployment: u8,
+        replicas: Option<u8>,
+    },
+
+    ScaleDeployment {
+        deployment: u8,
+        replicas: u8,
+    },
+    ChangeImage {
+        deployment: u8,
+    },
+    ChangeLabels {
+        deployment: u8,
+    },
+    /// The annotation of the Foo's generation says one that it never had.
+    ForgeGeneration {
+        deployment: u8,
+    },
+    DeleteDeployment {
+        deployment: u8,
+        policy: Policy,
+    },
+    /// By somebody, for nobody of ours.
+    CreateDeployment {
+        deployment: u8,
+    },
+    /// Its owner references go.
+    OrphanDeployment {
+        deployment: u8,
+    },
+
+    DeleteLease,
+    /// `spec: {}`.
+    EmptyLease,
+    ClearHolder,
+    GiveLeaseAway,
+    /// `leaseDurationSeconds: 1`.
+    ShortenLease,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoilt {
+    NoSpec,
+    NameIsNumber,
+    EmptyName,
+    LongName,
+    NoReplicas,
+    ManyReplicas,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// The name of the Foo with this number.
+fn foo_name(number: u8) -> String {
+    format!("foo-{number}")
+}
+
+/// The name of the Deployment with this number.
+fn deployment_name(number: u8) -> String {
+    format!("app-{number}")
+}
+
+/// A request and its body.
+type Request = (Method, String, Value);
+
+/// Does it, whatever the API server says to it. Returns the last code.
+pub fn act(world: &mut World, deed: Deed) -> u16 {
+    let request = match deed {
+        Deed::CreateFoo {
+            foo,
+            deployment,
+            replicas,
+        } => create_foo(foo, deployment, replicas),
+        Deed::ReplaceFoo {
+            foo,
+            deployment,
+            replicas,
+        } => {
+            send(world, delete(foo_path(foo), Policy::Background));
+            create_foo(foo, deployment, replicas)
+        }
+        Deed::ScaleFoo { foo, replicas } => {
+            patch(foo_path(foo), json!({ "spec": { "replicas": replicas } }))
+        }
+        Deed::RenameDeployment { foo, deployment } => {
+            let spec = json!({ "deploymentName": deployment_name(deployment) });
+            patch(foo_path(foo), json!({ "spec": spec }))
+        }
+        Deed::AnnotateFoo { foo } => {
+            let (_, object) = send(world, get(foo_path(foo)));
+            let version = &object["metadata"]["resourceVersion"];
+            patch(
+                foo_path(foo),
+                json!({ "metadata": { "annotations": { "note": version } } }),
+            )
+        }
+        Deed::SpoilFoo { foo, with } => return spoil(world, &foo_name(foo), with),
+        Deed::DeleteFoo { foo, policy } => delete(foo_path(foo), policy),
+        Deed::AddFinalizer { foo } => {
+            let metadata = json!({ "finalizers": ["example.com/hold"] });
+            patch(foo_path(foo), json!({ "metadata": metadata }))
+        }
+        Deed::RemoveFinalizer { foo } => {
+            patch(foo_path(foo), json!({ "metadata": { "finalizers": null } }))
+        }
+        Deed::DeleteDeployment { deployment, policy } => {
+            delete(deployment_path(deployment), policy)
+        }
+        Deed::CreateDeployment { deployment } => create_deployment(deployment),
+        Deed::ScaleDeployment {
+            deployment,
+            replicas,
+        } => patch(
+            deployment_path(deployment),
+            json!({ "spec": { "replicas": replicas } }),
+        ),
+        Deed::ChangeImage { deployment } => {
+            let containers = json!([{ "name": "nginx", "image": "another:1" }]);
+            let spec = json!({ "template": { "spec": { "containers": containers } } });
+            patch(deployment_path(deployment), json!({ "spec": spec }))
+        }
+        Deed::ChangeLabels { deployment } => {
+            let labels = json!({ "app": "another", "more": "of-it" });
+            patch(
+                deployment_path(deployment),
+                json!({ "metadata": { "labels": labels } }),
+            )
+        }
+        Deed::ForgeGeneration { deployment } => {
+            let annotations = json!({ GENERATION: "999" });
+            patch(
+                deployment_path(deployment),
+                json!({ "metadata": { "annotations": annotations } }),
+            )
+        }
+        Deed::OrphanDeployment { deployment } => {
+            let metadata = json!({ "ownerReferences": null });
+            patch(deployment_path(deployment), json!({ "metadata": metadata }))
+        }
+        Deed::DeleteLease => delete(lease_path(), Policy::Background),
+        Deed::EmptyLease => {
+            let (200, mut lease) = send(world, get(lease_path())) else {
+                return 404;
+            };
+            lease["spec"] = json!({});
+            (Method::PUT, lease_path(), lease)
+        }
+        Deed::ClearHolder => patch(lease_path(), json!({ "spec": { "holderIdentity": null } })),
+        Deed::GiveLeaseAway => patch(
+            lease_path(),
+            json!({ "spec": { "holderIdentity": "somebody_else" } }),
+        ),
+        Deed::ShortenLease => patch(
+            lease_path(),
+            json!({ "spec": { "leaseDurationSeconds": 1 } }),
+        ),
+    };
+    send(world, request).0
+}
+
+fn send(world: &mut World, (method, path, body): Request) -> (u16, Value) {
+    world.request("admin", &method, &path, &body)
+}
+
+fn create_foo(number: u8, of: u8, replicas: Option<u8>) -> Request {
+    let mut spec = json!({ "deploymentName": deployment_name(of) });
+    if let Some(replicas) = replicas {
+        spec["replicas"] = replicas.into();
+    }
+    create(
+        foos_path(),
+        json!({
+            "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+            "kind": "Foo",
+            "metadata": { "name": foo_name(number), "namespace": NAMESPACE },
+            "spec": spec,
+        }),
+    )
+}
+
+fn create_deployment(number: u8) -> Request {
+    let labels = json!({ "app": "foreign" });
+    let containers = json!([{ "name": "foreign", "image": "foreign:1" }]);
+    create(
+        deployments_path(),
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": { "name": deployment_name(number), "namespace": NAMESPACE, "labels": labels },
+            "spec": {
+                "replicas": 1,
+                "selector": { "matchLabels": labels },
+                "template": { "metadata": { "labels": labels }, "spec": { "containers": containers } },
+            },
+        }),
+    )
+}
+
+/// Stores it as it is, whatever the schema says: as if it was stored before there was one.
+fn spoil(world: &mut World, name: &str, with: Spoilt) -> u16 {
+    let key = Key::new(Kind::Foo, NAMESPACE, name);
+    let Some(mut foo) = world.store.get(&key).map(|foo| Value::clone(foo)) else {
+        return 404;
+    };
+    let spec = &mut foo["spec"];
+    match with {
+        Spoilt::NoSpec => *spec = Value::Null,
+        Spoilt::NameIsNumber => spec["deploymentName"] = 7.into(),
+        Spoilt::EmptyName => spec["deploymentName"] = "".into(),
+        Spoilt::LongName => spec["deploymentName"] = "n".repeat(64).into(),
+        Spoilt::NoReplicas => spec["replicas"] = 0.into(),
+        Spoilt::ManyReplicas => spec["replicas"] = 11.into(),
+    }
+    if with == Spoilt::NoSpec
+        && let Some(foo) = foo.as_object_mut()
+    {
+        foo.remove("spec");
+    }
+    let generation = foo["metadata"]["generation"].as_i64().unwrap_or_default();
+    foo["metadata"]["generation"] = (generation + 1).into();
+    world.store.put(at(world.now), "admin", &key, Some(foo));
+    200
+}
+
+fn foos_path() -> String {
+    format!("/apis/samplecontroller.k8s.io/v1alpha1/namespaces/{NAMESPACE}/foos")
+}
+
+fn foo_path(number: u8) -> String {
+    format!("{}/{}", foos_path(), foo_name(number))
+}
+
+fn deployments_path() -> String {
+    format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments")
+}
+
+fn deployment_path(number: u8) -> String {
+    format!("{}/{}", deployments_path(), deployment_name(number))
+}
+
+fn lease_path() -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE}")
+}
+
+fn get(path: String) -> Request {
+    (Method::GET, path, Value::Null)
+}
+
+fn create(path: String, body: Value) -> Request {
+    (Method::POST, path, body)
+}
+
+fn patch(path: String, body: Value) -> Request {
+    (Method::PATCH, path, body)
+}
+
+fn delete(path: String, policy: Policy) -> Request {
+    let policy = format!("{policy:?}");
+    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
+    (Method::DELETE, path, body)
+}

@@ -1,0 +1,574 @@
+//! A call's way to an API server, what becomes of it there, and the answer's way back.
+
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use hyper::body::Bytes;
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::{self, Answer, CONTROLLER, Watch},
+        network::{Limits, Piece, SHORTEST, Sent},
+        plan::{Happens, Then, Way, draw},
+        trace::{Call, Role, Time, Who},
+    },
+    Due, World, at,
+};
+
+/// How much longer than the shortest a way takes, at most.
+const VARIES: u64 = 3_000;
+
+/// How long the kernel is silent before it asks whether the other one is still there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// How long an API server's watches without news are left alone.
+const LEFT_ALONE: Duration = Duration::from_millis(100);
+
+/// A request that is on its way to an API server.
+pub struct Arriving {
+    who: Who,
+    pod: (String, String),
+    sent: Sent,
+    call: usize,
+    server: usize,
+    happens: Option<Happens>,
+}
+
+/// A watch that is open.
+pub struct Stream {
+    pub who: Who,
+    pub role: Role,
+    pub id: u64,
+    pub server: usize,
+    call: usize,
+    watch: Watch,
+    happens: Option<Happens>,
+    begun: Time,
+    limits: Limits,
+    /// What does not get through, since when.
+    held: Vec<Piece>,
+    cut_since: Option<Time>,
+}
+
+impl Stream {
+    /// Whether nothing comes on it any more.
+    pub fn is_silent(&self) -> bool {
+        self.happens == Some(Happens::WatchSilent)
+    }
+}
+
+/// What a path is about, in the words of [`Call::verb`] and [`Call::resource`].
+fn about(method: &http::Method, path: &str) -> (&'static str, String) {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (["apis", rest @ ..] | rest) = parts.as_slice();
+    let ([_, _, rest @ ..] | rest) = rest;
+    let rest = match rest {
+        ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
+        rest => rest,
+    };
+    let resource = match rest {
+        [plural, _, part] => format!("{plural}/{part}"),
+        [plural, ..] => (*plural).to_owned(),
+        [] => String::new(),
+    };
+    let verb = match method.as_str() {
+        "GET" if query.contains("sendInitialEvents=true") => "stream",
+        "GET" if query.contains("watch=true") => "watch",
+        "GET" if rest.len() == 1 => "list",
+        "GET" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        _ => "delete",
+    };
+    (verb, resource)
+}
+
+impl World {
+    /// How long a way takes, if nothing is wrong.
+    fn way(&self, purpose: &str, who: Who, id: u64) -> Duration {
+        let number = (who.replica as u64) << 48 | u64::from(who.life) << 32 | id;
+        let more = draw(self.plan.seed, purpose, number) % VARIES;
+        SHORTEST + Duration::from_micros(more)
+    }
+
+    /// The API server that a request goes to. A watch has a connection of its own; the others share one, as long as it holds.
+    fn server_for(&mut self, place: usize, role: Role, is_watch: bool, who: Who, id: u64) -> usize {
+        let kept = self.places[place].connected[role as usize];
+        if let Some(kept) = kept.filter(|&kept| !is_watch && self.servers[kept].server.is_some()) {
+            return kept;
+        }
+        let up = self
+            .servers
+            .iter()
+            .enumerate()
+            .filter(|(_, api)| api.server.is_some());
+        let up: Vec<usize> = up.map(|(number, _)| number).collect();
+        let number = (who.replica as u64) << 48 | u64::from(who.life) << 32 | id;
+        let drawn = draw(self.plan.seed, "server", number);
+        let server = usize::try_from(drawn % (up.len().max(1) as u64)).unwrap_or(0);
+        let server = up.get(server).copied().unwrap_or(0);
+        if !is_watch {
+            self.places[place].connected[role as usize] = Some(server);
+        }
+        server
+    }
+
+    /// A replica has sent something by `to`; `Some`: when, and that it is killed by that.
+    pub(super) fn send(&mut self, place: usize, sent: Sent, to: Time) -> Option<(Time, Then)> {
+        let replica = self.places[place].replica.as_ref()?;
+        let (who, wire) = (replica.who, replica.wire.clone());
+        let sent_at = replica.world(sent.at).clamp(self.now, to);
+        let begun = replica.world(sent.begun).min(sent_at);
+        let (verb, resource) = about(&sent.method, &sent.path);
+        let is_watch = matches!(verb, "stream" | "watch");
+        let server = self.server_for(place, sent.role, is_watch, who, sent.id);
+        let call = Call {
+            who,
+            role: sent.role,
+            method: sent.method.clone(),
+            path: sent.path.clone(),
+            verb,
+            resource,
+            body: serde_json::from_slice(&sent.body).unwrap_or_default(),
+            begun,
+            sent: sent_at,
+            arrived: None,
+            server,
+            written: 0..0,
+            code: None,
+            answer: None,
+            answered: None,
+            fault: None,
+        };
+        let happens = self.fault_of(&call);
+        let (is_cut, slow) = self.on_the_way(&call, Way::Requests);
+        let number = self.trace.calls.len();
+        self.trace.calls.push(call);
+        if let Some(happens) = &happens {
+            self.trace.calls[number].fault = Some(format!("{happens:?}"));
+        }
+        if let Some(Happens::CrashBefore(then)) = happens {
+            return Some((sent_at, then));
+        }
+        let late = match happens {
+            Some(Happens::RequestLate(by)) => by,
+            _ => Duration::ZERO,
+        };
+        let way = self.way("request", who, sent.id) + slow + late;
+        let up = self.servers[server].server.is_some();
+        let broken = match happens {
+            Some(Happens::Refused) => Some((SHORTEST * 2, ErrorKind::ConnectionRefused)),
+            Some(Happens::ResetBefore) => Some((SHORTEST * 2, ErrorKind::ConnectionReset)),
+            Some(Happens::ConnectHangs) => Some((sent.limits.connect, ErrorKind::TimedOut)),
+            Some(Happens::RequestLost) => Some((sent.limits.send, ErrorKind::TimedOut)),
+            // The kernel has given it up by then.
+            _ if is_cut || way > sent.limits.send => Some((sent.limits.send, ErrorKind::TimedOut)),
+            _ if !up => Some((SHORTEST * 2, ErrorKind::ConnectionRefused)),
+            _ => None,
+        };
+        if let Some((after, kind)) = broken {
+            if is_cut && happens.is_none() {
+                self.trace.calls[number].fault = Some("cut off".to_owned());
+            }
+            self.places[place].connected[sent.role as usize] = None;
+            let replica = self.places[place].replica.as_ref()?;
+            wire.put(
+                sent.id,
+                replica.instant(sent_at + after),
+                Piece::Broken(kind),
+            );
+            return None;
+        }
+        let pod = self.places[place].pod.clone();
+        let arriving = Arriving {
+            who,
+            pod,
+            sent,
+            call: number,
+            server,
+            happens,
+        };
+        let count = self.number();
+        self.arrivals.insert((sent_at + way, count), arriving);
+        None
+    }
+
+    /// All that arrives by `to`, and all that watches tell then.
+    pub(super) fn serve(&mut self, to: Time) {
+        while let Some(first) = self
+            .arrivals
+            .first_entry()
+            .filter(|first| first.key().0 <= to)
+        {
+            let ((time, _), arriving) = first.remove_entry();
+            self.arrives(time, arriving);
+        }
+        self.served = self.served.max(to);
+        self.tell(self.served);
+    }
+
+    pub(super) fn arrives(&mut self, time: Time, arriving: Arriving) {
+        let number = arriving.server;
+        if self.servers[number].paused {
+            self.servers[number].waiting.push(arriving);
+            return;
+        }
+        let (who, call) = (arriving.who, arriving.call);
+        self.trace.calls[call].arrived = Some(time);
+        if self.servers[number].server.is_none() {
+            let reset = vec![Piece::Broken(ErrorKind::ConnectionReset)];
+            self.put(who, arriving.sent.id, time + SHORTEST, reset);
+            return;
+        }
+        let answer = match arriving.happens {
+            Some(Happens::Status {
+                code,
+                retry_after,
+                applied,
+            }) => {
+                if applied {
+                    self.carry_out(time, &arriving);
+                }
+                status(code, retry_after)
+            }
+            _ => self.carry_out(time, &arriving),
+        };
+        if let Some(Happens::CrashAt(then)) = arriving.happens {
+            self.kill_if(who.replica, who.life, then);
+        }
+        match answer {
+            Answer::Watch(watch) => self.open(arriving, time, watch),
+            Answer::Whole { .. } if arriving.happens == Some(Happens::Html) => {
+                self.whole(&arriving, time, html());
+            }
+            Answer::Whole {
+                code,
+                headers,
+                body,
+            } => self.whole(&arriving, time, (code, headers, body)),
+        }
+    }
+
+    /// Has the API server carry out a call.
+    fn carry_out(&mut self, time: Time, arriving: &Arriving) -> Answer {
+        let Arriving { who, sent, .. } = arriving;
+        let Some(server) = &mut self.servers[arriving.server].server else {
+            panic!("{who} is answered by an API server that is not there");
+        };
+        let from = self.store.history().len();
+        let header =
+            |name: HeaderName| sent.headers.get(name).and_then(|value| value.to_str().ok());
+        let call = api::Call {
+            user: api::User {
+                name: CONTROLLER,
+                pod: Some((&arriving.pod.0, &arriving.pod.1)),
+            },
+            method: &sent.method,
+            path_and_query: &sent.path,
+            content_type: header(CONTENT_TYPE),
+            accept: header(ACCEPT),
+            body: &sent.body,
+        };
+        let answer = match server.serve(&mut self.store, at(time), &call) {
+            Ok(answer) => answer,
+            Err(unknown) => panic!("{unknown}: {who}: {} {}", sent.method, sent.path),
+        };
+        let call = &mut self.trace.calls[arriving.call];
+        call.written = from..self.store.history().len();
+        match &answer {
+            Answer::Whole { code, body, .. } => {
+                call.code = Some(*code);
+                let is_list = matches!(call.verb, "list" | "stream" | "watch");
+                call.answer = (!is_list).then(|| Arc::new(body.clone()));
+            }
+            Answer::Watch(_) => call.code = Some(200),
+        }
+        answer
+    }
+
+    /// Sends a whole answer.
+    fn whole(
+        &mut self,
+        arriving: &Arriving,
+        time: Time,
+        (code, headers, body): (u16, Vec<(&'static str, String)>, Value),
+    ) {
+        let Arriving {
+            who,
+            sent,
+            happens,
+            call,
+            ..
+        } = arriving;
+        let late = match happens {
+            Some(Happens::AnswerLate(by)) => *by,
+            _ => Duration::ZERO,
+        };
+        let (is_cut, slow) = self.on_the_way(&self.trace.calls[*call], Way::Answers);
+        if is_cut || *happens == Some(Happens::AnswerLost) {
+            return;
+        }
+        let due = time + self.way("answer", *who, sent.id) + slow + late;
+        let mut text = match body {
+            Value::String(text) => text.into_bytes(),
+            body => serde_json::to_vec(&body).unwrap(),
+        };
+        let end = match happens {
+            Some(Happens::ResetAfter) => {
+                let reset = vec![Piece::Broken(ErrorKind::ConnectionReset)];
+                self.put(*who, sent.id, due, reset);
+                return;
+            }
+            Some(Happens::Cut) => {
+                text.truncate(text.len() / 2);
+                Piece::Broken(ErrorKind::UnexpectedEof)
+            }
+            _ => Piece::End,
+        };
+        self.trace.calls[*call].answered = Some((due, code));
+        self.put(
+            *who,
+            sent.id,
+            due,
+            vec![
+                Piece::Head(code, headers),
+                Piece::Data(Bytes::from(text)),
+                end,
+            ],
+        );
+        if let Some(Happens::CrashAfter(then)) = happens {
+            let kill = Due::Kill {
+                place: who.replica,
+                life: who.life,
+                then: *then,
+            };
+            self.due(due + Duration::from_millis(1), kill);
+        }
+    }
+
+    /// Puts something into a replica's connection, if it is still that process.
+    fn put(&self, who: Who, id: u64, due: Time, pieces: Vec<Piece>) {
+        let replica = self.places[who.replica].replica.as_ref();
+        if let Some(replica) = replica.filter(|replica| replica.who == who) {
+            for piece in pieces {
+                replica.wire.put(id, replica.instant(due), piece);
+            }
+        }
+    }
+
+    fn open(&mut self, arriving: Arriving, time: Time, watch: Watch) {
+        let Arriving {
+            who,
+            sent,
+            call,
+            server,
+            happens,
+            ..
+        } = arriving;
+        let (is_cut, _) = self.on_the_way(&self.trace.calls[call], Way::Answers);
+        let stream = Stream {
+            who,
+            role: sent.role,
+            id: sent.id,
+            server,
+            call,
+            watch,
+            begun: time,
+            limits: sent.limits,
+            held: Vec::new(),
+            cut_since: is_cut.then_some(time),
+            happens,
+        };
+        let mut first = vec![Piece::Head(
+            200,
+            vec![("Content-Type", "application/json".to_owned())],
+        )];
+        match &stream.happens {
+            Some(Happens::Html) => {
+                let (_, _, page) = html();
+                first.push(Piece::Data(
+                    page.as_str().unwrap_or_default().to_owned().into(),
+                ));
+                first.push(Piece::End);
+            }
+            Some(Happens::ResetAfter) => first = vec![Piece::Broken(ErrorKind::ConnectionReset)],
+            Some(Happens::AnswerLost) => return,
+            _ => {}
+        }
+        let process = self.places[who.replica].replica.as_ref();
+        let is_gone = process.is_none_or(|process| process.who != who);
+        let is_over = is_gone || matches!(first.last(), Some(Piece::End | Piece::Broken(_)));
+        let due = time + self.way("answer", who, stream.id);
+        let late = match stream.happens {
+            Some(Happens::AnswerLate(by)) => by,
+            _ => Duration::ZERO,
+        };
+        if let Some(Happens::CrashAfter(then)) = stream.happens {
+            let kill = Due::Kill {
+                place: who.replica,
+                life: who.life,
+                then,
+            };
+            self.due(due + Duration::from_millis(1), kill);
+        }
+        self.trace.calls[call].answered = Some((due + late, 200));
+        self.put(who, stream.id, due + late, first);
+        if !is_over {
+            self.streams.push(stream);
+            // It may have something to say at once.
+            self.servers[server].looked.1 = Duration::ZERO;
+        }
+    }
+
+    /// What the watches have to tell at this time.
+    fn tell(&mut self, time: Time) {
+        let now = at(time);
+        let news: Vec<bool> = self
+            .servers
+            .iter_mut()
+            .map(|api| {
+                let seen = api
+                    .server
+                    .as_ref()
+                    .map_or(0, |server| server.seen(&self.store, now));
+                let is_due = seen != api.looked.0 || time >= api.looked.1 + LEFT_ALONE;
+                if is_due {
+                    api.looked = (seen, time);
+                }
+                is_due && !api.paused
+            })
+            .collect();
+        if !news.contains(&true) && self.streams.iter().all(|stream| stream.cut_since.is_none()) {
+            return;
+        }
+        let mut streams = std::mem::take(&mut self.streams);
+        streams.retain_mut(|stream| !self.follow(stream, time, news[stream.server]));
+        streams.append(&mut self.streams);
+        self.streams = streams;
+    }
+
+    /// Sends what one watch has to tell; true when it is over.
+    fn follow(&mut self, stream: &mut Stream, time: Time, is_due: bool) -> bool {
+        let mut pieces = Vec::new();
+        if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
+            for line in stream.watch.poll(&self.store, server, at(time)) {
+                let (event, object) = (&line["type"], &line["object"]);
+                // In the order in which the API server writes them.
+                let text = format!("{{\"type\":{event},\"object\":{object}}}\n");
+                pieces.push(Piece::Data(Bytes::from(text)));
+            }
+            if stream.watch.is_over() {
+                pieces.push(Piece::End);
+            }
+        }
+        match &stream.happens {
+            Some(Happens::WatchSilent) => pieces.clear(),
+            Some(Happens::WatchEnds(after)) if time >= stream.begun + *after => {
+                pieces.push(Piece::End);
+            }
+            Some(Happens::WatchGarbage) if !pieces.is_empty() => {
+                pieces = vec![
+                    Piece::Data(Bytes::from_static(b"{\"kind\":\"Pizza\"}\n")),
+                    Piece::End,
+                ];
+            }
+            Some(Happens::Cut) if let Some(Piece::Data(line)) = pieces.first() => {
+                let half = line.slice(..line.len() / 2);
+                pieces = vec![Piece::Data(half), Piece::Broken(ErrorKind::UnexpectedEof)];
+            }
+            _ => {}
+        }
+        let (is_cut, slow) = self.on_the_way(&self.trace.calls[stream.call], Way::Answers);
+        let (is_gone, _) = self.on_the_way(&self.trace.calls[stream.call], Way::Requests);
+        if is_cut || is_gone {
+            let since = *stream.cut_since.get_or_insert(time);
+            if time >= since + KEEPALIVE + stream.limits.send {
+                self.put(
+                    stream.who,
+                    stream.id,
+                    time + SHORTEST,
+                    vec![Piece::Broken(ErrorKind::TimedOut)],
+                );
+                return true;
+            }
+        } else {
+            stream.cut_since = None;
+        }
+        stream.held.append(&mut pieces);
+        if is_cut || stream.held.is_empty() {
+            return false;
+        }
+        let pieces = std::mem::take(&mut stream.held);
+        let is_over = matches!(pieces.last(), Some(Piece::End | Piece::Broken(_)));
+        let due = time + self.way("line", stream.who, stream.id) + slow;
+        self.put(stream.who, stream.id, due, pieces);
+        is_over
+    }
+
+    /// Resets the connections of the calls that `is_meant` picks; what is on its way still arrives.
+    pub(super) fn reset(&mut self, is_meant: impl Fn(&Self, &Stream) -> bool) {
+        let streams = std::mem::take(&mut self.streams);
+        let (reset, kept) = streams
+            .into_iter()
+            .partition::<Vec<_>, _>(|stream| is_meant(self, stream));
+        self.streams = kept;
+        for Stream { who, id, .. } in reset {
+            let due = self.now + SHORTEST;
+            self.put(
+                who,
+                id,
+                due,
+                vec![Piece::Broken(ErrorKind::ConnectionReset)],
+            );
+        }
+    }
+
+    /// The call that a stream came of.
+    pub(super) fn call_of(&self, stream: &Stream) -> &Call {
+        &self.trace.calls[stream.call]
+    }
+}
+
+type Whole = (u16, Vec<(&'static str, String)>, Value);
+
+fn html() -> Whole {
+    let page = "<html>\n<p>Please log in</p>\n</html>\n".to_owned();
+    (
+        200,
+        vec![("Content-Type", "text/html".to_owned())],
+        Value::String(page),
+    )
+}
+
+/// As the API server refuses, or what stands before it.
+fn status(code: u16, retry_after: Option<u32>) -> Answer {
+    let mut headers = vec![("Content-Type", "application/json".to_owned())];
+    if let Some(seconds) = retry_after {
+        headers.push(("Retry-After", seconds.to_string()));
+    }
+    let reason = match code {
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        410 => "Expired",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        500 => "InternalError",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "",
+    };
+    let body = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "as the schedule has it", "reason": reason, "code": code,
+    });
+    Answer::Whole {
+        code,
+        headers,
+        body,
+    }
+}

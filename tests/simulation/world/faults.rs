@@ -1,0 +1,314 @@
+//! Faults: how each begins, what it does meanwhile, and how it is over.
+
+use std::{mem, time::Duration};
+
+use super::{
+    super::{
+        api::{Backup, CONTROLLER, Lag, Server},
+        plan::{Calls, Fault, Happens, Then, Way},
+        trace::{Call, Role, Time},
+    },
+    Due, World, at,
+};
+
+/// A fault that goes on.
+pub struct Ongoing {
+    fault: Fault,
+    /// How many calls it was about, so far.
+    seen: u32,
+    /// The process that it was about.
+    life: u32,
+    since: Time,
+    backup: Option<Backup>,
+}
+
+/// Whether a call is one of these.
+fn is_one_of(calls: &Calls, call: &Call) -> bool {
+    let is_write = matches!(call.verb, "create" | "update" | "patch" | "delete");
+    calls
+        .replica
+        .is_none_or(|replica| replica == call.who.replica)
+        && calls.role.is_none_or(|role| role == call.role)
+        && calls.server.is_none_or(|server| server == call.server)
+        && calls
+            .verb
+            .is_none_or(|verb| verb == call.verb || verb == "write" && is_write)
+        && calls
+            .resource
+            .is_none_or(|resource| resource == call.resource)
+}
+
+fn is_that(one: Way, other: Way) -> bool {
+    one == Way::Both || one == other
+}
+
+impl World {
+    /// What happens to a call, if anything does.
+    pub(super) fn fault_of(&mut self, call: &Call) -> Option<Happens> {
+        let mut found = None;
+        self.faults.retain(|_, ongoing| {
+            let Fault::Call { of, nth, happens } = &ongoing.fault else {
+                return true;
+            };
+            if !is_one_of(of, call) {
+                return true;
+            }
+            ongoing.seen += 1;
+            let is_its_turn = nth.is_none_or(|nth| nth == ongoing.seen);
+            if is_its_turn && found.is_none() {
+                found = Some(happens.clone());
+            }
+            nth.is_none() || !is_its_turn
+        });
+        found
+    }
+
+    /// Whether nothing gets through in this direction, and else how much longer it takes.
+    pub(super) fn on_the_way(&self, call: &Call, way: Way) -> (bool, Duration) {
+        let (mut is_cut, mut slow) = (false, Duration::ZERO);
+        for ongoing in self.faults.values() {
+            match &ongoing.fault {
+                Fault::Partition { of, way: its } if is_that(*its, way) => {
+                    is_cut |= is_one_of(of, call);
+                }
+                Fault::Slow { of, way: its, by } if is_that(*its, way) && is_one_of(of, call) => {
+                    slow += *by;
+                }
+                _ => {}
+            }
+        }
+        (is_cut, slow)
+    }
+
+    /// Whether this client can make no new connection.
+    pub(super) fn is_cut_off(&self, place: usize, role: Role) -> bool {
+        self.faults.values().any(|ongoing| match &ongoing.fault {
+            Fault::Partition { of, .. } => {
+                of.replica.is_none_or(|replica| replica == place)
+                    && of.role.is_none_or(|its| its == role)
+                    && of.server.is_none_or(|_| self.servers.len() == 1)
+                    && of.verb.is_none()
+                    && of.resource.is_none()
+            }
+            _ => false,
+        })
+    }
+
+    pub(super) fn begin(&mut self, fault: Fault, lasts: Duration) {
+        self.say(match lasts {
+            Duration::ZERO => format!("fault: {fault:?}"),
+            lasts => format!("fault: {fault:?} for {lasts:?}"),
+        });
+        let now = self.now;
+        let mut ongoing = Ongoing {
+            fault,
+            seen: 0,
+            life: 0,
+            since: now,
+            backup: None,
+        };
+        match ongoing.fault.clone() {
+            Fault::Crash { replica, then } => {
+                self.kill(replica, now, then);
+                return;
+            }
+            Fault::Freeze { replica } | Fault::Suspend { replica } => {
+                self.places[replica].still += 1;
+                ongoing.life = self.places[replica].life();
+            }
+            Fault::WallJump { replica, by } => {
+                let place = &mut self.places[replica];
+                place.machine.wall += by;
+                place.replica.iter().for_each(|it| it.wall_jumps(by));
+            }
+            Fault::WallStill { replica } => {
+                ongoing.life = self.places[replica].life();
+                self.places[replica]
+                    .replica
+                    .iter()
+                    .for_each(|it| it.wall_stands(Some(now)));
+            }
+            Fault::Reset { of } => {
+                self.reset(|world, stream| is_one_of(&of, world.call_of(stream)));
+                return;
+            }
+            Fault::Kill { server } => self.kill_server(server),
+            Fault::Pause { server } => self.servers[server].paused = true,
+            Fault::Behind { server, by } => self.set_lag(server, Lag::By(by)),
+            Fault::Stuck { server } => self.set_lag(server, Lag::Stuck),
+            Fault::Cold { server } => self.with_server(server, |it| it.cold = true),
+            Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = false),
+            Fault::Compact => {
+                let to = self.store.version();
+                self.store.compact(to);
+                for api in &mut self.servers {
+                    api.server.iter_mut().for_each(|it| it.forget(to));
+                }
+                return;
+            }
+            Fault::Restore { .. } => ongoing.backup = Some(self.store.backup()),
+            Fault::Revoke { verb, resource } => self.store.revoke(CONTROLLER, verb, resource),
+            Fault::NoDefinition => self.store.remove_definition(at(now)),
+            Fault::Fencing => self.switch_fencing(false),
+            Fault::Partition { .. } | Fault::Slow { .. } | Fault::Call { .. } => {}
+        }
+        let number = self.number();
+        // What has a number of a call waits for it.
+        let waits = matches!(ongoing.fault, Fault::Call { nth: Some(_), .. });
+        let lasts_on = matches!(ongoing.fault, Fault::WallJump { .. }) && lasts.is_zero();
+        if lasts_on {
+            return;
+        }
+        self.faults.insert(number, ongoing);
+        if !waits {
+            self.due(now + lasts, Due::Over(number));
+        }
+        self.set_doors();
+    }
+
+    pub(super) fn end(&mut self, number: u64) {
+        let Some(ongoing) = self.faults.remove(&number) else {
+            return;
+        };
+        let now = self.now;
+        self.say(format!("over: {:?}", ongoing.fault));
+        match ongoing.fault {
+            Fault::Freeze { replica } | Fault::Suspend { replica } => {
+                let place = &mut self.places[replica];
+                if place.life() == ongoing.life && place.replica.is_some() {
+                    place.still -= 1;
+                    let is_asleep = matches!(ongoing.fault, Fault::Suspend { .. });
+                    self.goes_on(
+                        replica,
+                        is_asleep.then(|| now.saturating_sub(ongoing.since)),
+                    );
+                }
+            }
+            Fault::WallJump { replica, by } => {
+                let place = &mut self.places[replica];
+                place.machine.wall -= by;
+                place.replica.iter().for_each(|it| it.wall_jumps(-by));
+            }
+            Fault::WallStill { replica } => {
+                self.places[replica]
+                    .replica
+                    .iter()
+                    .for_each(|it| it.wall_stands(None));
+            }
+            Fault::Kill { server } => self.start_server(server),
+            Fault::Pause { server } => {
+                self.servers[server].paused = false;
+                for arriving in mem::take(&mut self.servers[server].waiting) {
+                    self.arrives(now, arriving);
+                }
+            }
+            Fault::Behind { server, .. } | Fault::Stuck { server } => {
+                self.set_lag(server, Lag::By(Duration::ZERO));
+            }
+            Fault::Cold { server } => self.with_server(server, |it| it.cold = false),
+            Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = true),
+            Fault::Restore { bumped } => {
+                if let Some(backup) = ongoing.backup {
+                    let newest = self.store.version();
+                    self.store.restore(backup);
+                    if bumped {
+                        self.store.bump(newest + 1000);
+                    }
+                    for server in 0..self.servers.len() {
+                        if self.servers[server].server.is_some() {
+                            self.kill_server(server);
+                            self.start_server(server);
+                        }
+                    }
+                }
+            }
+            Fault::Revoke { verb, resource } => self.store.grant(CONTROLLER, verb, resource),
+            Fault::NoDefinition => self.install_definition(),
+            Fault::Fencing => self.switch_fencing(true),
+            Fault::Crash { .. }
+            | Fault::Reset { .. }
+            | Fault::Compact
+            | Fault::Partition { .. }
+            | Fault::Slow { .. }
+            | Fault::Call { .. } => {}
+        }
+        self.set_doors();
+    }
+
+    /// All faults are over.
+    pub(super) fn heal(&mut self) {
+        self.say("all faults are over".to_owned());
+        let all: Vec<u64> = self.faults.keys().copied().collect();
+        for fault in all {
+            self.end(fault);
+        }
+        self.reset(|_, stream| stream.is_silent());
+        for place in 0..self.places.len() {
+            if self.places[place].gone {
+                self.start(place, true, None);
+            }
+        }
+    }
+
+    /// SIGCONT, or its machine wakes, having slept for so long.
+    fn goes_on(&mut self, place: usize, slept: Option<Duration>) {
+        let now = self.now;
+        let is_still = self.places[place].still > 0;
+        let Some(replica) = &mut self.places[place].replica else {
+            return;
+        };
+        if let Some(slept) = slept {
+            replica.slept(slept);
+        }
+        if !is_still && slept.is_none() {
+            let stepped = replica.thaw(now);
+            self.take_in(place, stepped, now);
+        }
+    }
+
+    fn with_server(&mut self, server: usize, change: impl Fn(&mut Server)) {
+        self.servers[server].server.iter_mut().for_each(change);
+    }
+
+    fn set_lag(&mut self, server: usize, lag: Lag) {
+        let now = at(self.now);
+        if let Some(server) = &mut self.servers[server].server {
+            server.set_lag(&self.store, now, lag);
+        }
+    }
+
+    fn kill_server(&mut self, server: usize) {
+        self.servers[server].server = None;
+        let waiting = mem::take(&mut self.servers[server].waiting);
+        self.servers[server].paused = false;
+        self.reset(|_, stream| stream.server == server);
+        for arriving in waiting {
+            self.arrives(self.now, arriving);
+        }
+        self.set_doors();
+    }
+
+    fn start_server(&mut self, server: usize) {
+        self.servers[server].server = Some(Server::new(&self.store));
+        self.set_doors();
+    }
+
+    pub(super) fn install_definition(&mut self) {
+        let definition = serde_json::to_value(foo_controller::api::crd()).unwrap();
+        self.store.install_definition(at(self.now), definition);
+    }
+
+    /// Puts the fencing component to what it is by plan, or to the contrary.
+    pub(super) fn switch_fencing(&mut self, as_planned: bool) {
+        if self.plan.fencing == as_planned {
+            self.store.install_fencing(at(self.now));
+        } else {
+            self.store.remove_fencing(at(self.now));
+        }
+    }
+}
+
+impl Then {
+    /// Another container of the same pod, when a kubelet would.
+    pub const SOON: Self = Self::Container(Duration::from_secs(1));
+}

@@ -1,0 +1,344 @@
+//! The replicas' places: pods and their containers, and what a kubelet does.
+
+use std::{mem, time::Duration};
+
+use super::{
+    super::{
+        network::DoorState,
+        plan::{Machine, Settings, Then, draw},
+        record::Record,
+        replica::Replica,
+        trace::{End, Life, Log, Reconcile, Role, Time, Who},
+    },
+    Due, World,
+};
+
+/// What the kubelet waits before it starts a container again; twice as long each time.
+const RESTART: Duration = Duration::from_secs(1);
+const LONGEST_RESTART: Duration = Duration::from_secs(10);
+
+/// `terminationGracePeriodSeconds`
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What was asked of a process, if it was.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Stopping {
+    #[default]
+    No,
+    ForGood,
+    /// For another pod with these settings.
+    For(Settings),
+}
+
+/// A place for a replica.
+pub struct Place {
+    pub machine: Machine,
+    /// Of the pod that is here; `None`: as planned.
+    pub settings: Option<Settings>,
+    pub replica: Option<Replica>,
+    pub pod: (String, String),
+    /// Frozen, or its machine asleep, by so many faults.
+    pub still: u32,
+    /// What becomes of the place when the process has ended that was asked to.
+    stopping: Stopping,
+    pods: u32,
+    lives: u32,
+    restarts: u32,
+    /// Killed, until all is healed.
+    pub gone: bool,
+    /// The API server that each client is connected to.
+    pub connected: [Option<usize>; 2],
+}
+
+impl Place {
+    pub fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            settings: None,
+            replica: None,
+            pod: (String::new(), String::new()),
+            still: 0,
+            stopping: Stopping::No,
+            pods: 0,
+            lives: 0,
+            restarts: 0,
+            gone: false,
+            connected: [None; 2],
+        }
+    }
+
+    pub fn life(&self) -> u32 {
+        self.lives.saturating_sub(1)
+    }
+}
+
+impl World {
+    pub(super) fn start(&mut self, number: usize, pod: bool, settings: Option<Settings>) {
+        let (seed, now) = (self.plan.seed, self.now);
+        let place = &mut self.places[number];
+        if place.replica.is_some() {
+            return;
+        }
+        if pod || place.pods == 0 {
+            place.pods += 1;
+            place.restarts = 0;
+            let uid = draw(seed, "pod", (number as u64) << 32 | u64::from(place.pods));
+            let name = format!("foo-controller-{number}-{}", place.pods);
+            let uid = format!("00000000-0000-4000-9000-{:012x}", uid & 0xffff_ffff_ffff);
+            place.pod = (name, uid);
+            place.settings = settings.or(place.settings.take());
+        }
+        let who = Who {
+            replica: number,
+            life: place.lives,
+        };
+        place.lives += 1;
+        (place.gone, place.still, place.stopping) = (false, 0, Stopping::No);
+        place.connected = [None; 2];
+        let settings = place.settings.as_ref().unwrap_or(&self.plan.settings);
+        let pod = (&*place.pod.0, &*place.pod.1);
+        let replica = Replica::boot(seed, who, pod, now, place.machine, settings);
+        place.replica = Some(replica);
+        let pod = place.pod.clone();
+        self.trace.lives.push(Life {
+            who,
+            pod,
+            begun: now,
+            asked: None,
+            ended: None,
+        });
+        self.set_doors();
+    }
+
+    /// One replica's turn, up to the world's time `to`.
+    pub(super) fn step(&mut self, number: usize, to: Time) {
+        let place = &mut self.places[number];
+        if place.still > 0 {
+            return;
+        }
+        let Some(replica) = &mut place.replica else {
+            return;
+        };
+        let stepped = replica.step(to);
+        self.take_in(number, stepped, to);
+    }
+
+    /// What came of a turn.
+    pub(super) fn take_in(
+        &mut self,
+        number: usize,
+        stepped: super::super::replica::Stepped,
+        to: Time,
+    ) {
+        let Some(replica) = &self.places[number].replica else {
+            return;
+        };
+        let (who, wire) = (replica.who, replica.wire.clone());
+        let (sent, given_up) = (wire.take_sent(), wire.take_given_up());
+        if !given_up.is_empty() {
+            self.streams
+                .retain(|stream| stream.who != who || !given_up.contains(&stream.id));
+        }
+        // A fault may kill it at one of its requests: nothing that came after has happened.
+        let mut killed = None;
+        for sent in sent {
+            killed = self.send(number, sent, to);
+            if killed.is_some() {
+                break;
+            }
+        }
+        let mut unwell = false;
+        for (at, record) in stepped.records {
+            if killed.is_some_and(|(killed, _)| at > killed) {
+                continue;
+            }
+            match record {
+                Record::Log { level, text } => {
+                    unwell |= text.contains("liveness fails");
+                    self.trace.logs.push(Log {
+                        at,
+                        who,
+                        level,
+                        text,
+                    });
+                }
+                Record::Begins { span, key, trigger } => {
+                    let reconcile = Reconcile {
+                        who,
+                        key,
+                        trigger,
+                        begun: at,
+                        ended: None,
+                    };
+                    self.actors.spans.insert(span, self.trace.reconciles.len());
+                    self.trace.reconciles.push(reconcile);
+                }
+                Record::Ends { span } => {
+                    if let Some(index) = self.actors.spans.remove(&span) {
+                        self.trace.reconciles[index].ended = Some(at);
+                    }
+                }
+            }
+        }
+        if let Some((at, then)) = killed {
+            self.kill(number, at, then);
+        } else if let Some(end) = stepped.end {
+            self.ended(number, to, end);
+        } else if unwell {
+            self.say(format!("{who}: the kubelet has it start again"));
+            self.terminate(number, Some(Then::Container(RESTART)));
+        }
+    }
+
+    /// SIGTERM; `then` with these settings, in another pod.
+    pub(super) fn ask_to_stop(&mut self, number: usize, then: Option<Settings>) {
+        let place = &mut self.places[number];
+        if place.replica.is_none() {
+            if let settings @ Some(_) = then {
+                self.start(number, true, settings);
+            }
+            return;
+        }
+        place.stopping = then.map_or(Stopping::ForGood, Stopping::For);
+        self.terminate(number, None);
+    }
+
+    /// SIGTERM, and SIGKILL when its time is over.
+    fn terminate(&mut self, number: usize, then: Option<Then>) {
+        let now = self.now;
+        let Some(replica) = &mut self.places[number].replica else {
+            return;
+        };
+        replica.stop();
+        let life = replica.who.life;
+        if let Some(life) = self.life_mut(number) {
+            life.asked.get_or_insert(now);
+        }
+        let then = then.unwrap_or(Then::Nobody);
+        self.due(
+            now + GRACE,
+            Due::Kill {
+                place: number,
+                life,
+                then,
+            },
+        );
+    }
+
+    fn life_mut(&mut self, number: usize) -> Option<&mut Life> {
+        let lives = self.trace.lives.iter_mut().rev();
+        lives.into_iter().find(|life| life.who.replica == number)
+    }
+
+    /// The process has ended by itself.
+    fn ended(&mut self, number: usize, at: Time, end: End) {
+        self.gone(number, at, end);
+        let place = &mut self.places[number];
+        match mem::take(&mut place.stopping) {
+            Stopping::ForGood => {}
+            Stopping::For(settings) => {
+                let settings = Some(settings);
+                let start = Due::Start {
+                    place: number,
+                    pod: true,
+                    settings,
+                };
+                self.due(at + Duration::from_millis(100), start);
+            }
+            Stopping::No => {
+                let wait = (RESTART * 2_u32.saturating_pow(place.restarts)).min(LONGEST_RESTART);
+                place.restarts += 1;
+                self.due(
+                    at + wait,
+                    Due::Start {
+                        place: number,
+                        pod: false,
+                        settings: None,
+                    },
+                );
+            }
+        }
+    }
+
+    fn gone(&mut self, number: usize, at: Time, end: End) {
+        let Some(replica) = self.places[number].replica.take() else {
+            return;
+        };
+        let who = replica.who;
+        self.streams.retain(|stream| stream.who != who);
+        drop(replica);
+        if let Some(life) = self.life_mut(number) {
+            life.ended = Some((at, end));
+        }
+    }
+
+    /// SIGKILL.
+    pub(super) fn kill(&mut self, number: usize, at: Time, then: Then) {
+        if self.places[number].replica.is_none() {
+            return;
+        }
+        self.gone(number, at, End::Killed);
+        let place = &mut self.places[number];
+        if let Stopping::For(settings) = mem::take(&mut place.stopping) {
+            let settings = Some(settings);
+            self.due(
+                at,
+                Due::Start {
+                    place: number,
+                    pod: true,
+                    settings,
+                },
+            );
+            return;
+        }
+        let (wait, pod) = match then {
+            Then::Container(wait) => (wait, false),
+            Then::Pod(wait) => (wait, true),
+            Then::Nobody => {
+                place.gone = true;
+                return;
+            }
+        };
+        self.due(
+            at + wait,
+            Due::Start {
+                place: number,
+                pod,
+                settings: None,
+            },
+        );
+    }
+
+    pub(super) fn kill_if(&mut self, number: usize, life: u32, then: Then) {
+        let place = &self.places[number];
+        if place
+            .replica
+            .as_ref()
+            .is_some_and(|replica| replica.who.life == life)
+        {
+            // What was asked to stop for good stays away.
+            let is_asked = place.stopping == Stopping::ForGood;
+            self.kill(number, self.now, then);
+            self.places[number].gone &= !is_asked;
+        }
+    }
+
+    /// Has each client find its way, or not, as it is now.
+    pub(super) fn set_doors(&mut self) {
+        let is_up = self.servers.iter().any(|api| api.server.is_some());
+        for number in 0..self.places.len() {
+            for role in [Role::Work, Role::Lease] {
+                let state = if !is_up {
+                    DoorState::Refuses
+                } else if self.is_cut_off(number, role) {
+                    DoorState::Hangs
+                } else {
+                    DoorState::Open
+                };
+                if let Some(replica) = &self.places[number].replica {
+                    replica.wire.set_door(role, state);
+                }
+            }
+        }
+    }
+}
