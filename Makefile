@@ -18,6 +18,7 @@ test: ## every check and every test
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
 	cargo test --locked
+	$(MAKE) simulate SEEDS=1000
 
 e2e: ## what Nix builds and deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
 	tests/node/e2e.sh $(IMAGE)
