@@ -2,7 +2,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test e2e bench simulate lint audit fmt generate run image nix-check
+.PHONY: help demo test e2e bench simulate mutants lint audit fmt generate run image nix-check
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -61,6 +61,10 @@ bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
 simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEED=17 to read one
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1))
+
+mutants: ## each protection taken out, for the simulation to find: two hours (NAME=part of a name: those)
+	@cargo build --quiet --locked --profile bench --example simulate
+	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 
 $(DENY)/bin/cargo-deny:
 	cargo install --locked cargo-deny --version 0.20.2 --root $(DENY)

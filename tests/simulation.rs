@@ -8,12 +8,13 @@ mod invariants;
 #[path = "simulation/mod.rs"]
 mod simulation;
 
-use std::{path::Path, process::Command, sync::Mutex, thread, time::Duration};
+use std::{fs, path::Path, process::Command, sync::Mutex, thread, time::Duration};
 
 use simulation::{
     api::Kind,
     found,
     judge::{Violation, examine, judge},
+    mutants,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Then, Way},
     trace::{End, Role},
     world::World,
@@ -36,14 +37,12 @@ fn run() -> (Vec<String>, Vec<Violation>) {
 /// Each mutant takes out something that is there, and once, so that it is known what it took out.
 #[test]
 fn what_mutants_take_out_is_there_once() {
-    let table: toml::Table = toml::from_str(include_str!("simulation/mutants.toml")).unwrap();
-    let mutants = table["mutant"].as_array().unwrap();
+    let mutants = mutants::all();
     assert!(mutants.len() >= 25, "{}", mutants.len());
     for mutant in mutants {
-        let text = |key: &str| mutant[key].as_str().unwrap();
-        let source = std::fs::read_to_string(text("file")).unwrap();
-        assert_eq!(source.matches(text("old")).count(), 1, "{}", text("name"));
-        assert_ne!(text("old"), text("new"), "{}", text("name"));
+        let source = fs::read_to_string(&mutant.file).unwrap();
+        assert_eq!(source.matches(&mutant.old).count(), 1, "{}", mutant.name);
+        assert_ne!(mutant.old, mutant.new, "{}", mutant.name);
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each program uses its part of this")]
 #![allow(
     clippy::panic,
+    clippy::print_stdout,
     clippy::unwrap_used,
     reason = "a program whose user reads what it prints, and which fails by panicking"
 )]
@@ -12,6 +13,7 @@ pub mod api;
 mod draw;
 pub mod found;
 pub mod judge;
+pub mod mutants;
 pub mod network;
 pub mod plan;
 mod record;

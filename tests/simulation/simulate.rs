@@ -1,4 +1,4 @@
-//! Runs schedules of the whole operator under simulation: `simulate --seed 17` tells one, `simulate --seeds 2000` judges many.
+//! Runs schedules of the whole operator under simulation: `simulate --seed 17` reports one, `simulate --seeds 2000` judges many.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 use simulation::{
     found,
     judge::{Violation, examine},
+    mutants,
     plan::Plan,
     scripts,
     shrink::{shrink, source},
@@ -45,10 +46,18 @@ fn main() -> ExitCode {
         let mut step = 0..;
         plan.steps
             .retain(|_| step.next().is_none_or(|step| !left_out.contains(&step)));
-        return tell(
+        return report(
             &plan,
             arguments.get_one::<String>("shrink").map(String::as_str),
         );
+    }
+    if let Some(part) = arguments.get_one::<String>("mutants") {
+        let missed = mutants::run(part);
+        return if missed == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
     }
     let first = arguments.get_flag("first");
     let cases = found::all();
@@ -85,23 +94,29 @@ fn arguments() -> Command {
     };
     Command::new("simulate")
         .about("Runs the whole operator under simulation, and judges what it did")
-        .arg(number("seed", "Tell the run of this seed, and nothing else"))
+        .arg(number("seed", "Report the run of this seed, and nothing else"))
         .arg(number("without", "Leave these of its steps out").value_delimiter(',').requires("seed"))
         .arg(
             Arg::new("shrink")
                 .long("shrink")
                 .value_name("INVARIANT")
                 .requires("seed")
-                .help("Tell, as Rust, the shortest plan that is left of it that violates this invariant"),
+                .help("Print, as Rust, the shortest plan that is left of it that violates this invariant"),
         )
         .arg(number("seeds", "Judge so many seeds [default: 1000]"))
         .arg(number("from", "From this one on [default: 1]"))
         .arg(flag("exhaustive", "Judge the scripts, with every fault at every place"))
+        .arg(
+            Arg::new("mutants")
+                .long("mutants")
+                .value_name("NAME")
+                .help("Take out each protection whose name contains this, and see that it is found"),
+        )
         .arg(flag("first", "End with the first violation"))
 }
 
 /// One run, in words.
-fn tell(plan: &Plan, invariant: Option<&str>) -> ExitCode {
+fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
     if let Some(invariant) = invariant {
         let least = shrink(plan, invariant, &|plan| examine(plan).0);
         let (found, _) = examine(&least);
