@@ -19,10 +19,10 @@ pub enum Error {
     #[error("the API server refuses the Deployment: {0}")]
     Rejected(String),
 
-    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be. With the time
-    /// that the API server asks for.
+    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be. With what is to
+    /// come next.
     #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
-    DeletionFailed(String, Duration),
+    DeletionFailed(String, Retry),
 
     /// The API server took a change of the Deployment and stored something else: an admission policy or a webhook has the
     /// last word. Asked again when the Foo or the Deployment changes.
@@ -97,10 +97,9 @@ impl Failure for Error {
             Self::InvalidSpec(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
-            Self::Transient(_, time)
-            | Self::DeletionFailed(_, time)
-            | Self::Contested(.., time)
-            | Self::StatusContested(_, time) => Retry::Backoff(*time),
+            Self::DeletionFailed(_, retry) => *retry,
+            Self::Contested(.., time) | Self::StatusContested(_, time) => Retry::After(*time),
+            Self::Transient(_, time) => Retry::Backoff(*time),
             Self::ResourceExists(_)
             | Self::Rejected(_)
             | Self::Overruled(_)
@@ -133,27 +132,16 @@ mod tests {
     #[test]
     fn each_error_is_tried_again_as_it_should_be() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));
-        let soon = Retry::Backoff(Duration::ZERO);
+        let (soon, later) = (Retry::Backoff(Duration::ZERO), Retry::After(time));
         for (error, retry, reported) in [
             (Error::InvalidSpec(text()), Retry::OnChange, true),
             (Error::ResourceExists(text()), soon, true),
             (Error::Rejected(text()), soon, true),
-            (
-                Error::DeletionFailed(text(), time),
-                Retry::Backoff(time),
-                true,
-            ),
+            (Error::DeletionFailed(text(), soon), soon, true),
+            (Error::DeletionFailed(text(), later), later, true),
             (Error::Overruled(text()), soon, true),
-            (
-                Error::Contested(text(), text(), time),
-                Retry::Backoff(time),
-                true,
-            ),
-            (
-                Error::StatusContested(text(), time),
-                Retry::Backoff(time),
-                false,
-            ),
+            (Error::Contested(text(), text(), time), later, true),
+            (Error::StatusContested(text(), time), later, false),
             (Error::StatusRejected(text()), soon, false),
             (Error::NamespaceTerminating, Retry::Quiet, false),
             (Error::Conflict, Retry::Conflict, false),

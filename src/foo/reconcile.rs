@@ -2,7 +2,7 @@
 //!
 //! What to do is decided in [`plan`](super::plan) and [`status`](super::status), without a client; here it is done.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use operator_runtime::{
     Action, ApiError, Context, Event, Failure as _, Key, Reconciler, Retry, Snapshot, Writer,
@@ -220,11 +220,15 @@ impl FooReconciler {
     ) -> Result<(), Error> {
         self.foos.confirm(cx, foo).await?;
         let deleted = self.deployments.delete(cx, key, actual).await;
-        deleted.map_err(|error| match error {
-            ApiError::Rejected(words) => Error::DeletionFailed(words, Duration::ZERO),
-            ApiError::Transient(words, time) => Error::DeletionFailed(words, time),
-            ApiError::Contested(.., time) => Error::DeletionFailed(error.to_string(), time),
-            other => other.into(),
+        deleted.map_err(|error| {
+            let retry = error.retry();
+            match error {
+                ApiError::Rejected(words) | ApiError::Transient(words, _) => {
+                    Error::DeletionFailed(words, retry)
+                }
+                ApiError::Contested(..) => Error::DeletionFailed(error.to_string(), retry),
+                other => other.into(),
+            }
         })
     }
 

@@ -561,7 +561,10 @@ fn finish_item(item: WorkItem<Key>, result: Result<Action, Failed>, log: &LogDed
             Retry::OnChange => item.forget(),
             retry => {
                 let attempt = item.failures() + 1;
-                let delay = item.add_rate_limited_after(retry.after());
+                let delay = match retry {
+                    Retry::After(time) => item.add_after(time.max(LEAST_DELAY)),
+                    _ => item.add_rate_limited_after(retry.after()),
+                };
                 // What passes by itself has passed by then.
                 let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
                 if (stuck || !retry.is_quiet()) && log.should_log(&error) {

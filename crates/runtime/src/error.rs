@@ -77,7 +77,8 @@ impl Failure for ApiError {
         match self {
             Self::Conflict => Retry::Conflict,
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
-            Self::Contested(.., time) | Self::Transient(_, time) => Retry::Backoff(*time),
+            Self::Contested(.., time) => Retry::After(*time),
+            Self::Transient(_, time) => Retry::Backoff(*time),
             Self::Rejected(_) | Self::Foreign(..) => Retry::Backoff(Duration::ZERO),
         }
     }

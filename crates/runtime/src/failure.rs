@@ -20,6 +20,9 @@ pub enum Retry {
     OnChange,
     /// With backoff, and not before this has passed: what the API server asks for. Logged.
     Backoff(Duration),
+    /// After this, which is no failure: it is not counted, and nothing waits longer for it. What a [`Writer`](crate::Writer)
+    /// puts off. 100 ms at least. Logged.
+    After(Duration),
     /// With backoff. Part of everyday life, and logged only where it goes on and on.
     Conflict,
     /// With backoff. Part of everyday life, and not logged.
@@ -30,7 +33,7 @@ impl Retry {
     /// How long to wait at least.
     pub(crate) fn after(self) -> Duration {
         match self {
-            Self::Backoff(time) => time,
+            Self::Backoff(time) | Self::After(time) => time,
             Self::OnChange | Self::Conflict | Self::Quiet => Duration::ZERO,
         }
     }

@@ -213,9 +213,7 @@
 //!         match self {
 //!             // A change of the Greeting, or of the ConfigMap, enqueues it.
 //!             Self::Invalid(_) | Self::Foreign(_) => Retry::OnChange,
-//!             Self::Api(ApiError::Conflict) => Retry::Conflict,
-//!             Self::Api(ApiError::NotLeading) => Retry::Quiet,
-//!             Self::Api(_) => Retry::Backoff(std::time::Duration::ZERO),
+//!             Self::Api(error) => error.retry(),
 //!         }
 //!     }
 //! }

@@ -250,6 +250,16 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.queue.call_worker(state);
         delay
     }
+
+    /// Gives the key back and queues it again on [`Lane::Retry`] after `delay`, or sooner if it was added meanwhile. That
+    /// is no failure: those that are counted stay, and so do what they ask for and the bucket. In what time is returned.
+    pub fn add_after(self, delay: Duration) -> Duration {
+        let now = Instant::now();
+        let mut state = self.queue.state(now);
+        let delay = state.put_off(&self.key, delay, now);
+        self.queue.call_worker(state);
+        delay
+    }
 }
 
 impl<K: Clone + Eq + Hash> Drop for WorkItem<K> {

@@ -3,7 +3,7 @@
 mod refused;
 mod superseded;
 
-use std::{convert::Infallible, ops::Deref};
+use std::{convert::Infallible, ops::Deref, time::Duration};
 
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
@@ -356,7 +356,7 @@ async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() 
                 }
                 let done = reconciler.reconcile(&foo.key).await;
                 let wait = match done.as_ref().map_err(Error::retry) {
-                    Err(Retry::Backoff(wait)) => wait,
+                    Err(Retry::After(wait)) => wait,
                     _ => Duration::ZERO,
                 };
                 reasons.extend(done.err().and_then(|error| error.reason()));

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use std::hash::{Hash as _, Hasher as _};
 
+use operator_runtime::Retry;
+
 use super::super::{
     cached::Content,
     fixtures::{deployment, foo},
@@ -133,7 +135,7 @@ fn the_counts_are_the_deployments_whatever_the_error() {
         Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
         Error::ResourceExists("web".into()),
         Error::Rejected("no".into()),
-        Error::DeletionFailed("no".into(), Duration::ZERO),
+        Error::DeletionFailed("no".into(), Retry::After(Duration::ZERO)),
         Error::from(operator_runtime::ApiError::transient(
             "the API server answers 500: a webhook is down",
         )),
@@ -161,7 +163,7 @@ fn a_refused_deletion_does_not_make_the_foo_unready() {
     foo.view.status.deployment_name = Some("old".into());
     let refused = Error::DeletionFailed(
         "admission webhook \"x\" denied the request".into(),
-        Duration::ZERO,
+        Retry::Backoff(Duration::ZERO),
     );
     let status = of(&foo.view, Some(&deployed(|_| {})), Some(&refused), NOW).unwrap();
     assert_eq!(

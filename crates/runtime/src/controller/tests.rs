@@ -16,13 +16,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     sync::Semaphore,
-    time::{Instant, advance, sleep},
+    time::{Instant, advance, sleep, sleep_until},
 };
 
 use super::*;
 use crate::{
-    Store,
+    ApiError, Store,
     app::tests::APP,
+    corrections::{AT_ONCE, Corrections},
     fixtures::{Parent, Parents, TestError as Error, object},
     scopes::Reason,
     telemetry::health::Probe,
@@ -196,6 +197,47 @@ async fn r7_a_final_failure_waits_for_the_user() {
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
             (retries, retries)
+        );
+    }
+}
+
+/// A correction that is put off is made when its time is over, however often the object was looked at meanwhile; and where
+/// it fails, that was the first failure.
+#[tokio::test(start_paused = true)]
+async fn what_is_put_off_comes_when_its_time_is_over() {
+    for undone in AT_ONCE..AT_ONCE + 10 {
+        let (queue, corrections) = (queue(), Corrections::default());
+        for _ in 0..=undone {
+            corrections.record(&key("a"), 1, "theirs", "ours");
+        }
+        let wait = move || corrections.wait(&key("a"), 1, "theirs");
+        let pause = wait().unwrap().time;
+        let due = Instant::now() + pause;
+        let corrected = Arc::new(Mutex::new(Vec::new()));
+        let made = Arc::clone(&corrected);
+        tokio::spawn(worker(&queue).work(move |_| {
+            let error = wait().map_or_else(
+                || {
+                    made.lock().push(Instant::now());
+                    ApiError::transient("the correction fails")
+                },
+                |wait| ApiError::Contested("a".into(), "ours".into(), wait.time),
+            );
+            async move { Err::<Action, _>(error) }
+        }));
+        // A rollout changes the object each second, and then nothing happens.
+        for _ in 0..30 {
+            queue.add(key("a"), Lane::Event);
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep_until(due + Duration::from_secs(1)).await;
+        let corrected = corrected.lock();
+        let late = corrected[0] - due;
+        assert!(late <= LEAST_DELAY, "{pause:?}: {late:?} late");
+        let retried = corrected[1] - corrected[0];
+        assert!(
+            retried <= Duration::from_millis(10),
+            "{pause:?}: {retried:?}"
         );
     }
 }

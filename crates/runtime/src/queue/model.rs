@@ -148,6 +148,15 @@ impl Model {
         Duration::from_millis(delay)
     }
 
+    pub fn put_off(&mut self, key: Key, delay: u64) -> Duration {
+        self.retries += 1;
+        self.add_after(key, Lane::Retry, delay);
+        let delayed = self.delayed.iter().find(|d| d.key == key);
+        let delay = delayed.map_or(0, |d| d.due - self.now);
+        self.release(key);
+        Duration::from_millis(delay)
+    }
+
     pub fn advance(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now += 1;

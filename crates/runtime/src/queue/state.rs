@@ -231,6 +231,18 @@ impl<K: Clone + Eq + Hash> State<K> {
         let slot = self.bucket.reserve(now);
         let due = later(now, backoff.max(least)).max(slot);
         self.enqueue_at(key.clone(), Lane::Retry, due, Some(slot), now);
+        self.delay(key, now)
+    }
+
+    /// Queues a key that is with a worker again after `delay`; says in what time.
+    pub(super) fn put_off(&mut self, key: &K, delay: Duration, now: Instant) -> Duration {
+        self.retries += 1;
+        self.enqueue_at(key.clone(), Lane::Retry, later(now, delay), None, now);
+        self.delay(key, now)
+    }
+
+    /// In what time a key is queued that is with a worker.
+    fn delay(&self, key: &K, now: Instant) -> Duration {
         match self.pending.get(key) {
             Some(Pending::Delayed { due, .. }) => *due - now,
             _ => Duration::ZERO,

@@ -66,6 +66,7 @@ enum Op {
     Get,
     Succeed(usize),
     Retry(usize),
+    PutOff(usize, u64),
     Drop(usize),
     Forget(Key),
     Advance(u64),
@@ -82,6 +83,7 @@ fn op() -> impl Strategy<Value = Op> {
         60 => Just(Op::Get),
         10 => held().prop_map(Op::Succeed),
         30 => held().prop_map(Op::Retry),
+        10 => (held(), 0..50_u64).prop_map(|(h, d)| Op::PutOff(h, d)),
         10 => held().prop_map(Op::Drop),
         3 => key().prop_map(Op::Forget),
         30 => (0..30_u64).prop_map(Op::Advance),
@@ -135,6 +137,13 @@ impl Both {
                     self.owed.insert(*taken.key());
                     let expected = self.model.retry(*taken.key());
                     assert_eq!(taken.add_rate_limited_after(Duration::ZERO), expected);
+                }
+            }
+            Op::PutOff(i, ms) => {
+                if let Some(taken) = self.give_back(*i) {
+                    self.owed.insert(*taken.key());
+                    let expected = self.model.put_off(*taken.key(), *ms);
+                    assert_eq!(taken.add_after(Duration::from_millis(*ms)), expected);
                 }
             }
             Op::Drop(i) => {
