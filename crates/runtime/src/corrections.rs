@@ -23,7 +23,7 @@ pub const AT_ONCE: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
-/// When nothing had to be corrected for so long, beyond what the corrections wait themselves, the matter is over.
+/// When nothing had to be corrected for twice as long as the next one would have waited, and for this, the matter is over.
 const OVER: Duration = Duration::from_mins(1);
 
 /// So many entries are not worth a look at which of them are over.
@@ -69,7 +69,7 @@ impl Entry {
     }
 
     fn is_over(&self) -> bool {
-        self.last.elapsed() > OVER + self.pause() * 2
+        self.last.elapsed() > OVER.max(self.pause() * 2)
     }
 }
 
@@ -182,6 +182,36 @@ mod tests {
             assert_eq!(corrections.wait(&key, 1, "theirs"), None);
             corrections.record(&key, 1, "theirs", "ours");
             advance(OVER + Duration::from_secs(1)).await;
+        }
+    }
+
+    /// However long the corrections waited: up to 10 minutes, which is what the docs say.
+    #[tokio::test(start_paused = true)]
+    async fn the_matter_is_over_after_twice_the_pause_and_a_minute() {
+        let seconds = Duration::from_secs;
+        for (corrections_made, quiet) in [
+            (9, 60),
+            (11, 60),
+            (15, 64),
+            (17, 256),
+            (18, 512),
+            (19, 600),
+            (100, 600),
+        ] {
+            for (alone, at_once) in [(seconds(quiet - 1), false), (seconds(quiet + 1), true)] {
+                let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+                for _ in 0..=corrections_made {
+                    corrections.record(&key, 1, "theirs", "ours");
+                }
+                advance(alone).await;
+                let (times, told) = count(&corrections, 1, Duration::from_millis(900)).await;
+                let of_all = (AT_ONCE, 1);
+                assert_eq!(
+                    (times, told) == of_all,
+                    at_once,
+                    "{corrections_made}, {alone:?}: {times}, {told}"
+                );
+            }
         }
     }
 

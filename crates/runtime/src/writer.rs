@@ -53,8 +53,8 @@ pub(crate) struct Shared {
 /// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 10 s; and its answer is in the store
 /// when it returns. What somebody else undoes again and again is written ten times at once, then after 1 s, 2 s and so on up to
 /// 5 min, and fails with [`ApiError::Contested`] meanwhile: until the object being reconciled asks for something else, or
-/// nothing is undone for a minute. What the API server answers with anything but success is an [`ApiError`], which is for the
-/// reconciler to return.
+/// nothing is undone for twice as long as the next one would wait, a minute at least. What the API server answers with
+/// anything but success is an [`ApiError`], which is for the reconciler to return.
 pub struct Writer<V> {
     shared: Arc<Shared>,
     store: Arc<Store<V>>,
