@@ -209,12 +209,13 @@ impl Cluster {
     /// # Errors
     /// See [`Error`].
     pub async fn find(app: &App, host: &Host, config: &Config) -> Result<Self, Error> {
-        let kube = self::config(app, host, config).await?;
+        let mut kube = self::config(app, host, config).await?;
+        let token = token(&mut kube)?;
         Ok(Self {
             server: kube.cluster_url.clone(),
             namespace: kube.default_namespace.clone(),
-            requests: transport(&kube, &config.leader_election)?,
-            lease: lease_transport(kube, &config.leader_election)?,
+            requests: transport(&kube, token.clone(), &config.leader_election)?,
+            lease: transport_of_lease(kube, token, &config.leader_election)?,
             pod_namespace: election::pod_namespace(host, is_pods_own(host, config)),
         })
     }
@@ -244,6 +245,15 @@ pub fn lease_transport(
     mut kube: KubeConfig,
     settings: &LeaderElection,
 ) -> Result<Transport, Error> {
+    let token = token(&mut kube)?;
+    transport_of_lease(kube, token, settings)
+}
+
+fn transport_of_lease(
+    mut kube: KubeConfig,
+    token: Option<Arc<TokenFile>>,
+    settings: &LeaderElection,
+) -> Result<Transport, Error> {
     let call = settings.call_timeout();
     kube.default_retry = false;
     kube.connect_timeout = Some(call);
@@ -251,7 +261,11 @@ pub fn lease_transport(
     // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
     // replaced after a whole lease, and its silence is no failure of the watch.)
     kube.read_timeout = Some(settings.lease_duration * 2);
-    Ok(transport(&kube, settings)?)
+    Ok(transport(&kube, token, settings)?)
+}
+
+fn token(kube: &mut KubeConfig) -> kube::Result<Option<Arc<TokenFile>>> {
+    Ok(TokenFile::take(&mut kube.auth_info)?.map(Arc::new))
 }
 
 /// What kube's own stack is, with a token file that is read as client-go does ([`TokenFile`]), less its retries, less a
@@ -262,7 +276,11 @@ pub fn lease_transport(
 ///
 /// # Errors
 /// Where certificates or keys cannot be used.
-fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Transport> {
+fn transport(
+    kube: &KubeConfig,
+    token: Option<Arc<TokenFile>>,
+    election: &LeaderElection,
+) -> kube::Result<Transport> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -275,8 +293,6 @@ fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Trans
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);
     connector.set_write_timeout(kube.write_timeout);
-    let mut others = kube.clone();
-    let token = TokenFile::take(&mut others.auth_info)?.map(Arc::new);
     let refusals = token.clone();
     let service = ServiceBuilder::new()
         .layer(kube.base_uri_layer())
@@ -284,7 +300,7 @@ fn transport(kube: &KubeConfig, election: &LeaderElection) -> kube::Result<Trans
             Some(token) => token.authorize(request),
             None => request,
         })
-        .option_layer(others.auth_layer()?)
+        .option_layer(kube.auth_layer()?)
         .layer(kube.extra_headers_layer()?)
         .map_err(BoxError::from)
         .map_request(recheck_before_sending)

@@ -3,9 +3,11 @@
 
 use std::{
     hash::{Hash as _, Hasher},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -223,4 +225,26 @@ impl From<ApiError> for TestError {
             other => Self::Transient(other.to_string()),
         }
     }
+}
+
+/// The lines at `level` or above that are logged on this thread while the guard lives.
+pub fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    #[derive(Clone)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Arc::default();
+    let writer = Lines(Arc::clone(&lines));
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(move || writer.clone())
+        .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
 }

@@ -11,7 +11,11 @@ use http::{
 };
 use kube::config::AuthInfo;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::log_once::Causes;
 
 /// How long a token is used before the file is read again.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -24,24 +28,49 @@ pub(crate) struct TokenFile {
 
 struct Last {
     header: HeaderValue,
-    /// When it was read; `None` if it was refused since.
+    /// When it was read; `None` if it was refused since, or could not be read at first.
     read: Option<Instant>,
+    /// Why the file cannot be read, since it could.
+    trouble: Causes,
 }
 
 impl TokenFile {
-    /// Takes the file over from `auth`, if it is what kube would go by.
+    /// Takes the file over from `auth`, if it is what client-go would go by: before a token beside it, which serves while
+    /// the file cannot be read, and before a command. What is empty is not set.
     pub(crate) fn take(auth: &mut AuthInfo) -> kube::Result<Option<Self>> {
-        if auth.auth_provider.is_some() || auth.username.is_some() || auth.token.is_some() {
+        // kube shows no secret in another way.
+        let secrets = serde_json::to_value(&*auth).map_err(kube::Error::SerdeError)?;
+        let secret = |name: &str| {
+            let text = secrets.get(name).and_then(Value::as_str);
+            text.filter(|text| !text.is_empty())
+        };
+        auth.username.take_if(|name| name.is_empty());
+        auth.password.take_if(|_| secret("password").is_none());
+        auth.token.take_if(|_| secret("token").is_none());
+        // kube makes an absolute path also of one that is empty: that of a folder.
+        auth.token_file
+            .take_if(|path| path.is_empty() || path.ends_with('/'));
+        let is_basic = auth.username.is_some() && auth.password.is_some();
+        if auth.auth_provider.is_some() || is_basic {
             return Ok(None);
         }
         let Some(path) = auth.token_file.take().map(PathBuf::from) else {
             return Ok(None);
         };
-        let header = read(&path).map_err(|error| {
-            kube::Error::Auth(kube::client::AuthError::ReadTokenFile(error, path.clone()))
-        })?;
-        let read = Some(Instant::now());
-        let last = Mutex::new(Last { header, read });
+        let (header, read) = match (read(&path), secret("token").map(bearer)) {
+            (Ok(header), _) => (header, Some(Instant::now())),
+            (Err(_), Some(Ok(header))) => (header, None),
+            (Err(error), _) => {
+                let error = kube::client::AuthError::ReadTokenFile(error, path);
+                return Err(kube::Error::Auth(error));
+            }
+        };
+        (auth.token, auth.exec) = (None, None);
+        let last = Mutex::new(Last {
+            header,
+            read,
+            trouble: Causes::default(),
+        });
         Ok(Some(Self { path, last }))
     }
 
@@ -50,10 +79,24 @@ impl TokenFile {
     pub(crate) fn authorize<B>(&self, mut request: Request<B>) -> Request<B> {
         let mut last = self.last.lock();
         if last.read.is_none_or(|read| read.elapsed() >= PERIOD) {
-            if let Ok(header) = read(&self.path) {
-                last.header = header;
-            }
             last.read = Some(Instant::now());
+            let path = self.path.display();
+            match read(&self.path) {
+                Ok(header) => {
+                    last.header = header;
+                    if last.trouble.is_over() {
+                        info!("the token file {path} can be read again");
+                        last.trouble.clear();
+                    }
+                }
+                Err(error) => {
+                    if last.trouble.is_new(&error.to_string()) {
+                        warn!(
+                            "cannot read the token file {path}: {error}; going on with the token of before"
+                        );
+                    }
+                }
+            }
         }
         let header = last.header.clone();
         request.headers_mut().insert(AUTHORIZATION, header);
@@ -69,9 +112,11 @@ impl TokenFile {
 }
 
 fn read(path: &PathBuf) -> io::Result<HeaderValue> {
+    bearer(fs::read_to_string(path)?.trim())
+}
+
+fn bearer(token: &str) -> io::Result<HeaderValue> {
     let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    let text = fs::read_to_string(path)?;
-    let token = text.trim();
     if token.is_empty() {
         return Err(invalid("it is empty"));
     }
@@ -85,9 +130,11 @@ fn read(path: &PathBuf) -> io::Result<HeaderValue> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use serde_json::json;
     use tokio::time::advance;
 
     use super::*;
+    use crate::fixtures::logged;
 
     fn token(file: &TokenFile) -> String {
         let request = file.authorize(Request::new(()));
@@ -137,14 +184,111 @@ mod tests {
         }
     }
 
-    #[test]
-    fn other_credentials_go_before_a_token_file() {
+    /// Each request asks anew, since the server refuses what there is: the log is no longer for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_cannot_be_read_is_logged_once_for_each_cause() {
+        let (lines, _guard) = logged(tracing::Level::INFO);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "first").unwrap();
         let mut auth = AuthInfo {
-            token_file: Some("/nowhere".to_owned()),
-            username: Some("somebody".to_owned()),
+            token_file: Some(path.to_str().unwrap().to_owned()),
             ..AuthInfo::default()
         };
+        let file = TokenFile::take(&mut auth).unwrap().unwrap();
+        let new_lines = || {
+            for _ in 0..100 {
+                file.observe(&Response::builder().status(401).body(()).unwrap());
+                token(&file);
+            }
+            let lines = std::mem::take(&mut *lines.lock());
+            let lines = String::from_utf8(lines).unwrap();
+            assert!(
+                lines
+                    .lines()
+                    .all(|line| line.contains(path.to_str().unwrap())),
+                "{lines}"
+            );
+            lines
+                .lines()
+                .map(|line| line.split(": ").last().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(new_lines(), [""; 0]);
+        for _ in 0..2 {
+            fs::remove_file(&path).unwrap();
+            let gone = new_lines().concat();
+            assert!(gone.starts_with("No such file or directory"), "{gone}");
+            fs::write(&path, "").unwrap();
+            let empty = new_lines().concat();
+            assert!(empty.starts_with("it is empty"), "{empty}");
+            fs::write(&path, "second").unwrap();
+            let again = new_lines().concat();
+            assert!(again.ends_with("can be read again"), "{again}");
+        }
+    }
+
+    /// As client-go: of all that a user may have in a kubeconfig, the file goes before a token and a command, and what is
+    /// empty is not there.
+    #[test]
+    fn the_file_is_taken_wherever_client_go_takes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "files").unwrap();
+        let file = json!(path);
+        let command =
+            json!({ "command": "false", "apiVersion": "client.authentication.k8s.io/v1" });
+        for (user, expected) in [
+            (json!({ "tokenFile": file }), Some("files")),
+            (
+                json!({ "tokenFile": file, "token": "users" }),
+                Some("files"),
+            ),
+            (json!({ "tokenFile": file, "exec": command }), Some("files")),
+            (json!({ "tokenFile": file, "token": "" }), Some("files")),
+            (json!({ "tokenFile": file, "username": "u" }), Some("files")),
+            (
+                json!({ "tokenFile": file, "username": "u", "password": "" }),
+                Some("files"),
+            ),
+            (
+                json!({ "tokenFile": file, "username": "", "password": "p" }),
+                Some("files"),
+            ),
+            (
+                json!({ "tokenFile": "/nowhere", "token": "users" }),
+                Some("users"),
+            ),
+            (
+                json!({ "tokenFile": file, "username": "u", "password": "p" }),
+                None,
+            ),
+            (
+                json!({ "tokenFile": file, "auth-provider": { "name": "gcp", "config": {} } }),
+                None,
+            ),
+            (json!({ "tokenFile": "", "token": "users" }), None),
+            (json!({ "tokenFile": "/folder/", "token": "users" }), None),
+        ] {
+            let mut auth: AuthInfo = serde_json::from_value(user.clone()).unwrap();
+            let taken = TokenFile::take(&mut auth).unwrap();
+            let header = expected.map(|text| format!("Bearer {text}"));
+            assert_eq!(taken.as_ref().map(token), header, "{user}");
+            if taken.is_some() {
+                let left = (auth.token.is_some(), auth.token_file, auth.exec.is_some());
+                assert_eq!(
+                    left,
+                    (false, None, false),
+                    "or kube would add its own: {user}"
+                );
+            }
+        }
+        let nothing = json!({ "tokenFile": "", "token": "", "username": "", "password": "" });
+        let mut auth: AuthInfo = serde_json::from_value(nothing).unwrap();
         assert!(TokenFile::take(&mut auth).unwrap().is_none());
-        assert!(auth.token_file.is_some());
+        assert_eq!(serde_json::to_value(auth).unwrap(), json!({}));
+        let mut auth: AuthInfo =
+            serde_json::from_value(json!({ "tokenFile": "/nowhere" })).unwrap();
+        assert!(TokenFile::take(&mut auth).is_err());
     }
 }

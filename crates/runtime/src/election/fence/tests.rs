@@ -11,6 +11,7 @@ use crate::{
         fake::{FakeApi, Mood, Seen},
         writes::Writes,
     },
+    fixtures::logged,
 };
 use futures::{FutureExt as _, TryFutureExt as _};
 use hyper_util::rt::{TokioExecutor, TokioIo};

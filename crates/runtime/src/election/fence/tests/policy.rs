@@ -2,28 +2,6 @@
 
 use super::*;
 
-/// The lines at `level` or above that are logged on this thread while the guard lives.
-fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
-    #[derive(Clone)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let lines = Arc::default();
-    let writer = Lines(Arc::clone(&lines));
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(move || writer.clone())
-        .finish();
-    (lines, tracing::subscriber::set_default(subscriber))
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
     let (lines, _guard) = logged(tracing::Level::WARN);
