@@ -49,6 +49,11 @@ const SHORT: Duration = MAX_PAUSE;
 /// How long the API server may take to begin its answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// How long a watch that has had a bookmark may be silent. They come each minute: two are missing then, and a server that was
+/// frozen while its connections are kept, by what is in front of it, is not waited for until [`READ_TIMEOUT`]. Who leads does
+/// not notice by its Lease, which may go to another server. (A server need not send any.)
+const SILENCE: Duration = Duration::from_secs(150);
+
 /// Objects in one page, where the API server cannot stream a list.
 const PAGE: u32 = 500;
 
@@ -168,13 +173,15 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         // What is wrong is reported at once. A watch that goes on where it was may have nothing to report for long.
         // Not for so long that the scope, which is served again, is given up.
         let quiet = SHORT.min(outage.status.grace() / 3);
-        let mut first = true;
+        let (mut first, mut has_bookmarks) = (true, false);
         loop {
             // One that is silent for longer is ended by the client.
             self.heartbeat.beat("reading", READ_TIMEOUT);
             let next = events.try_next();
             let next = if std::mem::take(&mut first) && self.version.is_some() {
                 timeout(quiet, next).await
+            } else if has_bookmarks {
+                timeout(SILENCE, next).await
             } else {
                 Ok(next.await)
             };
@@ -182,6 +189,10 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                 Ok(Ok(Some(event))) => event,
                 Ok(Ok(None)) => return Ok(()),
                 Ok(Err(error)) => return Err(error),
+                Err(_) if has_bookmarks => {
+                    let text = format!("the watch has been silent for {SILENCE:?}");
+                    return Err(Error::Service(text.into()));
+                }
                 Err(_) => {
                     outage.is_over();
                     continue;
@@ -210,6 +221,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                         outage.status.synced();
                     } else if let Some(version) = &mut self.version {
                         *version = bookmark.metadata.resource_version;
+                        has_bookmarks = true;
                     }
                 }
                 WatchEvent::Error(status) => return Err(Error::Api(status)),

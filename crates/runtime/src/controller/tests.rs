@@ -7,7 +7,10 @@
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc};
 
-use futures::stream::Pending;
+use futures::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
 use http::{Method, Request, Response, request::Parts};
 use http_body_util::{Either, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
@@ -400,7 +403,7 @@ impl FakeServer {
             return respond(422, &json!({ "code": 422 }));
         }
         if query.contains("watch") {
-            return Response::new(Either::Left(StreamBody::new(futures::stream::pending())));
+            return streamed(stream::pending());
         }
         if path.ends_with("/selfsubjectaccessreviews") {
             let review = json!({ "spec": {}, "status": { "allowed": true } });
@@ -426,7 +429,12 @@ impl FakeServer {
 }
 
 /// A watch that never says anything, or a whole answer.
-type Answer = Either<StreamBody<Pending<Result<Frame<Bytes>, Infallible>>>, Full<Bytes>>;
+type Answer = Either<StreamBody<BoxStream<'static, Line>>, Full<Bytes>>;
+type Line = Result<Frame<Bytes>, Infallible>;
+
+fn streamed(lines: impl Stream<Item = Line> + Send + 'static) -> Response<Answer> {
+    Response::new(Either::Left(StreamBody::new(lines.boxed())))
+}
 
 fn respond(status: u16, body: &Value) -> Response<Answer> {
     let body = Full::new(serde_json::to_vec(body).unwrap().into());
@@ -591,6 +599,61 @@ async fn liveness_names_a_dead_watch() {
     controller.tasks.shutdown().await;
     let dead = dead_after(Duration::from_mins(1), &health).await;
     assert_eq!(dead, ["watch-parents: dead", "watch-children: dead"]);
+}
+
+/// An API server is frozen, and what is in front of it keeps its connections: a watch that has had bookmarks lacks them, and
+/// goes on elsewhere, where it was. One that never had any is as good as one of a server that sends none.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_falls_silent_is_opened_again() {
+    let minute = Duration::from_mins(1);
+    for bookmarks in [0, 1, 20] {
+        let (server, opened) = (server(), Arc::new(Mutex::new(Vec::new())));
+        server.let_children.add_permits(1);
+        let noted = Arc::clone(&opened);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (server, noted, (request, _)) =
+                (server.clone(), noted.clone(), request.into_parts());
+            async move {
+                let query = request.uri.query().unwrap_or_default();
+                if query.contains("sendInitialEvents") || !query.contains("watch") {
+                    return Ok::<_, Infallible>(server.answer(&request).await);
+                }
+                if request.uri.path().ends_with("/parents") {
+                    noted.lock().push(query.to_owned());
+                }
+                let bookmark = json!({ "type": "BOOKMARK", "object": {
+                    "kind": "Parent", "apiVersion": "example.com/v1", "metadata": { "resourceVersion": "17" },
+                }});
+                let line = Bytes::from(format!("{bookmark}\n"));
+                let lines = stream::iter(0..bookmarks).then(move |_| {
+                    let line = line.clone();
+                    async move {
+                        sleep(minute).await;
+                        Ok(Frame::data(line))
+                    }
+                });
+                Ok(streamed(lines.chain(stream::pending())))
+            }
+        });
+        let mut health = Health::new(&Host::of_this_process());
+        let _controller = Controller::new(
+            &Host::of_this_process(),
+            &Client::new(service, "default"),
+            &Config::shipped(&APP),
+            "test".into(),
+            &Metrics::disconnected(&APP),
+            &mut health,
+            Parents::build,
+        );
+        sleep(minute * (bookmarks + 2)).await;
+        assert_eq!(opened.lock().len(), 1, "{bookmarks}");
+        sleep(minute).await;
+        let opened = opened.lock();
+        assert_eq!(opened.len(), if bookmarks == 0 { 1 } else { 2 });
+        if let Some(query) = opened.get(1) {
+            assert!(query.contains("resourceVersion=17"), "{query}");
+        }
+    }
 }
 
 /// A leader that can serve nothing any more says so once its work is drained, and what it can do again once its term is
