@@ -1,8 +1,10 @@
 //! Writes that are undone again and again: somebody else, a second operator perhaps, has a mind of their own about an object,
 //! and each correction brings on the next.
 //!
-//! A write is a correction where somebody else has changed the object, deleted it or created it again since the last one that
-//! was made for the same. The first few are made at once. Then each waits twice as long as the one before, so that two who
+//! A write is a correction where it asks for nothing but what was asked before for the same, and taken back by nobody here:
+//! field by field, so that who edits now this field and now that one is known, too. An object that has only gone on, by its
+//! status or by what others keep in it, is undone by nobody, and the next step of a kind that follows it asks for something
+//! new. The first few are made at once. Then each waits twice as long as the one before, so that two who
 //! never agree cost the cluster little, until what is wanted changes or the other one leaves the object alone for a while.
 
 use std::{
@@ -12,6 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::Key;
@@ -32,6 +35,9 @@ const FEW: usize = 64;
 /// So many objects that were written of late are remembered, beside those that were corrected.
 const MANY: usize = 10_000;
 
+/// So many fields are remembered of what was asked of one object, the last ones.
+const FIELDS: usize = 64;
+
 /// What was written of late.
 #[derive(Default)]
 pub struct Corrections {
@@ -46,9 +52,14 @@ struct Entries {
     kept: usize,
 }
 
+/// Fingerprints of a field's path and of its value.
+type Field = (u64, u64);
+
 struct Entry {
     /// Fingerprint of what the writes were made for.
     wanted: u64,
+    /// Fingerprints of the fields that were asked for, and of what was asked of each last.
+    asked: Vec<Field>,
     /// Fingerprint of the object as the last one left it.
     left: u64,
     /// How many of them were corrections.
@@ -68,6 +79,11 @@ impl Entry {
         }
     }
 
+    /// Whether a write that asks for this undoes what somebody else did to the object, which was `found` so.
+    fn is_corrected(&self, asked: &[Field], found: u64) -> bool {
+        self.left != found && asked.iter().all(|field| self.asked.contains(field))
+    }
+
     fn is_over(&self) -> bool {
         self.last.elapsed() > OVER.max(self.pause() * 2)
     }
@@ -83,25 +99,42 @@ pub struct Wait {
 }
 
 impl Corrections {
-    /// Whether a write of this object has to wait, as it is `wanted`, where it was `found` so.
+    /// Whether a write that asks this of the object has to wait, as it is `wanted`, where it was `found` so.
     #[must_use]
-    pub fn wait(&self, key: &Key, wanted: impl Hash, found: impl Hash) -> Option<Wait> {
+    pub fn wait(
+        &self,
+        key: &Key,
+        wanted: impl Hash,
+        asked: &Value,
+        found: impl Hash,
+    ) -> Option<Wait> {
         let [wanted, found] = [self.hasher.hash_one(wanted), self.hasher.hash_one(found)];
         let mut entries = self.entries.lock();
         let entry = entries.by_key.get_mut(key)?;
-        if entry.wanted != wanted || entry.left == found || entry.is_over() {
+        if entry.wanted != wanted || entry.is_over() {
             return None;
         }
         let time = entry.pause().saturating_sub(entry.last.elapsed());
-        (!time.is_zero()).then(|| Wait {
+        if time.is_zero() || !entry.is_corrected(&self.fingerprints(asked), found) {
+            return None;
+        }
+        Some(Wait {
             time,
             is_first: !std::mem::replace(&mut entry.told, true),
         })
     }
 
-    /// Notes a write of an object that was `found` so, and how the write `left` it.
-    pub fn record(&self, key: &Key, wanted: impl Hash, found: impl Hash, left: impl Hash) {
+    /// Notes a write that `asked` this of an object that was `found` so, and how the write `left` it.
+    pub fn record(
+        &self,
+        key: &Key,
+        wanted: impl Hash,
+        asked: &Value,
+        found: impl Hash,
+        left: impl Hash,
+    ) {
         let [wanted, found] = [self.hasher.hash_one(wanted), self.hasher.hash_one(found)];
+        let mut fields = self.fingerprints(asked);
         let mut entries = self.entries.lock();
         if entries.by_key.len() >= FEW.max(2 * entries.kept) {
             entries.by_key.retain(|_, entry| !entry.is_over());
@@ -110,14 +143,22 @@ impl Corrections {
             }
             entries.kept = entries.by_key.len();
         }
-        let before = entries.by_key.get(key);
+        let before = entries.by_key.remove(key);
         let before = before.filter(|entry| entry.wanted == wanted && !entry.is_over());
-        let (times, told) = before.map_or((0, false), |entry| {
-            let is_correction = u32::from(entry.left != found);
+        let (times, told) = before.as_ref().map_or((0, false), |entry| {
+            let is_correction = u32::from(entry.is_corrected(&fields, found));
             (entry.times.saturating_add(is_correction), entry.told)
         });
+        // Of an object that is to be gone, nothing else is asked any more.
+        if *asked != GONE {
+            let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);
+            earlier.retain(|(path, _)| fields.iter().all(|(new, _)| new != path));
+            earlier.truncate(FIELDS.saturating_sub(fields.len()));
+            fields.append(&mut earlier);
+        }
         let entry = Entry {
             wanted,
+            asked: fields,
             left: self.hasher.hash_one(left),
             times,
             told,
@@ -125,10 +166,47 @@ impl Corrections {
         };
         entries.by_key.insert(key.clone(), entry);
     }
+
+    /// Those of more fields than are remembered are taken together.
+    fn fingerprints(&self, asked: &Value) -> Vec<Field> {
+        let print = |(path, value): (String, &Value)| {
+            let value = self.hasher.hash_one(value.to_string());
+            (self.hasher.hash_one(path), value)
+        };
+        let fields = fields(asked);
+        if fields.len() > FIELDS {
+            return vec![print((".".to_owned(), asked))];
+        }
+        fields.into_iter().map(print).collect()
+    }
+}
+
+/// What is asked of an object beside patches of its fields: that it is there, or is not.
+pub const THERE: Value = Value::Bool(true);
+pub const GONE: Value = Value::Bool(false);
+
+/// The fields of a patch, each with its path. A list is one field.
+pub fn fields(patch: &Value) -> Vec<(String, &Value)> {
+    fn add<'a>(path: &str, value: &'a Value, fields: &mut Vec<(String, &'a Value)>) {
+        match value.as_object().filter(|map| !map.is_empty()) {
+            None => fields.push((path.to_owned(), value)),
+            Some(map) => add_all(path, map, fields),
+        }
+    }
+    fn add_all<'a>(path: &str, map: &'a Map<String, Value>, fields: &mut Vec<(String, &'a Value)>) {
+        for (name, value) in map {
+            let dot = if path.is_empty() { "" } else { "." };
+            add(&format!("{path}{dot}{name}"), value, fields);
+        }
+    }
+    let mut fields = Vec::new();
+    add("", patch, &mut fields);
+    fields
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use tokio::time::{advance, sleep};
 
     use super::*;
@@ -138,16 +216,16 @@ mod tests {
     async fn count(corrections: &Corrections, wanted: u32, time: Duration) -> (u32, u32) {
         let key = Key::new("n", "d");
         let (end, mut count, mut told) = (Instant::now() + time, 0, 0);
-        corrections.record(&key, wanted, "theirs", "ours");
+        corrections.record(&key, wanted, &THERE, "theirs", "ours");
         loop {
-            let wait = corrections.wait(&key, wanted, "theirs");
+            let wait = corrections.wait(&key, wanted, &THERE, "theirs");
             told += u32::from(wait.is_some_and(|wait| wait.is_first));
             let time = wait.map_or(Duration::ZERO, |wait| wait.time);
             sleep(time.max(Duration::from_millis(10))).await;
             if Instant::now() > end {
                 return (count, told);
             }
-            corrections.record(&key, wanted, "theirs", "ours");
+            corrections.record(&key, wanted, &THERE, "theirs", "ours");
             count += 1;
         }
     }
@@ -179,8 +257,8 @@ mod tests {
         // Nor is one edit in a while a dispute.
         let key = Key::new("n", "e");
         for _ in 0..100 {
-            assert_eq!(corrections.wait(&key, 1, "theirs"), None);
-            corrections.record(&key, 1, "theirs", "ours");
+            assert_eq!(corrections.wait(&key, 1, &THERE, "theirs"), None);
+            corrections.record(&key, 1, &THERE, "theirs", "ours");
             advance(OVER + Duration::from_secs(1)).await;
         }
     }
@@ -201,7 +279,7 @@ mod tests {
             for (alone, at_once) in [(seconds(quiet - 1), false), (seconds(quiet + 1), true)] {
                 let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
                 for _ in 0..=corrections_made {
-                    corrections.record(&key, 1, "theirs", "ours");
+                    corrections.record(&key, 1, &json!({ "a": 1 }), "theirs", "ours");
                 }
                 advance(alone).await;
                 let (times, told) = count(&corrections, 1, Duration::from_millis(900)).await;
@@ -215,13 +293,80 @@ mod tests {
         }
     }
 
-    /// However often: a rollout changes a status many times in a minute.
-    #[tokio::test(start_paused = true)]
-    async fn what_nobody_has_undone_is_no_correction() {
+    /// Whether the last of many writes waits, each `asked` in turn of an object that somebody has changed since; and half a
+    /// second after the one before.
+    async fn waits(asked: impl Fn(u32) -> Value, found: impl Fn(u32) -> u32) -> bool {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {
-            assert_eq!(corrections.wait(&key, 1, number), None);
-            corrections.record(&key, 1, number, number + 1);
+            let asked = asked(number);
+            if corrections.wait(&key, 1, &asked, found(number)).is_some() {
+                return true;
+            }
+            corrections.record(&key, 1, &asked, found(number), number);
+            advance(Duration::from_millis(500)).await;
+        }
+        false
+    }
+
+    /// However often it is written: what is asked for is new, or nobody has touched the object since.
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_has_undone_is_no_correction() {
+        let changed = |number: u32| number + 1000;
+        let step =
+            |number| json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "step": number } });
+        assert!(!waits(step, changed).await, "steps");
+        let toggle = |number| json!({ "spec": { "on": number % 2 == 0 } });
+        assert!(!waits(toggle, changed).await, "on and off");
+        let anew = |number| if number % 2 == 0 { THERE } else { GONE };
+        assert!(!waits(anew, changed).await, "made and deleted");
+        let one_by_one = |number| match number % 3 {
+            0 => THERE,
+            1 => json!({ "spec": { "step": 1 } }),
+            _ => GONE,
+        };
+        assert!(
+            !waits(one_by_one, changed).await,
+            "made, changed and deleted"
+        );
+        let same = |_| json!({ "spec": { "step": 1 } });
+        assert!(
+            !waits(same, |number| number.wrapping_sub(1)).await,
+            "as it was left"
+        );
+    }
+
+    /// Whichever of the fields it is each time.
+    #[tokio::test(start_paused = true)]
+    async fn what_somebody_has_undone_is_a_correction() {
+        let changed = |number: u32| number + 1000;
+        let same = |_| json!({ "spec": { "step": 1 } });
+        assert!(waits(same, changed).await, "one field");
+        let fields = |number: u32| {
+            let value = |bit: u32| (number & bit != 0).then_some("ours");
+            let all = [("a", value(1)), ("b", value(2)), ("c", value(4))];
+            let asked = all.into_iter().filter(|(_, value)| value.is_some());
+            json!({ "made for": "it", "data": asked.collect::<HashMap<_, _>>() })
+        };
+        assert!(
+            waits(|number| fields(1 + number % 7), changed).await,
+            "any of three"
+        );
+        let gone_or_edited = |number| if number % 2 == 0 { THERE } else { fields(1) };
+        assert!(waits(gone_or_edited, changed).await, "deleted or edited");
+        let many = |_| {
+            let names = (0..10 * FIELDS).map(|number| (number.to_string(), 1));
+            json!({ "data": names.collect::<HashMap<_, _>>() })
+        };
+        assert!(waits(many, changed).await, "many fields");
+    }
+
+    #[test]
+    fn no_more_than_some_fields_are_remembered() {
+        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        for number in 0..1000 {
+            let asked = json!({ "data": { (number.to_string()): 1 } });
+            corrections.record(&key, 1, &asked, number, number + 1);
+            assert!(corrections.entries.lock().by_key[&key].asked.len() <= FIELDS);
         }
     }
 
@@ -230,7 +375,7 @@ mod tests {
         let corrections = Corrections::default();
         let write = |number: u32| {
             let key = Key::new("n", &number.to_string());
-            corrections.record(&key, 1, "theirs", "ours");
+            corrections.record(&key, 1, &THERE, "theirs", "ours");
             corrections.entries.lock().by_key.len()
         };
         for number in 0..10_000 {

@@ -38,6 +38,8 @@ struct Entry<V> {
     marked: bool,
     /// See [`Store::outdate`].
     outdated: bool,
+    /// See [`Store::note_deletion`].
+    going: bool,
     /// See [`Store::note_up_to_date`].
     up_to_date_basis: Option<NonZeroU64>,
     view: Arc<V>,
@@ -177,6 +179,23 @@ impl<V: Cached> Store<V> {
     pub(crate) fn is_outdated(&self, key: &Key) -> bool {
         let state = self.state.read();
         state.objects.get(key).is_some_and(|entry| entry.outdated)
+    }
+
+    /// Notes that the API server has accepted the deletion of this object: nothing brings it back, but it may be long in going.
+    pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
+        if let Some(entry) = self.state.write().objects.get_mut(key)
+            && entry.view.uid() == uid
+        {
+            entry.going = true;
+        }
+    }
+
+    /// Whether [`note_deletion`](Self::note_deletion) was noted of this object.
+    #[must_use]
+    pub(crate) fn is_going(&self, key: &Key, uid: &str) -> bool {
+        let state = self.state.read();
+        let entry = state.objects.get(key);
+        entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
     }
 
     /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
@@ -341,6 +360,7 @@ impl<V: Cached> State<V> {
                     epoch,
                     marked: false,
                     outdated: false,
+                    going: false,
                     up_to_date_basis: None,
                     view: Arc::clone(&view),
                 },
@@ -352,6 +372,10 @@ impl<V: Cached> State<V> {
             entry.marked = false;
             entry.outdated = false;
             self.changes += 1;
+        }
+        // A cluster that was restored from a backup knows nothing of the deletion.
+        if entry.view.uid() != view.uid() || entry.version > version {
+            entry.going = false;
         }
         entry.version = version;
         entry.epoch = epoch;
@@ -652,6 +676,27 @@ mod tests {
         cache.outdate(&key, 3);
         cache.delete(0, &key, 4);
         assert!(!cache.is_outdated(&key), "gone");
+    }
+
+    /// What the API server has accepted to delete is known to be going, for as long as it is there.
+    #[test]
+    fn what_is_going_is_so_until_it_is_gone() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 10, "d")]);
+        let uid = cache.get(&key).unwrap().view.uid().to_owned();
+        cache.note_deletion(&key, "another");
+        assert!(!cache.is_going(&key, &uid));
+        cache.note_deletion(&key, &uid);
+        cache.apply(0, at("n", "a", 11, "e"));
+        assert!(cache.is_going(&key, &uid), "its finalizers change");
+        assert!(!cache.is_going(&key, "another"));
+        cache.list_begins(0);
+        cache.apply(0, at("n", "a", 5, "e"));
+        assert!(!cache.is_going(&key, &uid), "restored from a backup");
+        cache.note_deletion(&key, &uid);
+        cache.delete(0, &key, 12);
+        cache.apply(0, at("n", "a", 13, "e"));
+        assert!(!cache.is_going(&key, &uid), "made again");
     }
 
     /// Who speaks of an object is known, also while that object does not exist.

@@ -9,7 +9,7 @@ mod tests;
 
 use std::{
     fmt::Display,
-    hash::Hash,
+    hash::{DefaultHasher, Hash, Hasher as _},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -26,7 +26,7 @@ use tracing::info;
 
 use crate::{
     App, Cached, Context, Event, Finalizable, Host, Key, Object, Primary, Snapshot, Store,
-    corrections::{Corrections, Wait},
+    corrections::{Corrections, GONE, THERE, Wait},
     error::ApiError,
     failure::brief,
     ineffective::Ineffective,
@@ -129,18 +129,19 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         patch: &Value,
     ) -> Result<(), ApiError> {
-        self.may_write(cx, key, seen.version, || wanted(patch))
+        self.may_write(cx, key, patch, seen.version, || wanted(patch))
     }
 
-    /// Whether it is time to write an object that is `found` at this version, so that it is as is `wanted`.
+    /// Whether it is time to ask this of an object that is `found` at this version, which is `wanted`, for people.
     fn may_write<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
+        asked: &Value,
         found: u64,
         wanted: impl FnOnce() -> String,
     ) -> Result<(), ApiError> {
-        match self.corrections.wait(key, cx.wanted_by(), found) {
+        match self.corrections.wait(key, cx.wanted_by(), asked, found) {
             None => Ok(()),
             Some(Wait { time, .. }) => Err(put_off(cx, key, wanted(), time)),
         }
@@ -157,7 +158,7 @@ impl<V: Cached> Writer<V> {
         body: &impl Serialize,
     ) -> Result<Arc<V>, ApiError> {
         cx.may_act()?;
-        self.may_write(cx, key, ABSENT, || "it to be there".to_owned())?;
+        self.may_write(cx, key, &THERE, ABSENT, || "it to be there".to_owned())?;
         let expectation = self.store.expect_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
@@ -168,7 +169,7 @@ impl<V: Cached> Writer<V> {
         let answer = self.shared.client.request(request).await;
         let answer: Object<V> = self.written(cx.key(), answer)?;
         self.corrections
-            .record(key, cx.wanted_by(), ABSENT, answer.version);
+            .record(key, cx.wanted_by(), &THERE, ABSENT, answer.version);
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
         Ok(self.store.record_response(answer, expectation))
     }
@@ -217,7 +218,7 @@ impl<V: Cached> Writer<V> {
         let changed = version != seen.version;
         if changed {
             self.corrections
-                .record(key, cx.wanted_by(), seen.version, version);
+                .record(key, cx.wanted_by(), &asked, seen.version, version);
             let spec = patch.get("spec").map(tracing::field::display);
             info!(object = %cx.key(), dependent = %key, spec, "changed the {}", V::KIND.kind);
         }
@@ -276,7 +277,8 @@ impl<V: Cached> Writer<V> {
         self.patch(cx, key, &actual, plan).await
     }
 
-    /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone.
+    /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone, which
+    /// takes as long as somebody's finalizer does: it is not asked again meanwhile.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -287,8 +289,11 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
     ) -> Result<(), ApiError> {
         Self::check_owner(cx, key, seen)?;
+        if self.store.is_going(key, seen.view.uid()) {
+            return Ok(());
+        }
         cx.may_act()?;
-        self.may_write(cx, key, seen.version, || "it to be gone".to_owned())?;
+        self.may_write(cx, key, &GONE, seen.version, || "it to be gone".to_owned())?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
             resource_version: Some(based_on(seen.version)?),
@@ -301,7 +306,8 @@ impl<V: Cached> Writer<V> {
         let answer = self.api(key).delete(key.name(), &params).await;
         self.written(cx.key(), answer)?;
         self.corrections
-            .record(key, cx.wanted_by(), seen.version, ABSENT);
+            .record(key, cx.wanted_by(), &GONE, seen.version, ABSENT);
+        self.store.note_deletion(key, seen.view.uid());
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
     }
@@ -367,16 +373,21 @@ impl<P: Primary> Writer<P> {
         if !self.is_news(cx.key(), seen, status) {
             return Ok(());
         }
-        self.may_report(cx, seen)?;
+        self.may_report(cx, seen, status)?;
         cx.event(event);
         self.update_status(cx, seen, status).await
     }
 
     /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
-    fn may_report(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+    fn may_report(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
         cx.may_act()?;
-        let found = text_of::<P>(seen.view.status());
-        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), found);
+        let (found, asked) = (text_of::<P>(seen.view.status()), asked_of::<P>(status));
+        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), &asked, found);
         wait_and_tell(cx, wait, || "another status".to_owned())
     }
 
@@ -393,7 +404,7 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
-        self.may_report(cx, seen)?;
+        self.may_report(cx, seen, status)?;
         let key = cx.key();
         let expectation = self.store.expect_write(key);
         // Somebody may have annotated the object while others were written: no conflict.
@@ -417,7 +428,8 @@ impl<P: Primary> Writer<P> {
         let answer = self.written(key, answer)?;
         let stored = self.store.record_response(answer, expectation);
         let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
-        (self.status_corrections).record(key, cx.wanted_by(), found, left);
+        let asked = asked_of::<P>(status);
+        (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left);
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
         if self.statuses.is_same(&asked, &got) {
             self.statuses.forget(key, asked);
@@ -429,17 +441,20 @@ impl<P: Primary> Writer<P> {
         Ok(())
     }
 
-    /// Replaces the finalizers.
+    /// Replaces the finalizers, so that the one of this `name` is there or is not.
     async fn set_finalizers(
         &self,
         cx: &Context<'_, P>,
         seen: &Snapshot<P>,
+        (name, is_set): (&str, bool),
         finalizers: &[&str],
     ) -> Result<Snapshot<P>, ApiError> {
         cx.may_act()?;
         let key = cx.key();
         let version = self.store.newest(key, seen);
-        let wait = self.corrections.wait(key, cx.wanted_by(), version);
+        // Those of others are their own affair.
+        let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
+        let wait = self.corrections.wait(key, cx.wanted_by(), &asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
         let expectation = self.store.expect_write(key);
         // A custom resource takes no strategic merge patch.
@@ -456,7 +471,7 @@ impl<P: Primary> Writer<P> {
         self.notice_end(key, version, &answer);
         let answer = self.written(key, answer)?;
         self.corrections
-            .record(key, cx.wanted_by(), version, answer.version);
+            .record(key, cx.wanted_by(), &asked, version, answer.version);
         Ok(Snapshot {
             version: answer.version,
             view: self.store.record_response(answer, expectation),
@@ -557,7 +572,8 @@ impl<P: Finalizable> Finalizer<P> {
         }
         let others = seen.view.finalizers().iter().map(String::as_str);
         let all: Vec<_> = others.chain([self.name]).collect();
-        self.primary.set_finalizers(cx, seen, &all).await
+        let ours = (self.name, true);
+        self.primary.set_finalizers(cx, seen, ours, &all).await
     }
 
     /// Does something outside the cluster, where no precondition and no fence is, or undoes it: if the object is still as it was
@@ -598,10 +614,9 @@ impl<P: Finalizable> Finalizer<P> {
         }
         let all = seen.view.finalizers().iter().map(String::as_str);
         let others: Vec<_> = all.filter(|name| *name != self.name).collect();
-        self.primary
-            .set_finalizers(cx, seen, &others)
-            .await
-            .map(drop)
+        let ours = (self.name, false);
+        let cleared = self.primary.set_finalizers(cx, seen, ours, &others);
+        cleared.await.map(drop)
     }
 }
 
@@ -631,6 +646,13 @@ fn wait_and_tell<P: Primary>(
 /// A status, to be compared: times and all.
 fn text_of<P: Primary>(status: &P::Status) -> String {
     serde_json::to_string(status).unwrap_or_default()
+}
+
+/// What a status asks for, as [`Corrections`] are told: without times.
+fn asked_of<P: Primary>(status: &P::Status) -> Value {
+    let mut hasher = DefaultHasher::new();
+    Says::<P>(status).hash(&mut hasher);
+    hasher.finish().into()
 }
 
 /// The resourceVersion that a write is based on. To the API server, 0 would be none at all.

@@ -376,7 +376,12 @@ impl Verb {
         let mut wish = at(wish(finalizers, observed));
         wish["metadata"]["generation"] = generation.into();
         harness.apply(wishes.store(), object(&wish));
-        let map = object(&at(map("wish", "theirs")));
+        let mut map = at(map("wish", "theirs"));
+        if self == Self::Delete {
+            // What was deleted was made again.
+            map["metadata"]["uid"] = version.to_string().into();
+        }
+        let map = object(&map);
         if self == Self::Create {
             harness.delete(maps.store(), &map);
         } else {
@@ -507,6 +512,80 @@ async fn what_nobody_undoes_is_not_put_off() {
         maps.ensure(&cx, &key, new, plan).await.unwrap();
     }
     assert_eq!(server.sent().len(), 2000);
+}
+
+/// Step by step, each when the one before is done, while others change what is theirs: nobody has undone anything, a thousand
+/// times in as many seconds.
+#[tokio::test(start_paused = true)]
+async fn a_rollout_that_nobody_undoes_is_not_put_off() {
+    type Touch = fn(&mut Value, &mut Value, u64);
+    let touches: [(&str, Touch); 4] = [
+        ("its status, which is kept", |_, map, step| {
+            map["data"]["status"] = step.to_string().into();
+        }),
+        ("its status, which is not kept", |_, map, step| {
+            map["status"] = step.into();
+        }),
+        ("another reader's fields", |_, map, step| {
+            map["metadata"]["labels"] = json!({ "others": step.to_string() });
+        }),
+        ("an annotation of the primary", |wish, _, step| {
+            wish["metadata"]["annotations"] = json!({ "others": step.to_string() });
+        }),
+    ];
+    for (which, touch) in touches {
+        let server = Server::default();
+        let harness = harness(&server, &wish(&["example.com/ours"], 2), None);
+        let Granter { wishes, maps, .. } = harness.reconciler();
+        let (key, begun) = (key(), Instant::now());
+        for step in 0..1000 {
+            sleep_until(begun + Duration::from_secs(step)).await;
+            let mut wish = wish(&["example.com/ours"], 2);
+            let mut map = map("wish", &step.to_string());
+            touch(&mut wish, &mut map, step);
+            for object in [&mut wish, &mut map] {
+                object["metadata"]["resourceVersion"] = server.next_version().to_string().into();
+            }
+            harness.apply(wishes.store(), object(&wish));
+            harness.apply(maps.store(), object(&map));
+            map["data"]["text"] = (step + 1).to_string().into();
+            *server.overruling.lock() = Some(map);
+            let seen = wishes.store().get(&key).unwrap();
+            let cx = harness.context(&key, &seen);
+            let next = (step + 1).to_string();
+            let patched = maps.ensure(&cx, &key, json!({}), plan(&next)).await;
+            assert!(
+                patched.is_ok_and(|it| it.overruled.is_none()),
+                "{which}: {step}"
+            );
+        }
+    }
+}
+
+/// Somebody's finalizer, or a long shutdown: a deletion that was accepted is not asked for again, and is no dispute, until
+/// there is another object of the name.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_takes_its_time_is_asked_for_once() {
+    let server = Server::default();
+    let mut stored = map("wish", "a");
+    let harness = harness(&server, &wish(&["example.com/ours"], 2), Some(&stored));
+    let Granter { wishes, maps, .. } = harness.reconciler();
+    let key = key();
+    let seen = wishes.store().get(&key).unwrap();
+    for uid in ["map", "again"] {
+        for _ in 0..100 {
+            stored["metadata"]["uid"] = uid.into();
+            stored["metadata"]["resourceVersion"] = server.next_version().to_string().into();
+            harness.apply(maps.store(), object(&stored));
+            let cx = harness.context(&key, &seen);
+            let there = maps.store().get(&key).unwrap();
+            assert_eq!(maps.delete(&cx, &key, &there).await, Ok(()));
+            sleep(Duration::from_secs(1)).await;
+        }
+        let sent = server.sent();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        assert_eq!(sent[0].2["preconditions"]["uid"], uid);
+    }
 }
 
 /// Invariant I6 where a reconcile has two plans for one object, and a policy overrules both.
