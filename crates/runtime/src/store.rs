@@ -237,6 +237,13 @@ impl<V: Cached> Store<V> {
         Expectation(state.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
+    /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it taken.
+    pub(crate) fn withdraw_write(&self, key: &Key) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.marked = false;
+        }
+    }
+
     /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
     /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer.
     ///

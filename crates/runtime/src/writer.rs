@@ -167,7 +167,7 @@ impl<V: Cached> Writer<V> {
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.shared.client.request(request).await;
-        let answer: Object<V> = self.written(cx.key(), answer)?;
+        let answer: Object<V> = self.written(cx.key(), key, answer)?;
         self.corrections
             .record(key, cx.wanted_by(), &THERE, ABSENT, answer.version);
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
@@ -212,7 +212,7 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        let answer = self.written(cx.key(), answer)?;
+        let answer = self.written(cx.key(), key, answer)?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
         let changed = version != seen.version;
@@ -304,7 +304,7 @@ impl<V: Cached> Writer<V> {
         };
         self.store.expect_write(key);
         let answer = self.api(key).delete(key.name(), &params).await;
-        self.written(cx.key(), answer)?;
+        self.written(cx.key(), key, answer)?;
         self.corrections
             .record(key, cx.wanted_by(), &GONE, seen.version, ABSENT);
         self.store.note_deletion(key, seen.view.uid());
@@ -325,9 +325,23 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// What a write for this object came to. A refused one calls for a check of the rights, whatever else becomes of it.
-    fn written<T>(&self, primary: &Key, answer: kube::Result<T>) -> Result<T, ApiError> {
+    /// What a write of the object `key` for `primary` came to. A refused one calls for a check of the rights, whatever else
+    /// becomes of it.
+    fn written<T>(&self, primary: &Key, key: &Key, answer: kube::Result<T>) -> Result<T, ApiError> {
         let answer = answer.map_err(ApiError::from);
+        match &answer {
+            Err(ApiError::Rejected(_) | ApiError::NamespaceTerminating | ApiError::NotLeading) => {
+                self.store.withdraw_write(key);
+            }
+            // It was done, or may have been, or the watch tells what it met.
+            Ok(_)
+            | Err(
+                ApiError::Conflict
+                | ApiError::Transient(..)
+                | ApiError::Foreign(..)
+                | ApiError::Contested(..),
+            ) => {}
+        }
         if let (Err(ApiError::Rejected(_)), Some(scopes)) = (&answer, self.shared.scopes.get()) {
             scopes.refused(primary);
         }
@@ -406,7 +420,6 @@ impl<P: Primary> Writer<P> {
     ) -> Result<(), ApiError> {
         self.may_report(cx, seen, status)?;
         let key = cx.key();
-        let expectation = self.store.expect_write(key);
         // Somebody may have annotated the object while others were written: no conflict.
         let version = self.store.newest(key, seen);
         let update = json!({
@@ -421,11 +434,12 @@ impl<P: Primary> Writer<P> {
             "status": status,
         });
         let api = self.api(key);
+        let expectation = self.store.expect_write(key);
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
         self.notice_end(key, version, &answer);
-        let answer = self.written(key, answer)?;
+        let answer = self.written(key, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
         let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
         let asked = asked_of::<P>(status);
@@ -469,7 +483,7 @@ impl<P: Primary> Writer<P> {
         };
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
         self.notice_end(key, version, &answer);
-        let answer = self.written(key, answer)?;
+        let answer = self.written(key, key, answer)?;
         self.corrections
             .record(key, cx.wanted_by(), &asked, version, answer.version);
         Ok(Snapshot {

@@ -588,6 +588,64 @@ async fn a_deletion_that_takes_its_time_is_asked_for_once() {
     }
 }
 
+/// Who meets a conflict is woken by what the watch tells next, be it nothing that is read; who is refused waits for the
+/// backoff, or for a change that matters.
+#[tokio::test]
+async fn a_refused_write_is_woken_by_what_matters_alone() {
+    for (code, wakes) in [(409, true), (500, true), (403, false), (422, false)] {
+        let refusing = service_fn(move |_: Request<Body>| async move {
+            let status =
+                json!({ "kind": "Status", "status": "Failure", "code": code, "message": "no" });
+            let answer = Response::builder().status(code);
+            Ok::<_, Infallible>(
+                answer
+                    .body(Body::from(status.to_string().into_bytes()))
+                    .unwrap(),
+            )
+        });
+        let harness = Harness::new(&APP, &Client::new(refusing, "default"), build);
+        let Granter {
+            wishes,
+            maps,
+            finalizer,
+            ..
+        } = harness.reconciler();
+        let key = key();
+        harness.apply(wishes.store(), object(&wish(&["example.com/ours"], 1)));
+        harness.apply(maps.store(), object(&map("wish", "0")));
+        let seen = wishes.store().get(&key).unwrap();
+        let there = maps.store().get(&key).unwrap();
+        let cx = harness.context(&key, &seen);
+        let mut versions = 10..;
+        let mut told = |mut value: Value| {
+            value["metadata"]["resourceVersion"] = versions.next().unwrap().to_string().into();
+            value
+        };
+        let mut wakes_map = || {
+            maps.store()
+                .apply(0, object(&told(map("wish", "0"))))
+                .is_some()
+        };
+        maps.ensure(&cx, &key, json!({}), plan("a"))
+            .await
+            .unwrap_err();
+        assert_eq!(wakes_map(), wakes, "patch: {code}");
+        maps.delete(&cx, &key, &there).await.unwrap_err();
+        assert_eq!(wakes_map(), wakes, "delete: {code}");
+        let mut wakes_wish = || {
+            let wish = told(wish(&["example.com/ours"], 1));
+            wishes.store().apply(0, object(&wish)).is_some()
+        };
+        let said = Said {
+            observed_generation: Some(2),
+        };
+        wishes.update_status(&cx, &seen, &said).await.unwrap_err();
+        assert_eq!(wakes_wish(), wakes, "status: {code}");
+        finalizer.clear(&cx, &seen).await.unwrap_err();
+        assert_eq!(wakes_wish(), wakes, "finalizer: {code}");
+    }
+}
+
 /// Invariant I6 where a reconcile has two plans for one object, and a policy overrules both.
 #[tokio::test]
 async fn i6_of_two_plans_that_change_nothing_neither_is_asked_again() {
