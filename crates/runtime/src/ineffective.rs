@@ -76,12 +76,6 @@ impl Ineffective {
         of_one.is_some_and(|of_one| of_one.contains(&self.entry(asked, left)))
     }
 
-    /// Whether what was asked and what has come of it are the same.
-    #[must_use]
-    pub fn is_same(&self, asked: impl Hash, left: impl Hash) -> bool {
-        self.hasher.hash_one(asked) == self.hasher.hash_one(left)
-    }
-
     /// Forgets that this was asked of the object: it is as asked.
     pub fn forget(&self, key: &Key, asked: impl Hash) {
         let mut entries = self.entries.lock();

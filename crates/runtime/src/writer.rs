@@ -445,7 +445,8 @@ impl<P: Primary> Writer<P> {
         let asked = asked_of::<P>(status);
         (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left);
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
-        if self.statuses.is_same(&asked, &got) {
+        // As `is_news` asks: times and all.
+        if *status == *stored.status() {
             self.statuses.forget(key, asked);
         } else {
             let exists = |key: &Key| self.store.version(key).is_some();

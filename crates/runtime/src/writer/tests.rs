@@ -123,7 +123,7 @@ impl Reconciler for Granter {
 struct Server {
     sent: Arc<Mutex<Vec<(Method, String, Value)>>>,
     listed: Arc<Mutex<Vec<Value>>>,
-    /// What is stored whatever a patch asks for.
+    /// What is stored whatever a patch or an update asks for.
     overruling: Arc<Mutex<Option<Value>>>,
     versions: Arc<AtomicU64>,
 }
@@ -142,7 +142,8 @@ impl Server {
                     json!({ "metadata": { "resourceVersion": "9" }, "items": *server.listed.lock() })
                 } else {
                     let overruling = server.overruling.lock().clone();
-                    let stored = overruling.filter(|_| parts.method == Method::PATCH);
+                    let stored =
+                        overruling.filter(|_| [Method::PATCH, Method::PUT].contains(&parts.method));
                     let mut answer = stored.unwrap_or_else(|| body.clone());
                     let metadata = &mut answer["metadata"];
                     metadata["name"] = "w".into();
@@ -643,6 +644,72 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
         assert_eq!(wakes_wish(), wakes, "status: {code}");
         finalizer.clear(&cx, &seen).await.unwrap_err();
         assert_eq!(wakes_wish(), wakes, "finalizer: {code}");
+    }
+}
+
+/// Invariant I6 of a status: what an API server leaves out of it, of whatever sort, is not asked again for ever.
+#[tokio::test]
+async fn i6_a_status_that_is_pruned_is_written_once() {
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Timed {
+        observed_generation: Option<i64>,
+        last_transition_time: Option<String>,
+        words: Option<String>,
+    }
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    struct Timer {}
+    impl Spec for Timer {
+        const KIND: Kind = Kind::custom("example.com", "v1", "Timer", "timers");
+        type Status = Timed;
+        fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+            std::iter::once(name)
+        }
+        fn observed_generation(status: &Timed) -> Option<i64> {
+            status.observed_generation
+        }
+    }
+    struct Reporter(Arc<Writer<Custom<Timer>>>, Timed);
+    impl Reconciler for Reporter {
+        type Primary = Custom<Timer>;
+        type Error = ApiError;
+        async fn reconcile(
+            &self,
+            cx: &Context<'_, Custom<Timer>>,
+            seen: &Snapshot<Custom<Timer>>,
+        ) -> Result<Action, ApiError> {
+            let event = Event::normal("Said", "said");
+            self.0.report(cx, seen, &self.1, event).await?;
+            Ok(Action::Done)
+        }
+    }
+    let timed = |time: Option<&str>, words: Option<&str>| Timed {
+        observed_generation: Some(2),
+        last_transition_time: time.map(str::to_owned),
+        words: words.map(str::to_owned),
+    };
+    let time = Some("2020-01-01T00:00:00Z");
+    for status in [
+        timed(time, None),
+        timed(None, Some("a")),
+        timed(time, Some("a")),
+    ] {
+        let server = Server::default();
+        let stored = |version| {
+            json!({
+            "metadata": { "name": "w", "namespace": "n", "uid": "t", "resourceVersion": version, "generation": 2 },
+            "spec": {}, "status": { "observedGeneration": 2 } })
+        };
+        *server.overruling.lock() = Some(stored("6"));
+        let build =
+            |builder: &mut Builder<Custom<Timer>>| Reporter(builder.primary(), status.clone());
+        let harness = Harness::new(&APP, &server.client(), build);
+        harness.apply(harness.reconciler().0.store(), object(&stored("5")));
+        for _ in 0..5 {
+            harness.reconcile(&key()).await.unwrap();
+        }
+        assert_eq!(server.sent().len(), 1, "{status:?}");
+        assert!(harness.is_up_to_date(&key()), "{status:?}");
     }
 }
 
