@@ -60,6 +60,8 @@ pub struct Writer<V> {
     store: Arc<Store<V>>,
     patches: Ineffective,
     statuses: Ineffective,
+    /// Finalizers that were to be set, or cleared.
+    finalizers: Ineffective,
     /// Statuses that were not taken at all.
     refused: Ineffective,
     corrections: Corrections,
@@ -89,6 +91,7 @@ impl<V: Cached> Writer<V> {
             store,
             patches: Ineffective::default(),
             statuses: Ineffective::default(),
+            finalizers: Ineffective::default(),
             refused: Ineffective::default(),
             corrections: Corrections::default(),
             status_corrections: Corrections::default(),
@@ -505,6 +508,9 @@ impl<P: Primary> Writer<P> {
     /// Notes that this status is refused and not worth another try: until the object is another one, or rights that were
     /// missing are back, it is no news.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
+        if cx.rehearses {
+            return;
+        }
         let exists = |key: &Key| self.store.version(key).is_some();
         let left = self.refuses(cx.key(), seen);
         self.refused
@@ -518,6 +524,11 @@ impl<P: Primary> Writer<P> {
     /// # Errors
     /// [`ApiError::Conflict`] where it is not.
     pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+        self.look_up(cx, seen).await.map(drop)
+    }
+
+    /// The object as the API server has it, where [`confirm`](Self::confirm) has nothing against it.
+    async fn look_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<P, ApiError> {
         cx.may_act()?;
         let key = cx.key();
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
@@ -533,17 +544,13 @@ impl<P: Primary> Writer<P> {
             other => other,
         })?;
         let was = &seen.view;
-        let is_current = found.items.iter().any(|now| {
+        let current = found.items.into_iter().find(|now| {
             let is = &now.view;
             now.key == *key
                 && (is.uid(), is.generation()) == (was.uid(), was.generation())
                 && is.is_deleting() == was.is_deleting()
         });
-        if is_current {
-            Ok(())
-        } else {
-            Err(ApiError::Conflict)
-        }
+        current.map(|now| now.view).ok_or(ApiError::Conflict)
     }
 
     /// What a refusal of a status is about: another object, or other rights, may be another matter.
@@ -570,7 +577,11 @@ impl<P: Finalizable> Finalizer<P> {
     /// Whether an object has it.
     #[must_use]
     pub fn is_set(&self, seen: &Snapshot<P>) -> bool {
-        seen.view.finalizers().iter().any(|name| name == self.name)
+        self.is_in(&seen.view)
+    }
+
+    fn is_in(&self, view: &P) -> bool {
+        view.finalizers().iter().any(|name| name == self.name)
     }
 
     /// Sets it where it is not set, and returns the object with it: what follows is based on that.
@@ -587,8 +598,7 @@ impl<P: Finalizable> Finalizer<P> {
         }
         let others = seen.view.finalizers().iter().map(String::as_str);
         let all: Vec<_> = others.chain([self.name]).collect();
-        let ours = (self.name, true);
-        self.primary.set_finalizers(cx, seen, ours, &all).await
+        self.replace(cx, seen, true, &all).await
     }
 
     /// Does something outside the cluster, where no precondition and no fence is, or undoes it: if the object is still as it was
@@ -607,11 +617,15 @@ impl<P: Finalizable> Finalizer<P> {
         act: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, ApiError> {
         let now = self.primary.store().get(cx.key());
-        if !now.is_some_and(|now| self.is_set(&now)) {
+        if !now.is_some_and(|now| self.is_in(&now.view)) {
             let words = format!("the finalizer {} is not set yet", self.name);
             return Err(ApiError::transient(words));
         }
-        self.primary.confirm(cx, cx.seen).await?;
+        let now = self.primary.look_up(cx, cx.seen).await?;
+        // Somebody may have taken it away since, and then nothing holds the object until what is done is undone.
+        if !self.is_in(&now) {
+            return Err(ApiError::Conflict);
+        }
         // The answer may have been long in coming.
         if !(cx.leads)() {
             return Err(ApiError::NotLeading);
@@ -629,9 +643,45 @@ impl<P: Finalizable> Finalizer<P> {
         }
         let all = seen.view.finalizers().iter().map(String::as_str);
         let others: Vec<_> = all.filter(|name| *name != self.name).collect();
-        let ours = (self.name, false);
-        let cleared = self.primary.set_finalizers(cx, seen, ours, &others);
-        cleared.await.map(drop)
+        self.replace(cx, seen, false, &others).await.map(drop)
+    }
+
+    /// Replaces the finalizers by `all`, so that this one is there, or is not.
+    async fn replace(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        to_set: bool,
+        all: &[&str],
+    ) -> Result<Snapshot<P>, ApiError> {
+        let (key, ineffective) = (cx.key(), &self.primary.finalizers);
+        let overruled = || {
+            let done = if to_set { "set" } else { "cleared" };
+            let words = format!(
+                "the finalizer {} cannot be {done}: the API server takes the request and leaves it as it was",
+                self.name
+            );
+            Err(ApiError::Rejected(words))
+        };
+        let asked = (self.name, to_set);
+        let left = |view: &P| {
+            (
+                view.uid().to_owned(),
+                view.generation(),
+                view.finalizers().to_vec(),
+            )
+        };
+        if ineffective.contains(key, asked, left(&seen.view)) {
+            return overruled();
+        }
+        let now = self.primary.set_finalizers(cx, seen, asked, all).await?;
+        if self.is_set(&now) == to_set {
+            ineffective.forget(key, asked);
+            return Ok(now);
+        }
+        let exists = |key: &Key| self.primary.store.version(key).is_some();
+        ineffective.record(key, asked, left(&now.view), exists);
+        overruled()
     }
 }
 

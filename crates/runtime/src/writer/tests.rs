@@ -25,6 +25,7 @@ use crate::{
     Action, Builder, Custom, Dependent, Fields, Kind, Reconciler, Spec,
     app::tests::APP,
     corrections::AT_ONCE,
+    error::Failure as _,
     recorder::{About, Recorder},
     telemetry::Metrics,
     testing::Harness,
@@ -321,6 +322,8 @@ async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
         (&now, Some(&another), true, false),
         (&now, None, true, false),
         (&wish(&[], 2), Some(&now), true, false),
+        // Somebody has taken the finalizer away.
+        (&now, Some(&wish(&["others/theirs"], 2)), true, false),
     ] {
         let harness = harness(&server, seen, None);
         *server.listed.lock() = listed.into_iter().cloned().collect();
@@ -644,6 +647,72 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
         assert_eq!(wakes_wish(), wakes, "status: {code}");
         finalizer.clear(&cx, &seen).await.unwrap_err();
         assert_eq!(wakes_wish(), wakes, "finalizer: {code}");
+    }
+}
+
+/// Invariant I6 of a finalizer: one that a webhook takes out, or puts back, in the same write is not asked for again until
+/// somebody changes the object. The kind fails with what the user is told: without it nothing may be done.
+#[tokio::test]
+async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
+    for (to_set, finalizers) in [(true, &[][..]), (false, &["example.com/ours"])] {
+        let server = Server::default();
+        let stored = wish(finalizers, 2);
+        let harness = harness(&server, &stored, None);
+        *server.overruling.lock() = Some(stored.clone());
+        let Granter {
+            wishes, finalizer, ..
+        } = harness.reconciler();
+        let key = key();
+        let ask = async || {
+            let seen = wishes.store().get(&key).unwrap();
+            let cx = harness.context(&key, &seen);
+            if to_set {
+                finalizer.set(&cx, &seen).await.map(drop)
+            } else {
+                finalizer.clear(&cx, &seen).await
+            }
+        };
+        let mut changed = stored.clone();
+        for generation in [2, 3] {
+            changed["metadata"]["generation"] = generation.into();
+            *server.overruling.lock() = Some(changed.clone());
+            changed["metadata"]["resourceVersion"] = server.next_version().to_string().into();
+            harness.apply(wishes.store(), object(&changed));
+            for _ in 0..20 {
+                let error = ask().await.unwrap_err();
+                assert_eq!(error.reason(), Some("Rejected"), "{to_set}: {error}");
+                assert!(error.to_string().contains("example.com/ours"), "{error}");
+            }
+            assert_eq!(server.sent().len(), 1, "{to_set}, generation {generation}");
+        }
+        // The webhook is gone; somebody else's finalizer is another object.
+        *server.overruling.lock() = None;
+        changed["metadata"]["finalizers"]
+            .as_array_mut()
+            .unwrap()
+            .push("others/theirs".into());
+        changed["metadata"]["resourceVersion"] = server.next_version().to_string().into();
+        harness.apply(wishes.store(), object(&changed));
+        assert_eq!(ask().await, Ok(()), "{to_set}");
+    }
+}
+
+/// What a rehearsal finds is nothing to remember: the status was not refused.
+#[tokio::test]
+async fn a_rehearsal_gives_nothing_up() {
+    let harness = harness(&Server::default(), &wish(&[], 1), None);
+    let Granter { wishes, .. } = harness.reconciler();
+    let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
+    let status = Said {
+        observed_generation: Some(2),
+    };
+    for (rehearses, is_news) in [(true, true), (false, false)] {
+        let cx = Context {
+            rehearses,
+            ..harness.context(&key, &seen)
+        };
+        wishes.give_up(&cx, &seen, &status);
+        assert_eq!(wishes.is_news(&key, &seen, &status), is_news);
     }
 }
 
