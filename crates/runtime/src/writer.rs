@@ -171,8 +171,14 @@ impl<V: Cached> Writer<V> {
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.shared.client.request(request).await;
         let answer: Object<V> = self.written(cx.key(), key, answer)?;
-        self.corrections
-            .record(key, cx.wanted_by(), &THERE, ABSENT, answer.version);
+        self.corrections.record(
+            key,
+            cx.wanted_by(),
+            &THERE,
+            ABSENT,
+            answer.version,
+            self.exists(),
+        );
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
         Ok(self.store.record_response(answer, expectation))
     }
@@ -220,8 +226,14 @@ impl<V: Cached> Writer<V> {
         let view = self.store.record_response(answer, expectation);
         let changed = version != seen.version;
         if changed {
-            self.corrections
-                .record(key, cx.wanted_by(), &asked, seen.version, version);
+            self.corrections.record(
+                key,
+                cx.wanted_by(),
+                &asked,
+                seen.version,
+                version,
+                self.exists(),
+            );
             let spec = patch.get("spec").map(tracing::field::display);
             info!(object = %cx.key(), dependent = %key, spec, "changed the {}", V::KIND.kind);
         }
@@ -231,9 +243,8 @@ impl<V: Cached> Writer<V> {
         };
         let overruled = plan(&stored);
         if overruled.is_some() {
-            let exists = |key: &Key| self.store.version(key).is_some();
             self.patches
-                .record(key, asked.to_string(), Content(&*view), exists);
+                .record(key, asked.to_string(), Content(&*view), self.exists());
         } else {
             self.patches.forget(key, asked.to_string());
         }
@@ -308,8 +319,14 @@ impl<V: Cached> Writer<V> {
         self.store.expect_write(key);
         let answer = self.api(key).delete(key.name(), &params).await;
         self.written(cx.key(), key, answer)?;
-        self.corrections
-            .record(key, cx.wanted_by(), &GONE, seen.version, ABSENT);
+        self.corrections.record(
+            key,
+            cx.wanted_by(),
+            &GONE,
+            seen.version,
+            ABSENT,
+            self.exists(),
+        );
         self.store.note_deletion(key, seen.view.uid());
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
@@ -349,6 +366,11 @@ impl<V: Cached> Writer<V> {
             scopes.refused(primary);
         }
         answer
+    }
+
+    /// Which objects there are, for what is remembered of them.
+    fn exists(&self) -> impl Fn(&Key) -> bool {
+        |key| self.store.version(key).is_some()
     }
 
     fn api(&self, key: &Key) -> Api<Object<V>> {
@@ -446,15 +468,14 @@ impl<P: Primary> Writer<P> {
         let stored = self.store.record_response(answer, expectation);
         let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
         let asked = asked_of::<P>(status);
-        (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left);
+        (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left, self.exists());
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
         // As `is_news` asks: times and all.
         if *status == *stored.status() {
             self.statuses.forget(key, asked);
         } else {
-            let exists = |key: &Key| self.store.version(key).is_some();
             self.statuses
-                .record(key, asked, (stored.uid(), got), exists);
+                .record(key, asked, (stored.uid(), got), self.exists());
         }
         Ok(())
     }
@@ -488,8 +509,14 @@ impl<P: Primary> Writer<P> {
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
         self.notice_end(key, version, &answer);
         let answer = self.written(key, key, answer)?;
-        self.corrections
-            .record(key, cx.wanted_by(), &asked, version, answer.version);
+        self.corrections.record(
+            key,
+            cx.wanted_by(),
+            &asked,
+            version,
+            answer.version,
+            self.exists(),
+        );
         Ok(Snapshot {
             version: answer.version,
             view: self.store.record_response(answer, expectation),
@@ -511,10 +538,9 @@ impl<P: Primary> Writer<P> {
         if cx.rehearses {
             return;
         }
-        let exists = |key: &Key| self.store.version(key).is_some();
         let left = self.refuses(cx.key(), seen);
         self.refused
-            .record(cx.key(), Says::<P>(status), left, exists);
+            .record(cx.key(), Says::<P>(status), left, self.exists());
     }
 
     /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
@@ -679,8 +705,7 @@ impl<P: Finalizable> Finalizer<P> {
             ineffective.forget(key, asked);
             return Ok(now);
         }
-        let exists = |key: &Key| self.primary.store.version(key).is_some();
-        ineffective.record(key, asked, left(&now.view), exists);
+        ineffective.record(key, asked, left(&now.view), self.primary.exists());
         overruled()
     }
 }
