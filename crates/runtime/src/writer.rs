@@ -26,7 +26,7 @@ use tracing::info;
 
 use crate::{
     App, Cached, Context, Event, Finalizable, Host, Key, Object, Primary, Snapshot, Store,
-    corrections::{Corrections, GONE, THERE, Wait},
+    corrections::{Corrections, GONE, THERE, Wait, fields},
     error::ApiError,
     failure::brief,
     ineffective::Ineffective,
@@ -234,8 +234,8 @@ impl<V: Cached> Writer<V> {
                 version,
                 self.exists(),
             );
-            let spec = patch.get("spec").map(tracing::field::display);
-            info!(object = %cx.key(), dependent = %key, spec, "changed the {}", V::KIND.kind);
+            let fields = wanted(&asked);
+            info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
         let stored = Snapshot {
             version,
@@ -759,24 +759,17 @@ fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {
     object.owner().is_some_and(|owner| *owner.uid == *by.uid())
 }
 
-/// What a patch is to change, for people.
+/// What a patch is to change, for people: the names of its fields. Their values may be long, and secret.
 #[must_use]
 pub fn wanted(patch: &Value) -> String {
-    let metadata = &patch["metadata"];
-    if patch["spec"].is_null() && metadata["labels"].is_null() {
-        // It may be the data of a Secret: what is not told here is told nowhere.
-        let fields = patch.as_object().into_iter().flatten();
-        let fields = fields.map(|(name, _)| &**name);
-        let fields: Vec<_> = fields.filter(|name| *name != "metadata").collect();
-        if !fields.is_empty() {
-            return format!("other {}", fields.join(", "));
-        }
+    let mut fields = fields(patch);
+    fields.retain(|(_, value)| **value != json!({}));
+    let is_note = |(path, _): &(String, _)| path.starts_with("metadata.annotations.");
+    if !fields.iter().all(is_note) {
+        fields.retain(|field| !is_note(field));
     }
-    let mut wanted = json!({ "labels": metadata["labels"], "spec": patch["spec"] });
-    if metadata["labels"].is_null() && patch["spec"] == json!({}) {
-        wanted["annotations"] = metadata["annotations"].clone();
-    }
-    wanted.to_string()
+    let names: Vec<_> = fields.into_iter().map(|(path, _)| path).collect();
+    brief(&format!("other {}", names.join(", ")))
 }
 
 /// Whether there is no object of this name any more, or another one. (A 404 that names no object is about the resource.)

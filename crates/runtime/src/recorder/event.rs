@@ -36,7 +36,7 @@ impl Event {
             type_: "Normal",
             action: "Reconcile",
             reason,
-            note: note.into(),
+            note: cut(note.into()),
         }
     }
 
@@ -58,17 +58,13 @@ impl Event {
     pub(crate) fn of(self, action: &'static str) -> Self {
         Self { action, ..self }
     }
-
-    pub(super) fn note(&self) -> Cow<'_, str> {
-        cut(&self.note)
-    }
 }
 
-/// As much of it as fits into a note.
-pub(super) fn cut(message: &str) -> Cow<'_, str> {
+/// As much of it as fits into a note: ten thousand of them may wait.
+pub(super) fn cut(message: Cow<'static, str>) -> Cow<'static, str> {
     const MORE: char = '…';
     if message.len() <= LONGEST_NOTE {
-        return message.into();
+        return message;
     }
     let end = message.floor_char_boundary(LONGEST_NOTE - MORE.len_utf8());
     let mut short = message[..end].to_owned();

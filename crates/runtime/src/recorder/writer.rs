@@ -155,7 +155,7 @@ impl Writer {
     /// Creates an event, or counts it where it was created a short while ago.
     pub(super) async fn publish(&self, queued: &Queued) -> kube::Result<()> {
         let events = Api::namespaced(self.client.clone(), queued.key.namespace());
-        let note = queued.event.note();
+        let note = &queued.event.note;
         let series = (
             queued.uid.clone(),
             queued.event.reason,
@@ -225,7 +225,7 @@ impl Writer {
             action: Some(queued.event.action.to_owned()),
             reason: Some(queued.event.reason.to_owned()),
             type_: Some(queued.event.type_.to_owned()),
-            note: Some(queued.event.note().into_owned()),
+            note: Some(queued.event.note.to_string()),
             ..v1::Event::default()
         }
     }

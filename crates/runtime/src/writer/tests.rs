@@ -357,7 +357,7 @@ enum Verb {
 /// Each of them, and what the error says of it that one has to wait with.
 const VERBS: [(Verb, &str); 6] = [
     (Verb::Create, "it to be there"),
-    (Verb::Patch, "other data"),
+    (Verb::Patch, "other data.text"),
     (Verb::Delete, "it to be gone"),
     (Verb::Report, "another status"),
     (Verb::SetFinalizer, "the finalizers [\"example.com/ours\"]"),
@@ -714,6 +714,31 @@ async fn a_rehearsal_gives_nothing_up() {
         wishes.give_up(&cx, &seen, &status);
         assert_eq!(wishes.is_news(&key, &seen, &status), is_news);
     }
+}
+
+/// Of a patch, people are told the fields: a value may be the data of a Secret, and of any length.
+#[test]
+fn what_is_wanted_is_told_without_values_and_in_brief() {
+    let noted = json!({ "annotations": { "made-for": "SECRET" } });
+    for (patch, expected) in [
+        (
+            json!({ "data": { "a": "SECRET", "b": null } }),
+            "other data.a, data.b",
+        ),
+        (
+            json!({ "metadata": noted, "spec": { "containers": [{ "env": "SECRET" }], "replicas": 3 } }),
+            "other spec.containers, spec.replicas",
+        ),
+        (
+            json!({ "metadata": noted, "spec": {} }),
+            "other metadata.annotations.made-for",
+        ),
+    ] {
+        assert_eq!(wanted(&patch), expected);
+    }
+    let names = (0..10_000).map(|number| (number.to_string(), "SECRET"));
+    let many = json!({ "data": names.collect::<BTreeMap<_, _>>() });
+    assert!(wanted(&many).chars().count() <= 501);
 }
 
 /// Invariant I6 of a status: what an API server leaves out of it, of whatever sort, is not asked again for ever.
