@@ -13,6 +13,9 @@ pub(super) const WAITING: usize = 10_000;
 /// The longest note that the API server takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
+/// The longest name that it takes.
+pub(super) const LONGEST_NAME: usize = 253;
+
 /// How long an event is tried to be written: an API server that is frozen or restarted loses none.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 

@@ -29,6 +29,7 @@ use super::{
 use crate::{
     Cached as _,
     app::tests::APP,
+    dns::is_subdomain,
     fixtures::{Parent, TestError},
 };
 
@@ -395,4 +396,28 @@ async fn an_event_is_of_when_it_happened() {
     let stored = server.stored.lock();
     let series = stored.values().next().unwrap().series.as_ref().unwrap();
     assert_eq!(series.last_observed_time.0, late.time);
+}
+
+/// However long the name of an object is, the name of its event is one that the API server takes, and tells of the object.
+#[tokio::test]
+async fn an_event_of_a_long_name_has_a_name() {
+    let lengths = [1, 235, 236, 237, 252, 253].map(|length| "a".repeat(length));
+    let cut = ["-", ".", "-.-"].map(|cut| {
+        let begin = "a".repeat(236 - cut.len());
+        format!("{begin}{cut}{}", "b".repeat(17))
+    });
+    for name in lengths.into_iter().chain(cut) {
+        let server = Server::default();
+        let mut queued = queued("it");
+        queued.key = Key::new("default", &name);
+        writer(&server).publish(&queued).await.unwrap();
+        let stored = server.stored.lock();
+        let event = stored.keys().next().unwrap();
+        assert!(is_subdomain(event, 253), "{event}");
+        let (of, _) = event.rsplit_once('.').unwrap();
+        assert!(
+            name.starts_with(of) && of.len() >= name.len().min(233),
+            "{event}"
+        );
+    }
 }

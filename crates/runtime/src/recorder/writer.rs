@@ -21,7 +21,7 @@ use tracing::{Instrument as _, debug};
 use super::{
     backlog::{Backlog, Unwritten},
     drops::Drops,
-    event::{About, Queued, WAITING},
+    event::{About, LONGEST_NAME, Queued, WAITING},
 };
 use crate::{failure::root_cause, telemetry::trace, transport::retry_after};
 
@@ -181,7 +181,7 @@ impl Writer {
                 }
             }
         }
-        let name = format!("{}.{:x}", queued.key.name(), queued.time.as_nanosecond());
+        let name = name_of(queued);
         match events
             .create(&PostParams::default(), &self.event(queued, &name))
             .await
@@ -229,4 +229,14 @@ impl Writer {
             ..v1::Event::default()
         }
     }
+}
+
+/// What an event is called: after its object, as far as the API server takes a name so long, and its time.
+fn name_of(queued: &Queued) -> String {
+    let (object, time) = (queued.key.name(), queued.time.as_nanosecond());
+    let time = format!(".{time:x}");
+    let room = object.floor_char_boundary(LONGEST_NAME - time.len());
+    // A part of a name ends in neither.
+    let object = object[..room].trim_end_matches(['.', '-']);
+    format!("{object}{time}")
 }
