@@ -201,8 +201,9 @@ impl<V> Object<V> {
 
 impl<'de, V: Cached> Deserialize<'de> for Object<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (meta, view) = V::decode(V::Wire::deserialize(deserializer)?);
-        Ok(Self::new(meta, view))
+        // The answer to a write: what a watch could not bring does not get into a store by another way.
+        let Incoming(object) = Incoming::deserialize(deserializer)?;
+        object.map_err(|(_, panicked)| D::Error::custom(panicked))
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Store<V> {
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
     /// Which objects speak of the object of this key ([`Cached::references`]).
-    referring: HashMap<Key, Referring>,
+    referring: HashMap<Key, Keys>,
     /// One for each watch: a single one for all namespaces, or one for each configured namespace.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
@@ -42,6 +42,9 @@ struct Entry<V> {
     going: bool,
     /// See [`Store::note_up_to_date`].
     up_to_date_basis: Option<NonZeroU64>,
+    /// What it speaks of, as its kind said when it came: when it changes or goes, nothing of a kind's is called that could
+    /// panic halfway.
+    references: Keys,
     view: Arc<V>,
 }
 
@@ -216,11 +219,7 @@ impl<V: Cached> Store<V> {
     /// The sum of the versions of those: it is another one when any of them is.
     pub(crate) fn referring_versions(&self, to: &Key) -> u64 {
         let state = self.state.read();
-        let keys = state
-            .referring
-            .get(to)
-            .into_iter()
-            .flat_map(Referring::iter);
+        let keys = state.referring.get(to).into_iter().flat_map(Keys::iter);
         let versions = keys.filter_map(|key| Some(state.objects.get(key)?.version));
         versions.fold(0, u64::wrapping_add)
     }
@@ -250,6 +249,7 @@ impl<V: Cached> Store<V> {
     /// An answer that is older than what the watch has told, or that met a list being read, is left out:
     /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
     pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Arc<V> {
+        let references = references(&answer);
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
@@ -261,7 +261,7 @@ impl<V: Cached> Store<V> {
         if told || known {
             return Arc::new(answer.view);
         }
-        state.put(answer, sent.0).1
+        state.put(answer, references, sent.0).1
     }
 
     /// A watch begins to list anew.
@@ -274,6 +274,7 @@ impl<V: Cached> Store<V> {
     /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads, or what a write that is
     /// under way is based on.
     pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
+        let references = references(&object);
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
@@ -284,7 +285,7 @@ impl<V: Cached> Store<V> {
             .objects
             .get(&key)
             .is_some_and(|entry| entry.marked && entry.version != object.version);
-        let (old, new) = state.put(object, epoch);
+        let (old, new) = state.put(object, references, epoch);
         (marked || old.as_deref() != Some(&*new)).then_some(Change {
             key,
             old,
@@ -352,14 +353,14 @@ impl<V: Cached> State<V> {
         known.is_some_and(|entry| entry.version > version && list(entry.epoch) == list(epoch))
     }
 
-    fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
+    fn put(&mut self, object: Object<V>, references: Keys, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
         let Object {
             key, version, view, ..
         } = object;
         let Some(entry) = self.objects.get_mut(&key) else {
             let view = Arc::new(view);
             self.changes += 1;
-            self.link(&key, &view);
+            self.link(&key, &references);
             self.objects.insert(
                 key,
                 Entry {
@@ -369,12 +370,14 @@ impl<V: Cached> State<V> {
                     outdated: false,
                     going: false,
                     up_to_date_basis: None,
+                    references,
                     view: Arc::clone(&view),
                 },
             );
             return (None, view);
         };
-        if entry.version != version || *entry.view != view {
+        let is_same = *entry.view == view;
+        if entry.version != version || !is_same {
             entry.up_to_date_basis = None;
             entry.marked = false;
             entry.outdated = false;
@@ -386,14 +389,15 @@ impl<V: Cached> State<V> {
         }
         entry.version = version;
         entry.epoch = epoch;
-        if *entry.view == view {
+        if is_same {
             return (Some(Arc::clone(&entry.view)), Arc::clone(&entry.view));
         }
         let new = Arc::new(view);
         let old = std::mem::replace(&mut entry.view, Arc::clone(&new));
-        if !old.references().eq(new.references()) {
-            self.unlink(&key, &old);
-            self.link(&key, &new);
+        if entry.references != references {
+            let before = std::mem::replace(&mut entry.references, references.clone());
+            self.unlink(&key, &before);
+            self.link(&key, &references);
         }
         (Some(old), new)
     }
@@ -401,7 +405,7 @@ impl<V: Cached> State<V> {
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.changes += 1;
-        self.unlink(&key, &entry.view);
+        self.unlink(&key, &entry.references);
         Some(Change {
             key,
             old: Some(entry.view),
@@ -409,38 +413,46 @@ impl<V: Cached> State<V> {
         })
     }
 
-    fn link(&mut self, key: &Key, view: &V) {
-        for to in view.references() {
-            self.referring.entry(key.sibling(to)).or_default().add(key);
+    fn link(&mut self, key: &Key, references: &Keys) {
+        for to in references.iter() {
+            self.referring.entry(to.clone()).or_default().add(key);
         }
     }
 
-    fn unlink(&mut self, key: &Key, view: &V) {
-        for to in view.references() {
-            let to = key.sibling(to);
-            if let Some(referring) = self.referring.get_mut(&to) {
+    fn unlink(&mut self, key: &Key, references: &Keys) {
+        for to in references.iter() {
+            if let Some(referring) = self.referring.get_mut(to) {
                 referring.remove(key);
                 if referring.iter().next().is_none() {
-                    self.referring.remove(&to);
+                    self.referring.remove(to);
                 }
             }
         }
     }
 }
 
-/// Who refers to one object: mostly one, and sometimes all that there are.
-#[derive(Default)]
-enum Referring {
+/// What an object speaks of. Asked before a store is locked, so that one whose kind panics at it leaves the store as it was.
+fn references<V: Cached>(object: &Object<V>) -> Keys {
+    let mut keys = Keys::default();
+    for name in object.view.references() {
+        keys.add(&object.key.sibling(name));
+    }
+    keys
+}
+
+/// Who refers to one object, or what one refers to: mostly one, and sometimes all that there are.
+#[derive(Clone, Default, PartialEq)]
+enum Keys {
     #[default]
-    Nobody,
+    None,
     One(Key),
     Many(BTreeSet<Key>),
 }
 
-impl Referring {
+impl Keys {
     fn iter(&self) -> impl Iterator<Item = &Key> {
         let (one, many) = match self {
-            Self::Nobody => (None, None),
+            Self::None => (None, None),
             Self::One(key) => (Some(key), None),
             Self::Many(keys) => (None, Some(keys)),
         };
@@ -449,7 +461,7 @@ impl Referring {
 
     fn add(&mut self, key: &Key) {
         match self {
-            Self::Nobody => *self = Self::One(key.clone()),
+            Self::None => *self = Self::One(key.clone()),
             Self::One(one) if one == key => {}
             Self::One(one) => *self = Self::Many(BTreeSet::from([one.clone(), key.clone()])),
             Self::Many(keys) => _ = keys.insert(key.clone()),
@@ -458,9 +470,9 @@ impl Referring {
 
     fn remove(&mut self, key: &Key) {
         match self {
-            Self::One(one) if one == key => *self = Self::Nobody,
+            Self::One(one) if one == key => *self = Self::None,
             Self::Many(keys) => _ = keys.remove(key),
-            Self::Nobody | Self::One(_) => {}
+            Self::None | Self::One(_) => {}
         }
     }
 }

@@ -6,10 +6,12 @@
 )]
 
 use std::{
+    cell::Cell,
     convert::Infallible,
     future::pending,
     hash::{Hash as _, Hasher},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::AtomicU64, atomic::Ordering::SeqCst},
     time::Duration,
 };
@@ -26,8 +28,8 @@ use tokio::{sync::watch as channel, time::sleep};
 use tracing::{Level, subscriber::set_default};
 
 use crate::{
-    Action, ApiError, Builder, Cached, Config, Context, Controller, Failure, Field, Host, Kind,
-    Meta, Metadata, Primary, Reconciler, Retry, Snapshot, Store, Writer,
+    Action, ApiError, Builder, Cached, Config, Context, Controller, Failure, Field, Host, Key,
+    Kind, Meta, Metadata, Primary, Reconciler, Retry, Snapshot, Store, Writer,
     app::tests::APP,
     election::Term,
     telemetry::{
@@ -77,8 +79,14 @@ struct Wire {
 
 impl<const IS_ODD: bool> Object<IS_ODD> {
     fn called(&self, method: &str) {
-        assert!(self.spec.panics != method, "on purpose");
+        let panics = [&*self.spec.panics, PANICS.get()];
+        assert!(!panics.contains(&method), "on purpose");
     }
+}
+
+thread_local! {
+    /// Which method panics of every object, also of those that are stored.
+    static PANICS: Cell<&'static str> = const { Cell::new("") };
 }
 
 impl<const IS_ODD: bool> PartialEq for Object<IS_ODD> {
@@ -411,5 +419,63 @@ async fn q6_a_panic_in_whatever_method_is_one_objects_failure() {
         // A list, and one change: the one or the other is tried each time.
         assert!((1..=2).contains(&said), "{method} of {kind:?}: {text}");
         assert!(!text.contains("n/good"), "{method} of {kind:?}: {text}");
+    }
+}
+
+fn odd(panics: &str, version: u64) -> serde_json::Result<crate::Object<Odd>> {
+    let metadata = json!({ "name": "bad", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() });
+    let text = json!({ "metadata": metadata, "spec": { "panics": panics } }).to_string();
+    serde_json::from_str(&text)
+}
+
+/// Row Q6: the answer to a write is asked what an object of a watch is. One that panics comes into no store.
+#[test]
+fn q6_an_answer_that_panics_is_an_error() {
+    for method in ["Cached::decode", "Cached::references"] {
+        let error = odd(method, 1).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{method} of a Odd panicked")),
+            "{error}"
+        );
+    }
+}
+
+/// Row Q6: what panics while an object comes leaves the store as it was; and that one goes calls nothing of its kind's, as
+/// nobody could say then whether it is gone.
+#[test]
+fn q6_whichever_method_panics_a_store_is_whole() {
+    for method in [
+        "Cached::references",
+        "Cached::uid",
+        "Cached::content",
+        "PartialEq::eq",
+    ] {
+        let store = Store::<Odd>::new(&[None]);
+        let key = Key::new("n", "bad");
+        let put = || {
+            store.list_begins(0);
+            store.apply(0, odd("", 1).unwrap());
+            store.list_ends(0, 1);
+        };
+        put();
+        let sent = store.expect_write(&key);
+        let answer = odd("", 2).unwrap();
+        PANICS.set(method);
+        let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent)));
+        PANICS.set("");
+        assert_eq!(store.version(&key), Some(1 + u64::from(answer.is_ok())));
+        assert_eq!(store.referring(&key), [key.clone()]);
+
+        PANICS.set(method);
+        assert!(store.delete(0, &key, 3).is_some());
+        PANICS.set("");
+        assert_eq!((store.len(), store.referring(&key)), (0, vec![]));
+
+        put();
+        store.list_begins(0);
+        PANICS.set(method);
+        assert_eq!(store.list_ends(0, 4).len(), 1);
+        PANICS.set("");
+        assert_eq!((store.len(), store.referring(&key)), (0, vec![]));
     }
 }
