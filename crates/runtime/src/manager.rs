@@ -141,6 +141,15 @@ pub struct Candidate {
 /// nothing else of it. `drained` is to resolve when the controller was asked to stop and has ended: then the Lease is given
 /// back.
 ///
+/// Under no term, too, the fence lets through:
+///
+/// - what is no write: `GET`, `HEAD` and `OPTIONS`, whatever comes of them. Over a `GET`, which may become a WebSocket,
+///   `exec`, `attach`, `portforward` and `proxy` act on what runs in a pod;
+/// - whatever is done to events, of either API group: also where they are what the controller reconciles;
+/// - reviews of who may do what, which store nothing.
+///
+/// A controller that does one of these as its work looks at `term` before.
+///
 /// # Errors
 /// See [`Error`].
 pub fn candidate(
