@@ -77,6 +77,9 @@ impl<P: Primary> Builder<P> {
     /// for; and two that it does not ask for: to delete them, for a kind that does, and to update the primary kind's
     /// subresource `finalizers`, since what is made blocks its owner's deletion, where the admission plugin
     /// `OwnerReferencesPermissionEnforcement` is on.
+    ///
+    /// # Panics
+    /// Where the kind is watched already: see [`watches`](Self::watches).
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
         let rights = ["create", "patch"].map(|verb| Right {
             verb,
@@ -91,11 +94,24 @@ impl<P: Primary> Builder<P> {
     }
 
     /// Watches a kind that this controller only reads. A change of one enqueues who refers to it.
+    ///
+    /// # Panics
+    /// Where the kind is watched already: reconciled, owned or read. Of two stores of one kind, only one would have the answers
+    /// to writes; what is owned can be read by its [`Writer::store`].
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
         self.add(true)
     }
 
     fn add<V: Cached>(&mut self, is_input: bool) -> Arc<Store<V>> {
+        let Kind { group, plural, .. } = V::KIND;
+        let watched = self.dependents.iter().map(|informer| informer.kind());
+        assert!(
+            [P::KIND]
+                .into_iter()
+                .chain(watched)
+                .all(|kind| (kind.group, kind.plural) != (group, plural)),
+            "{plural} of the group {group:?} are watched already: a kind is reconciled, owned or read, and that once"
+        );
         let store = Arc::new(Store::new(&self.namespaces));
         self.dependents.push(Box::new(Watched {
             store: Arc::clone(&store),
@@ -323,4 +339,52 @@ fn is_progress<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
         warn!(object = %key, "{panicked}; it counts as no progress");
         false
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::{
+        convert::Infallible,
+        panic::{AssertUnwindSafe, catch_unwind},
+    };
+
+    use http::{Request, Response};
+    use kube::{Client, client::Body};
+    use tower::service_fn;
+
+    use super::*;
+    use crate::{
+        app::tests::APP,
+        fixtures::{Child, Parent, Parents},
+        testing::Harness,
+    };
+
+    /// What somebody asks for twice would have two stores, of which one has what is written.
+    #[tokio::test]
+    async fn a_kind_is_watched_once() {
+        type Ask = fn(&mut Builder<Parent>);
+        let twice: [(Ask, &str); 4] = [
+            (|builder| drop(builder.owns::<Child>()), "children"),
+            (|builder| drop(builder.watches::<Child>()), "children"),
+            (|builder| drop(builder.owns::<Parent>()), "parents"),
+            (|builder| drop(builder.watches::<Parent>()), "parents"),
+        ];
+        let nobody = service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let client = Client::new(nobody, "default");
+        for (again, plural) in twice {
+            let build = |builder: &mut Builder<Parent>| {
+                let parents = Parents::build(builder);
+                again(builder);
+                parents
+            };
+            let built = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
+            let said = *built.err().unwrap().downcast::<String>().unwrap();
+            let says = format!("{plural} of the group \"example.com\" are watched already");
+            assert!(said.starts_with(&says), "{said}");
+        }
+    }
 }

@@ -27,7 +27,7 @@ use crate::{
     panics::{Panicked, catch},
 };
 
-/// How the objects of a kind are called.
+/// How the objects of a kind are called, which are in namespaces: nothing refers to one that is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// API group; empty for the core group.
@@ -44,8 +44,15 @@ pub struct Kind {
 
 impl Kind {
     /// One of Kubernetes' own.
+    ///
+    /// ```compile_fail,E0271
+    /// let nodes = operator_runtime::Kind::of::<k8s_openapi::api::core::v1::Node>();
+    /// ```
     #[must_use]
-    pub const fn of<K: k8s_openapi::Resource>() -> Self {
+    pub const fn of<K>() -> Self
+    where
+        K: k8s_openapi::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    {
         Self {
             group: K::GROUP,
             version: K::VERSION,
