@@ -47,7 +47,7 @@
 //! use k8s_openapi::api::core::v1 as core;
 //! use kube::{CustomResource, CustomResourceExt as _};
 //! use operator_runtime::{
-//!     Action, ApiError, App, Builder, Cached, Context, Event, Failure, Field, Key, Kind, Meta,
+//!     Action, ApiError, App, Builder, Cached, Context, Event, Failure, Field, Kind, Meta,
 //!     Metadata, Owner, Primary, Reconciler, Retry, Snapshot, Writer,
 //! };
 //! use schemars::JsonSchema;
@@ -71,6 +71,8 @@
 //! struct GreetingStatus {
 //!     /// The generation that this is about.
 //!     observed_generation: i64,
+//!     /// Why it is not as it should be.
+//!     error: Option<String>,
 //! }
 //!
 //! // 2. The cached forms: what the stores keep. All else is skipped while the JSON is read.
@@ -137,7 +139,7 @@
 //!         self.status.observed_generation == self.generation
 //!     }
 //!     fn says(status: &GreetingStatus, state: &mut impl Hasher) {
-//!         status.observed_generation.hash(state);
+//!         (status.observed_generation, &status.error).hash(state);
 //!     }
 //! }
 //!
@@ -192,8 +194,7 @@
 //! enum Error {
 //!     #[error("spec: {0}")]
 //!     Invalid(String),
-//!     #[error("ConfigMap {0:?} is somebody else's")]
-//!     Foreign(String),
+//!     /// That the `ConfigMap` of its name is somebody else's, too.
 //!     #[error(transparent)]
 //!     Api(#[from] ApiError),
 //! }
@@ -202,17 +203,19 @@
 //!     fn name(&self) -> &'static str {
 //!         match self {
 //!             Self::Invalid(_) => "Invalid",
-//!             Self::Foreign(_) => "Foreign",
-//!             Self::Api(_) => "Api",
+//!             Self::Api(error) => error.name(),
 //!         }
 //!     }
 //!     fn reason(&self) -> Option<&'static str> {
-//!         (!matches!(self, Self::Api(_))).then(|| self.name())
+//!         match self {
+//!             Self::Invalid(_) => Some("Invalid"),
+//!             Self::Api(error) => error.reason(),
+//!         }
 //!     }
 //!     fn retry(&self) -> Retry {
 //!         match self {
-//!             // A change of the Greeting, or of the ConfigMap, enqueues it.
-//!             Self::Invalid(_) | Self::Foreign(_) => Retry::OnChange,
+//!             // A change of the Greeting enqueues it; until then, its status says why.
+//!             Self::Invalid(_) => Retry::OnChange,
 //!             Self::Api(error) => error.retry(),
 //!         }
 //!     }
@@ -230,9 +233,18 @@
 //!     (map.text.as_deref() != Some(text)).then(|| json!({ "data": { "text": text } }))
 //! }
 //!
-//! fn status_of(greeting: &CachedGreeting) -> GreetingStatus {
-//!     GreetingStatus {
-//!         observed_generation: greeting.generation,
+//! impl Greeter {
+//!     async fn greet(
+//!         &self,
+//!         cx: &Context<'_, CachedGreeting>,
+//!         seen: &CachedGreeting,
+//!     ) -> Result<(), Error> {
+//!         let spec = seen.spec.as_ref();
+//!         let text = &spec.map_err(|wrong| Error::Invalid(wrong.clone()))?.text;
+//!         let manifest = json!({ "data": { "text": text } });
+//!         let plan = |map: &ConfigMap| plan(text, map);
+//!         self.maps.ensure(cx, cx.key(), manifest, plan).await?;
+//!         Ok(())
 //!     }
 //! }
 //!
@@ -245,38 +257,22 @@
 //!         cx: &Context<'_, CachedGreeting>,
 //!         seen: &Snapshot<CachedGreeting>,
 //!     ) -> Result<Action, Error> {
-//!         let (key, greeting) = (cx.key(), &*seen.view);
-//!         if greeting.deleting {
+//!         if seen.view.deleting {
 //!             return Ok(Action::Done); // The garbage collector deletes what it owns.
 //!         }
-//!         let spec = greeting.spec.as_ref();
-//!         let text = &spec.map_err(|wrong| Error::Invalid(wrong.clone()))?.text;
-//!         match self.maps.store().get(key) {
-//!             None => {
-//!                 let manifest = json!({
-//!                     "metadata": { "name": key.name(), "ownerReferences": [{
-//!                         "apiVersion": CachedGreeting::KIND.api_version(),
-//!                         "kind": CachedGreeting::KIND.kind,
-//!                         "name": key.name(), "uid": greeting.uid, "controller": true,
-//!                     }] },
-//!                     "data": { "text": text },
-//!                 });
-//!                 self.maps.create(cx, key, &manifest).await?;
-//!                 cx.event(Event::normal("Synced", "Greeting synced successfully"));
-//!             }
-//!             Some(map) if map.view.owner.as_ref().is_none_or(|o| o.uid != greeting.uid) => {
-//!                 return Err(Error::Foreign(key.name().to_owned()));
-//!             }
-//!             Some(map) => {
-//!                 let plan = |map: &Snapshot<ConfigMap>| plan(text, &map.view);
-//!                 self.maps.patch(cx, key, &map, plan).await?;
-//!             }
+//!         let greeted = self.greet(cx, &seen.view).await;
+//!         let error = greeted.as_ref().err();
+//!         // What passes by itself has no reason, and is not reported.
+//!         if error.is_none_or(|error| error.reason().is_some()) {
+//!             let status = GreetingStatus {
+//!                 observed_generation: seen.view.generation,
+//!                 error: error.map(ToString::to_string),
+//!             };
+//!             let synced = Event::normal("Synced", "Greeting synced successfully");
+//!             let event = error.map_or(synced, Event::failed);
+//!             self.greetings.report(cx, seen, &status, event).await?;
 //!         }
-//!         let status = status_of(greeting);
-//!         if self.greetings.is_news(key, seen, &status) {
-//!             self.greetings.update_status(cx, seen, &status).await?;
-//!         }
-//!         Ok(Action::Done)
+//!         greeted.map(|()| Action::Done)
 //!     }
 //! }
 //!
