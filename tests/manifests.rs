@@ -929,8 +929,13 @@ async fn names_and_numbers_agree() {
         let get = &container[probe]["httpGet"];
         assert_eq!((&get["port"], &get["path"]), (&json!("http"), &json!(path)));
     }
+    // The longest stop: running work; an attempt at the Lease, the writes that may still land, and the release, each for half of
+    // a term; the last events and exports.
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
-    assert!(Duration::from_secs(grace) > config.shutdown_timeout);
+    let stop = config.shutdown_timeout
+        + config.leader_election.renew_deadline / 2 * 3
+        + Duration::from_millis(1500);
+    assert!(Duration::from_secs(grace) > stop, "{grace} s for {stop:?}");
     let image = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
     assert_eq!(container["image"], image);
 }
@@ -1075,8 +1080,22 @@ async fn given_namespaces_are_all_that_it_reaches() {
             assert_eq!(cluster.kubectl(&ask).await.stdout, answer, "{ask:?}");
         }
     }
+    // The Lease is in none of them, and the election's events are beside it.
+    for verb in ["create", "patch"] {
+        let ask = [
+            "auth",
+            "can-i",
+            verb,
+            "events.events.k8s.io",
+            "-n",
+            NAMESPACE,
+            &account,
+        ];
+        assert_eq!(cluster.kubectl(&ask).await.stdout, "yes\n", "{ask:?}");
+    }
 
     let files = tempfile::tempdir().unwrap();
+    let uid = uuid::Uuid::new_v4().to_string();
     let kubeconfig = kubeconfig(cluster, &files).await;
     let lease = Config::shipped(&APP).leader_election.lease_name;
     cluster.release_lease(NAMESPACE, &lease).await;
@@ -1084,8 +1103,16 @@ async fn given_namespaces_are_all_that_it_reaches() {
         objects.command(command, &files);
         command
             .env("KUBECONFIG", &kubeconfig)
+            .env("POD_UID", &uid)
             .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true");
     });
+    eventually(DEADLINE, "an event says who leads", async || {
+        let column = "-o=jsonpath={.items[*].reportingInstance}";
+        let get = ["get", "events.events.k8s.io", "-n", NAMESPACE, column];
+        let got = cluster.kubectl(&get).await.stdout;
+        got.contains(&uid).then_some(()).ok_or(got)
+    })
+    .await;
     for team in ["team-a", "team-b"] {
         let create = ["create", "-n", team, "-f", "config/samples/foo.yaml"];
         cluster.kubectl(&create).await.success();

@@ -79,7 +79,7 @@ pub(super) const KEYS: &[Key] = &[
         rule: Rule::List(is_label, "a list of namespace names (a-z, 0-9 and -, at most 63 characters)"),
         help: "The namespaces of the objects, all if none is named" },
     Key { name: "shutdown_timeout", flag: "shutdown-timeout", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "1h"),
-        help: "How long running work may take to finish once asked to stop" },
+        help: "How long running work may take once asked to stop; the pod's grace period must grow along" },
     Key { name: "kubeconfig", flag: "kubeconfig", heading: CLUSTER, placeholder: "FILE",
         rule: Rule::Text(is_path, "a path"),
         help: "Kubeconfig file; if empty, the pod's service account, else $KUBECONFIG, else ~/.kube/config" },
