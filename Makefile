@@ -10,7 +10,7 @@ help: ## this list
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
-test: ## every check and every test
+test: ## every check, and the tests but for those that tests/README.md says are left out
 	tests/require.sh
 	cargo fmt --check
 	$(MAKE) lint

@@ -49,6 +49,43 @@ fn deploy_has_the_current_crd() {
     );
 }
 
+/// What a row of the tables names as its proof has tests in it; and a hazard that names no file is a test in `election.rs`.
+#[test]
+fn what_proves_a_row_has_tests() {
+    let has_tests = |path: &PathBuf| {
+        let text = fs::read_to_string(path).unwrap();
+        ["#[test]", "#[tokio::test"]
+            .iter()
+            .any(|test| text.contains(test))
+    };
+    let tested: Vec<_> = ["src", "crates", "tests"]
+        .into_iter()
+        .flat_map(|folder| sources(&root().join(folder)))
+        .filter(has_tests)
+        .collect();
+    let election = fs::read_to_string(root().join("tests/election.rs")).unwrap();
+    let tables = fs::read_to_string(root().join("tests/README.md")).unwrap();
+    let mut rows = 0;
+    for row in tables.lines() {
+        let id = row.strip_prefix("| ").and_then(|row| row.split(' ').next());
+        let Some(id) = id.filter(|id| is_id(id)) else {
+            continue;
+        };
+        rows += 1;
+        let is_rust = |name: &str| Path::new(name).extension().is_some_and(|rs| rs == "rs");
+        let named: Vec<_> = row.split('`').filter(|name| is_rust(name)).collect();
+        for name in &named {
+            let there = tested.iter().any(|path| path.ends_with(name));
+            assert!(there, "{id}: {name} has no test");
+        }
+        if id.starts_with('H') && named.is_empty() && !row.contains("`make lint`") {
+            let test = format!("fn {}_", id.to_lowercase());
+            assert!(election.contains(&test), "{id} has no test");
+        }
+    }
+    assert!(rows > 50, "{rows}");
+}
+
 /// Every row, hazard and invariant that code or a test names stands in the tables, which is where a reader
 /// looks it up; and every one in the tables is named somewhere.
 #[test]
@@ -1023,6 +1060,28 @@ async fn the_api_server_and_dns_are_reached_everywhere() {
             assert!(reached, "{peer} {number} {protocol}");
         }
     }
+
+    // With what docs/operations.md, "Network policy", has to be added, it is reached there, and nobody else anywhere.
+    let file = overlay.path().join("kustomization.yaml");
+    let mut kustomization: Value =
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let operations = docs::document("docs/operations.md");
+    let (_, narrowed) = operations
+        .section("Network policy")
+        .text
+        .split_once("\n```yaml\n")
+        .unwrap();
+    let (narrowed, _) = narrowed.split_once("\n```\n").unwrap();
+    let narrowed: Value = serde_saphyr::from_str(narrowed).unwrap();
+    kustomization["patches"] = narrowed["patches"].clone();
+    fs::write(&file, kustomization.to_string()).unwrap();
+    let objects = rendered(overlay.path()).await;
+    let rules = &objects.named("NetworkPolicy", "foo-controller")["spec"]["egress"];
+    let rules = rules.as_array().unwrap();
+    assert!(rules.iter().all(|rule| rule["to"].is_array()), "{rules:?}");
+    let server = rules.iter().find(|rule| port(rule, 6443, "TCP")).unwrap();
+    let blocks = server["to"].as_array().unwrap();
+    assert!(blocks.iter().all(|to| to["ipBlock"]["cidr"].is_string()));
 }
 
 /// An image of another architecture would crash there, again and again.

@@ -248,7 +248,7 @@ async fn what_a_change_of_leader_costs() {
 /// What [`operator_runtime::run`] is, less the [fence](operator_runtime::election::fence): a process of its own, which can be
 /// frozen.
 #[tokio::test]
-#[ignore = "what another test runs"]
+#[ignore = "another test runs it"]
 async fn a_replica_without_the_fence() {
     let flags = clap::Command::new("unfenced").args(config::args(&APP));
     let flags = flags.get_matches_from(["unfenced"]);

@@ -172,6 +172,50 @@ fn links_lead_somewhere() {
     }
 }
 
+/// Each test that `make test` leaves out is in the list of those, with its reason and with what runs it.
+#[test]
+fn what_is_ignored_is_listed_with_what_runs_it() {
+    let mut ignored = BTreeSet::new();
+    for path in sources(&root().join("tests")) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let reasons = text.lines().filter_map(|line| {
+            let reason = line.trim().strip_prefix("#[ignore")?;
+            Some(reason.trim_matches(|c| " =\"]".contains(c)).to_owned())
+        });
+        ignored.extend(reasons.map(|reason| (format!("`{name}`"), reason)));
+    }
+    let ci = fs::read_to_string(root().join(".ci/run")).unwrap();
+    let tests = document("tests/README.md");
+    let left_out = &tests.section("What make test leaves out").text;
+    let mut listed = BTreeSet::new();
+    for row in left_out.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let &["", file, reason, command, ""] = &cells[..] else {
+            panic!("{row}");
+        };
+        let command = command.trim_matches('`');
+        assert!(ci.contains(command), ".ci/run has no {command}");
+        listed.insert((file.to_owned(), reason.to_owned()));
+    }
+    assert_eq!(listed, ignored);
+}
+
+/// Who makes another operator of this one reads of each of the test programs what becomes of it.
+#[test]
+fn make_it_yours_has_every_test_program() {
+    let page = document("docs/make-it-yours.md");
+    let said = &page.section("6. The tests").text;
+    let tests = root().join("tests");
+    let programs = sources(&tests)
+        .into_iter()
+        .filter(|path| path.parent() == Some(&tests));
+    for path in programs {
+        let path = path.strip_prefix(root()).unwrap().display();
+        assert!(said.contains(&format!("`{path}`")), "{path}");
+    }
+}
+
 /// README is read in one go; what has no room there is in `docs/`.
 #[test]
 fn readme_is_short() {

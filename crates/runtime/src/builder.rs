@@ -381,8 +381,8 @@ mod tests {
                 again(builder);
                 parents
             };
-            let built = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
-            let said = *built.err().unwrap().downcast::<String>().unwrap();
+            let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
+            let said = *harness.err().unwrap().downcast::<String>().unwrap();
             let says = format!("{plural} of the group \"example.com\" are watched already");
             assert!(said.starts_with(&says), "{said}");
         }

@@ -278,7 +278,7 @@ mod tests {
             for (alone, at_once) in [(seconds(quiet - 1), false), (seconds(quiet + 1), true)] {
                 let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
                 for _ in 0..=corrections_made {
-                    corrections.record(&key, 1, &THERE, "theirs", "ours");
+                    corrections.record(&key, 1, &THERE, "theirs", "ours", |_| true);
                 }
                 advance(alone).await;
                 let (times, told) = count(&corrections, 1, Duration::from_millis(900)).await;

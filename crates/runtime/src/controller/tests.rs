@@ -26,7 +26,7 @@ use super::*;
 use crate::{
     ApiError, Store,
     app::tests::APP,
-    corrections::{AT_ONCE, Corrections},
+    corrections::{AT_ONCE, Corrections, THERE},
     fixtures::{Parent, Parents, TestError as Error, object},
     scopes::Reason,
     telemetry::health::Probe,
@@ -211,9 +211,9 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
     for undone in AT_ONCE..AT_ONCE + 10 {
         let (queue, corrections) = (queue(), Corrections::default());
         for _ in 0..=undone {
-            corrections.record(&key("a"), 1, "theirs", "ours");
+            corrections.record(&key("a"), 1, &THERE, "theirs", "ours", |_| true);
         }
-        let wait = move || corrections.wait(&key("a"), 1, "theirs");
+        let wait = move || corrections.wait(&key("a"), 1, &THERE, "theirs");
         let pause = wait().unwrap().time;
         let due = Instant::now() + pause;
         let corrected = Arc::new(Mutex::new(Vec::new()));

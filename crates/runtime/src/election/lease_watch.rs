@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// How far a pause may lie from what it should be, as a ratio: replicas do not come back at the same instant.
 const SPREAD: f64 = 0.2;
-/// A watch that was open for this long has worked. The API server ends one after 5 to 10 minutes.
+/// A watch that was open for this long has worked. It asks the API server to end it after 290 s.
 pub(super) const LASTING: Duration = MAX_PAUSE;
 
 /// What the watch says next: the Lease, `None` where it was deleted, or why the watch does not work.

@@ -13,6 +13,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     client::ClientBuilder,
 };
+use kube_leader_election::{LeaseLock, LeaseLockParams};
 use serde_json::json;
 use tokio::time::{Instant, advance};
 
@@ -299,4 +300,27 @@ async fn h11_a_write_that_changes_nothing_is_a_failure() {
             .to_string()
             .contains("as it was")
     );
+}
+
+/// A leader whose clock stands still dates each renewal as the one before it: nobody sees one, and so it must not believe
+/// in any.
+#[tokio::test(start_paused = true)]
+async fn h11_a_renewal_by_a_clock_that_stands_still_is_a_failure() {
+    let api = FakeApi::released();
+    let (_, leases) = guarded(&api);
+    let params = LeaseLockParams {
+        holder_id: "a".into(),
+        lease_name: "l".into(),
+        lease_ttl: DURATION,
+    };
+    let lock = LeaseLock::new(leases.into_client(), "default", params);
+    lock.try_acquire_or_renew().await.unwrap();
+    assert_eq!(api.holder(), "a");
+    let renewed = api.spec();
+    for _ in 0..3 {
+        advance(Duration::from_secs(2)).await;
+        let error = lock.try_acquire_or_renew().await.unwrap_err();
+        assert!(error.to_string().contains("as it was"), "{error}");
+        assert_eq!(api.spec(), renewed);
+    }
 }
