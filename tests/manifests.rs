@@ -49,7 +49,7 @@ fn deploy_has_the_current_crd() {
     );
 }
 
-/// What a row of the tables names as its proof has tests in it; and a hazard that names no file is a test in `election.rs`.
+/// What a row of the tables names as its proof has tests in it; a hazard that names no file is a test in `election.rs`.
 #[test]
 fn what_proves_a_row_has_tests() {
     let has_tests = |path: &PathBuf| {
@@ -966,8 +966,8 @@ async fn names_and_numbers_agree() {
         let get = &container[probe]["httpGet"];
         assert_eq!((&get["port"], &get["path"]), (&json!("http"), &json!(path)));
     }
-    // The longest stop: running work; an attempt at the Lease, the writes that may still land, and the release, each for half of
-    // a term; the last events and exports.
+    // The longest stop: running work; an attempt at the Lease, the writes that may still land, and the release, each for
+    // half of a term; the last events and exports.
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
     let stop = config.shutdown_timeout
         + config.leader_election.renew_deadline / 2 * 3

@@ -302,8 +302,8 @@ async fn h11_a_write_that_changes_nothing_is_a_failure() {
     );
 }
 
-/// A leader whose clock stands still dates each renewal as the one before it: nobody sees one, and so it must not believe
-/// in any.
+/// A leader whose clock stands still dates each renewal as the one before it: nobody sees one, and so it must not
+/// believe in any.
 #[tokio::test(start_paused = true)]
 async fn h11_a_renewal_by_a_clock_that_stands_still_is_a_failure() {
     let api = FakeApi::released();
