@@ -464,7 +464,7 @@ fn q6_whichever_method_panics_a_store_is_whole() {
         let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent)));
         PANICS.set("");
         assert_eq!(store.version(&key), Some(1 + u64::from(answer.is_ok())));
-        assert_eq!(store.referring(&key), [key.clone()]);
+        assert_eq!(store.referring(&key), vec![key.clone()]);
 
         PANICS.set(method);
         assert!(store.delete(0, &key, 3).is_some());
