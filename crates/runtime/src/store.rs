@@ -39,7 +39,7 @@ struct Entry<V> {
     /// See [`Store::outdate`].
     outdated: bool,
     /// See [`Store::note_deletion`].
-    going: bool,
+    going: Option<Box<str>>,
     /// See [`Store::note_up_to_date`].
     up_to_date_basis: Option<NonZeroU64>,
     /// What it speaks of, as its kind said when it came: when it changes or goes, nothing of a kind's is called that could
@@ -184,12 +184,11 @@ impl<V: Cached> Store<V> {
         state.objects.get(key).is_some_and(|entry| entry.outdated)
     }
 
-    /// Notes that the API server has accepted the deletion of this object: nothing brings it back, but it may be long in going.
+    /// Notes that the API server has accepted the deletion of the object of this UID: nothing brings it back, but it may be
+    /// long in going.
     pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
-        if let Some(entry) = self.state.write().objects.get_mut(key)
-            && entry.view.uid() == uid
-        {
-            entry.going = true;
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.going = Some(uid.into());
         }
     }
 
@@ -198,7 +197,7 @@ impl<V: Cached> Store<V> {
     pub(crate) fn is_going(&self, key: &Key, uid: &str) -> bool {
         let state = self.state.read();
         let entry = state.objects.get(key);
-        entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
+        entry.is_some_and(|entry| entry.going.as_deref() == Some(uid))
     }
 
     /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
@@ -368,7 +367,7 @@ impl<V: Cached> State<V> {
                     epoch,
                     marked: false,
                     outdated: false,
-                    going: false,
+                    going: None,
                     up_to_date_basis: None,
                     references,
                     view: Arc::clone(&view),
@@ -384,8 +383,8 @@ impl<V: Cached> State<V> {
             self.changes += 1;
         }
         // A cluster that was restored from a backup knows nothing of the deletion.
-        if entry.view.uid() != view.uid() || entry.version > version {
-            entry.going = false;
+        if entry.version > version {
+            entry.going = None;
         }
         entry.version = version;
         entry.epoch = epoch;
@@ -703,7 +702,7 @@ mod tests {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 10, "d")]);
         let uid = cache.get(&key).unwrap().view.uid().to_owned();
-        cache.note_deletion(&key, "another");
+        cache.note_deletion(&key, "earlier");
         assert!(!cache.is_going(&key, &uid));
         cache.note_deletion(&key, &uid);
         cache.apply(0, at("n", "a", 11, "e"));
