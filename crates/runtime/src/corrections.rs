@@ -1,11 +1,12 @@
 //! Writes that are undone again and again: somebody else, a second operator perhaps, has a mind of their own about an object,
 //! and each correction brings on the next.
 //!
-//! A write is a correction where it asks for nothing but what was asked before for the same, and taken back by nobody here:
-//! field by field, so that who edits now this field and now that one is known, too. An object that has only gone on, by its
-//! status or by what others keep in it, is undone by nobody, and the next step of a kind that follows it asks for something
-//! new. The first few are made at once. Then each waits twice as long as the one before, so that two who
-//! never agree cost the cluster little, until what is wanted changes or the other one leaves the object alone for a while.
+//! A write is a correction where it asks for nothing but what was asked before for the same, and taken back by nobody
+//! here: field by field, so that who edits now this field and now that one is known, too. An object that has only gone
+//! on, by its status or by what others keep in it, is undone by nobody, and the next step of a kind that follows it
+//! asks for something new. The first few are made at once. Then each waits twice as long as the one before, so that two
+//! who never agree cost the cluster little, until what is wanted changes or the other one leaves the object alone for a
+//! while.
 
 use std::{
     collections::HashMap,
@@ -292,8 +293,8 @@ mod tests {
         }
     }
 
-    /// Whether the last of many writes waits, each `asked` in turn of an object that somebody has changed since; and half a
-    /// second after the one before.
+    /// Whether the last of many writes waits, each `asked` in turn of an object that somebody has changed since; and
+    /// half a second after the one before.
     async fn waits(asked: impl Fn(u32) -> Value, found: impl Fn(u32) -> u32) -> bool {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {

@@ -184,8 +184,8 @@ impl<V: Cached> Store<V> {
         state.objects.get(key).is_some_and(|entry| entry.outdated)
     }
 
-    /// Notes that the API server has accepted the deletion of the object of this UID: nothing brings it back, but it may be
-    /// long in going.
+    /// Notes that the API server has accepted the deletion of the object of this UID: nothing brings it back, but it
+    /// may be long in going.
     pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.going = Some(uid.into());
@@ -235,7 +235,8 @@ impl<V: Cached> Store<V> {
         Expectation(state.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
-    /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it taken.
+    /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it
+    /// taken.
     pub(crate) fn withdraw_write(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.marked = false;

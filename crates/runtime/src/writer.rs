@@ -291,8 +291,8 @@ impl<V: Cached> Writer<V> {
         self.patch(cx, key, &actual, plan).await
     }
 
-    /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone, which
-    /// takes as long as somebody's finalizer does: it is not asked again meanwhile.
+    /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone,
+    /// which takes as long as somebody's finalizer does: it is not asked again meanwhile.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -345,8 +345,8 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// What a write of the object `key` for `primary` came to. A refused one calls for a check of the rights, whatever else
-    /// becomes of it.
+    /// What a write of the object `key` for `primary` came to. A refused one calls for a check of the rights, whatever
+    /// else becomes of it.
     fn written<T>(&self, primary: &Key, key: &Key, answer: kube::Result<T>) -> Result<T, ApiError> {
         let answer = answer.map_err(ApiError::from);
         match &answer {

@@ -518,8 +518,8 @@ async fn what_nobody_undoes_is_not_put_off() {
     assert_eq!(server.sent().len(), 2000);
 }
 
-/// Step by step, each when the one before is done, while others change what is theirs: nobody has undone anything, a thousand
-/// times in as many seconds.
+/// Step by step, each when the one before is done, while others change what is theirs: nobody has undone anything, a
+/// thousand times in as many seconds.
 #[tokio::test(start_paused = true)]
 async fn a_rollout_that_nobody_undoes_is_not_put_off() {
     type Touch = fn(&mut Value, &mut Value, u64);
@@ -566,8 +566,8 @@ async fn a_rollout_that_nobody_undoes_is_not_put_off() {
     }
 }
 
-/// Somebody's finalizer, or a long shutdown: a deletion that was accepted is not asked for again, and is no dispute, until
-/// there is another object of the name.
+/// Somebody's finalizer, or a long shutdown: a deletion that was accepted is not asked for again, and is no dispute,
+/// until there is another object of the name.
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_takes_its_time_is_asked_for_once() {
     let server = Server::default();
@@ -650,8 +650,8 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
     }
 }
 
-/// Invariant I6 of a finalizer: one that a webhook takes out, or puts back, in the same write is not asked for again until
-/// somebody changes the object. The kind fails with what the user is told: without it nothing may be done.
+/// Invariant I6 of a finalizer: one that a webhook takes out, or puts back, in the same write is not asked for again
+/// until somebody changes the object. The kind fails with what the user is told: without it nothing may be done.
 #[tokio::test]
 async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
     for (to_set, finalizers) in [(true, &[][..]), (false, &["example.com/ours"])] {
