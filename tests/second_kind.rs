@@ -454,7 +454,7 @@ impl Relays {
                 }
             }
             let registered = registered(registry);
-            let of = |(name, port): (&String, &Value)| (format!("{namespace}.{name}"), port.to_string());
+            let of = |(name, port): (&String, &Value)| (format!("{namespace}/{name}"), port.to_string());
             let expected: BTreeSet<_> = expected.iter().map(of).collect();
             for other in expected.symmetric_difference(&registered) {
                 wrong.push(format!("registered: {other:?}"));
@@ -466,13 +466,17 @@ impl Relays {
     }
 }
 
-/// The files of a folder, with what is in them.
+/// What is registered, as `namespace/name`, with its port.
 fn registered(registry: &Path) -> BTreeSet<(String, String)> {
-    let files = std::fs::read_dir(registry).unwrap();
+    let entries = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    };
+    let files = entries(registry).flat_map(|namespace| entries(&namespace));
     let files = files.map(|file| {
-        let file = file.unwrap();
-        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
-        (file.file_name().into_string().unwrap(), text)
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let name = file.strip_prefix(registry).unwrap();
+        (name.to_str().unwrap().to_owned(), text)
     });
     files.collect()
 }
@@ -594,7 +598,7 @@ fn used(cluster: &Cluster, user: &str) -> BTreeSet<String> {
 }
 
 /// With the rights that its own manifest grants, and no others, another kind does all that it does: it makes, corrects and
-/// reports, and undoes what is outside. None is granted that it has no use for.
+/// reports, and undoes what is outside; also where a name is as long as it may be. None is granted that it has no use for.
 #[tokio::test]
 async fn the_rights_that_are_documented_suffice() {
     /// This server streams lists as watches, which an older one cannot; and it lacks the admission plugin.
@@ -658,17 +662,21 @@ async fn the_rights_that_are_documented_suffice() {
     kubectl(&[&resource[..], &[port]].concat(), "").await;
     let it = BTreeMap::from([("it".to_owned(), 81.into())]);
     relays.converged(&it, &registry, &namespace).await;
+    let long = "a".repeat(253);
+    relays.create(&long, 80, "missing").await;
+    let missing = "False Missing no token in Secret \"missing\"";
+    (relays.has_condition(&long, "CredentialsFound", missing)).await;
     let account = format!("system:serviceaccount:{namespace}:it");
     let role = kubectl(&["get", "role/relay-operator", "-o=json"], "").await;
     let mut granted = granted(&serde_json::from_str(&role).unwrap());
     for right in NEEDED_ELSEWHERE {
         assert!(granted.remove(right), "{right}");
     }
-    relays
-        .objects
-        .delete("it", &DeleteParams::default())
-        .await
-        .unwrap();
+    for name in ["it", &long] {
+        let now = DeleteParams::default();
+        relays.objects.delete(name, &now).await.unwrap();
+    }
+    (relays.converged(&BTreeMap::new(), &registry, &namespace)).await;
     eventually(DEADLINE, "what is granted is used", async || {
         let used = used(cluster, &account);
         let unused: Vec<_> = granted.difference(&used).cloned().collect();

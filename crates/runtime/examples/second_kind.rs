@@ -144,6 +144,11 @@ impl Desired {
         (!is_right).then(|| json!({ "spec": { "ports": ports } }))
     }
 
+    fn register(&self) -> io::Result<()> {
+        self.place.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(&self.place, self.port.to_string())
+    }
+
     fn is_registered(&self) -> bool {
         fs::read_to_string(&self.place).is_ok_and(|port| port == self.port.to_string())
     }
@@ -185,10 +190,9 @@ impl Reconciler for RelayReconciler {
 }
 
 impl RelayReconciler {
-    /// Where a Relay is registered. A namespace has no dot.
+    /// Where a Relay is registered. Namespace and name together can be too long for the name of a file.
     fn place(&self, key: &Key) -> PathBuf {
-        let (namespace, name) = (key.namespace(), key.name());
-        self.registry.join(format!("{namespace}.{name}"))
+        self.registry.join(key.namespace()).join(key.name())
     }
 
     /// What a Relay should have, or what is missing for that.
@@ -216,8 +220,7 @@ impl RelayReconciler {
         let plan = |actual: &_| desired.address(actual);
         (self.services.ensure(cx, key, json!({ "spec": spec }), plan)).await?;
         if !desired.is_registered() {
-            let register = || fs::write(&desired.place, port.to_string());
-            self.finalizer.outside(cx, register).await?;
+            self.finalizer.outside(cx, || desired.register()).await?;
         }
         Ok(())
     }
