@@ -193,7 +193,7 @@ fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }
 
-/// I14: a process ends when it is asked to, and in time.
+/// I12: a process ends when it is asked to, and in time.
 fn stays_up(case: &Case, found: &mut Vec<Violation>) {
     /// `shutdown_timeout`, and for the Lease to be given back.
     const LONGEST: Duration = Duration::from_secs(32);
@@ -223,7 +223,7 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
             _ => continue,
         };
         found.push(Violation {
-            invariant: "I14",
+            invariant: "I12",
             at,
             object: life.pod.0.clone(),
             what,

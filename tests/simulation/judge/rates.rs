@@ -1,4 +1,4 @@
-//! I12: no replica asks without end.
+//! I11: no replica asks without end.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,7 +31,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             .find(|(first, last)| **last < **first + WINDOW);
         if let Some((first, _)) = crowded {
             found.push(Violation {
-                invariant: "I12",
+                invariant: "I11",
                 at: *first,
                 object: who.to_string(),
                 what: format!("more than {most} times {verb} {resource} in {WINDOW:?}"),

@@ -14,7 +14,7 @@ use super::{
     made, named,
 };
 
-/// I15: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had.
+/// I13: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     // Of each Deployment, by its name: how many replicas were available at some time, and whether a rollout was over.
     let mut available = BTreeMap::<Key, BTreeSet<i64>>::new();
@@ -63,7 +63,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
                     continue;
                 };
                 found.push(Violation {
-                    invariant: "I15",
+                    invariant: "I13",
                     at: made(revision),
                     object: named(&revision.key),
                     what,
@@ -74,7 +74,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I16: a status that begins to say `ErrResourceExists` or `InvalidSpec` comes with an event that says so, from the same
+/// I14: a status that begins to say `ErrResourceExists` or `InvalidSpec` comes with an event that says so, from the same
 /// process, a while before or after; unless that has ended by then.
 pub fn warned(case: &Case, found: &mut Vec<Violation>) {
     const AROUND: Duration = Duration::from_secs(30);
@@ -108,7 +108,7 @@ pub fn warned(case: &Case, found: &mut Vec<Violation>) {
         let any = case.trace.calls.iter().any(is_its);
         if !any && until > call.begun + AROUND {
             found.push(Violation {
-                invariant: "I16",
+                invariant: "I14",
                 at: made(revision),
                 object: named(&revision.key),
                 what: format!("says {now}, and there was no event"),
