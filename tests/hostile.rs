@@ -1071,7 +1071,7 @@ async fn another_operator_is_not_fought_without_end() {
     let user = async {
         let message = not_ready(&client, &namespace, "foo-000", "DeploymentContested").await;
         assert!(
-            message.contains("foo-000") && message.contains("nginx:latest"),
+            message.contains("foo-000") && message.contains("spec.template.spec.containers"),
             "{message}"
         );
         let begun = Instant::now();
