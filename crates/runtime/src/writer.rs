@@ -17,7 +17,7 @@ use std::{
 use kube::{
     Api, Client, Resource as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, Request},
-    core::{Status, response::StatusDetails},
+    core::{PartialObjectMeta, Status, response::StatusDetails},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -317,8 +317,10 @@ impl<V: Cached> Writer<V> {
             ..DeleteParams::background()
         };
         self.store.expect_write(key);
-        let answer = self.api(key).delete(key.name(), &params).await;
-        self.written(cx.key(), key, answer)?;
+        let client = self.shared.client.clone();
+        let api = Api::<PartialObjectMeta<Object<V>>>::namespaced(client, key.namespace());
+        let answer = api.delete(key.name(), &params).await;
+        let answer = self.written(cx.key(), key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -327,7 +329,11 @@ impl<V: Cached> Writer<V> {
             ABSENT,
             self.exists(),
         );
-        self.store.note_deletion(key, seen.view.uid());
+        // The answer is the object that waits for its finalizers, or no object, where it is gone.
+        let left = answer.left();
+        if left.is_none_or(|left| left.metadata.deletion_timestamp.is_some()) {
+            self.store.note_deletion(key, seen.view.uid());
+        }
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
     }

@@ -153,6 +153,9 @@ impl Server {
                     if metadata["uid"].is_null() {
                         metadata["uid"] = "new".into();
                     }
+                    if parts.method == Method::DELETE {
+                        metadata["deletionTimestamp"] = "2020-01-01T00:00:00Z".into();
+                    }
                     answer
                 };
                 server.sent.lock().push((parts.method, path, body));
