@@ -208,8 +208,9 @@
             preConfigure = beginWith dependencies;
             passthru = { inherit dependencies; };
           };
-          # YAML, too: some tests include it.
-          code = map (lib.fileset.fileFilter (file: file.hasExt "rs" || file.hasExt "yaml")) [
+          # What some tests include, too.
+          isCode = file: file.hasExt "rs" || file.hasExt "toml" || file.hasExt "yaml";
+          code = map (lib.fileset.fileFilter isCode) [
             ./benches
             ./tests
           ];
