@@ -4,38 +4,35 @@
 //! answer in the store before anybody looks again. What an answer did not change is not asked again until somebody changes
 //! the object, and what somebody else undoes again and again is made ever more slowly, whichever the write.
 
+mod finalizer;
+mod primary;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fmt::Display,
-    hash::{DefaultHasher, Hash, Hasher as _},
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use kube::{
     Api, Client, Resource as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, Request},
-    core::{PartialObjectMeta, Status, response::StatusDetails},
+    api::{DeleteParams, PatchParams, PostParams, Preconditions, Request},
+    core::PartialObjectMeta,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use tracing::info;
 
+pub use self::finalizer::Finalizer;
 use crate::{
-    App, Cached, Context, Event, Finalizable, Host, Key, Object, Primary, Snapshot, Store,
+    App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
     corrections::{Corrections, GONE, THERE, Wait, fields},
     error::ApiError,
     failure::brief,
     ineffective::Ineffective,
-    object::{Content, Says},
+    object::Content,
     scopes::Scopes,
 };
-
-/// How long the answer to a question about one object may take: as long as that to a write.
-const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What all writers of a controller share.
 pub(crate) struct Shared {
@@ -391,364 +388,11 @@ impl<V: Cached> Writer<V> {
     }
 }
 
-impl<P: Primary> Writer<P> {
-    /// Whether this status is to be written: it says something else than the object's, and not what was written in vain.
-    #[must_use]
-    pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
-        let stored = seen.view.status();
-        let left = (seen.view.uid(), Says::<P>(stored));
-        *status != *stored
-            && !self.statuses.contains(key, Says::<P>(status), left)
-            && !self
-                .refused
-                .contains(key, Says::<P>(status), self.refuses(key, seen))
-    }
-
-    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn report(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &Snapshot<P>,
-        status: &P::Status,
-        event: Event,
-    ) -> Result<(), ApiError> {
-        if !self.is_news(cx.key(), seen, status) {
-            return Ok(());
-        }
-        self.may_report(cx, seen, status)?;
-        cx.event(event);
-        self.update_status(cx, seen, status).await
-    }
-
-    /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
-    fn may_report(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &Snapshot<P>,
-        status: &P::Status,
-    ) -> Result<(), ApiError> {
-        cx.may_act()?;
-        let (found, asked) = (text_of::<P>(seen.view.status()), asked_of::<P>(status));
-        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), &asked, found);
-        wait_and_tell(cx, wait, || "another status".to_owned())
-    }
-
-    /// Reports the status.
-    ///
-    /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
-    /// it takes nothing but the status, so the spec need not be sent.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn update_status(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &Snapshot<P>,
-        status: &P::Status,
-    ) -> Result<(), ApiError> {
-        self.may_report(cx, seen, status)?;
-        let key = cx.key();
-        // Somebody may have annotated the object while others were written: no conflict.
-        let version = self.store.newest(key, seen);
-        let update = json!({
-            "apiVersion": P::KIND.api_version(),
-            "kind": P::KIND.kind,
-            "metadata": {
-                "name": key.name(),
-                "namespace": key.namespace(),
-                "uid": seen.view.uid(),
-                "resourceVersion": based_on(version)?,
-            },
-            "status": status,
-        });
-        let api = self.api(key);
-        let expectation = self.store.expect_write(key);
-        let answer = api
-            .replace_subresource("status", key.name(), &self.params(), &update)
-            .await;
-        self.notice_end(key, version, &answer);
-        let answer = self.written(key, key, answer)?;
-        let stored = self.store.record_response(answer, expectation);
-        let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
-        let asked = asked_of::<P>(status);
-        (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left, self.exists());
-        let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
-        // As `is_news` asks: times and all.
-        if *status == *stored.status() {
-            self.statuses.forget(key, asked);
-        } else {
-            self.statuses
-                .record(key, asked, (stored.uid(), got), self.exists());
-        }
-        Ok(())
-    }
-
-    /// Replaces the finalizers, so that the one of this `name` is there or is not.
-    async fn set_finalizers(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &Snapshot<P>,
-        (name, is_set): (&str, bool),
-        finalizers: &[&str],
-    ) -> Result<Snapshot<P>, ApiError> {
-        cx.may_act()?;
-        let key = cx.key();
-        let version = self.store.newest(key, seen);
-        // Those of others are their own affair.
-        let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
-        let wait = self.corrections.wait(key, cx.wanted_by(), &asked, version);
-        wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
-        let expectation = self.store.expect_write(key);
-        // A custom resource takes no strategic merge patch.
-        let patch = Patch::Merge(json!({ "metadata": {
-            "uid": seen.view.uid(),
-            "resourceVersion": based_on(version)?,
-            "finalizers": finalizers,
-        }}));
-        let params = PatchParams {
-            field_manager: self.params().field_manager,
-            ..PatchParams::default()
-        };
-        let answer = self.api(key).patch(key.name(), &params, &patch).await;
-        self.notice_end(key, version, &answer);
-        let answer = self.written(key, key, answer)?;
-        self.corrections.record(
-            key,
-            cx.wanted_by(),
-            &asked,
-            version,
-            answer.version,
-            self.exists(),
-        );
-        Ok(Snapshot {
-            version: answer.version,
-            view: self.store.record_response(answer, expectation),
-        })
-    }
-
-    /// Notes that the object is gone, if that is why a write failed.
-    fn notice_end<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
-        if let Err(kube::Error::Api(status)) = answer
-            && is_gone(status, key)
-        {
-            self.store.outdate(key, version);
-        }
-    }
-
-    /// Notes that this status is refused and not worth another try: until the object is another one, or rights that were
-    /// missing are back, it is no news.
-    pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
-        if cx.rehearses {
-            return;
-        }
-        let left = self.refuses(cx.key(), seen);
-        self.refused
-            .record(cx.key(), Says::<P>(status), left, self.exists());
-    }
-
-    /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
-    /// of an earlier generation must not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
-    /// may be behind.
-    ///
-    /// # Errors
-    /// [`ApiError::Conflict`] where it is not.
-    pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
-        self.look_up(cx, seen).await.map(drop)
-    }
-
-    /// The object as the API server has it, where [`confirm`](Self::confirm) has nothing against it.
-    async fn look_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<P, ApiError> {
-        cx.may_act()?;
-        let key = cx.key();
-        let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
-        let api = self.api(key);
-        let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
-        let answer = answer.map_err(|_| {
-            ApiError::transient(format!(
-                "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
-            ))
-        })?;
-        let found = answer.map_err(|error| match error.into() {
-            ApiError::Rejected(words) => ApiError::transient(words),
-            other => other,
-        })?;
-        let was = &seen.view;
-        let current = found.items.into_iter().find(|now| {
-            let is = &now.view;
-            now.key == *key
-                && (is.uid(), is.generation()) == (was.uid(), was.generation())
-                && is.is_deleting() == was.is_deleting()
-        });
-        current.map(|now| now.view).ok_or(ApiError::Conflict)
-    }
-
-    /// What a refusal of a status is about: another object, or other rights, may be another matter.
-    fn refuses(&self, key: &Key, seen: &Snapshot<P>) -> impl Hash {
-        let scopes = self.shared.scopes.get();
-        let regained = scopes.map_or(0, |scopes| scopes.rights_regained(key));
-        (seen.version, regained)
-    }
-}
-
-/// A finalizer of this controller's: while an object has it, the object stays, and can be seen to be on its way out.
-///
-/// It is to be set before anything is done that has to be undone, and cleared when it is.
-pub struct Finalizer<P> {
-    name: &'static str,
-    primary: Arc<Writer<P>>,
-}
-
-impl<P: Finalizable> Finalizer<P> {
-    pub(crate) fn new(name: &'static str, primary: Arc<Writer<P>>) -> Self {
-        Self { name, primary }
-    }
-
-    /// Whether an object has it.
-    #[must_use]
-    pub fn is_set(&self, seen: &Snapshot<P>) -> bool {
-        self.is_in(&seen.view)
-    }
-
-    fn is_in(&self, view: &P) -> bool {
-        view.finalizers().iter().any(|name| name == self.name)
-    }
-
-    /// Sets it where it is not set, and returns the object with it: what follows is based on that.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn set(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &Snapshot<P>,
-    ) -> Result<Snapshot<P>, ApiError> {
-        if self.is_set(seen) {
-            return Ok(seen.clone());
-        }
-        let others = seen.view.finalizers().iter().map(String::as_str);
-        let all: Vec<_> = others.chain([self.name]).collect();
-        self.replace(cx, seen, true, &all).await
-    }
-
-    /// Does something outside the cluster, where no precondition and no fence is, or undoes it: if the object is still as it was
-    /// seen, by the word of the API server, and this replica still leads. (What the stores of a new leader have may be
-    /// older than what the one before has undone.)
-    ///
-    /// `act` holds up everything else in this process, the renewal of the Lease too: what takes longer than some milliseconds is to
-    /// be handed over in it, to a thread or a queue of the kind's own. A process that is frozen within `act` goes on with it when it is thawed. It is to be short, it must not harm when it is
-    /// done twice, and what must never be done late, the other side has to refuse.
-    ///
-    /// # Errors
-    /// See [`ApiError`]; what goes wrong in `act` is one of those that pass.
-    pub async fn outside<T, E: Display>(
-        &self,
-        cx: &Context<'_, P>,
-        act: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, ApiError> {
-        let now = self.primary.store().get(cx.key());
-        if !now.is_some_and(|now| self.is_in(&now.view)) {
-            let words = format!("the finalizer {} is not set yet", self.name);
-            return Err(ApiError::transient(words));
-        }
-        let now = self.primary.look_up(cx, cx.seen).await?;
-        // Somebody may have taken it away since, and then nothing holds the object until what is done is undone.
-        if !self.is_in(&now) {
-            return Err(ApiError::Conflict);
-        }
-        // The answer may have been long in coming.
-        if !(cx.leads)() {
-            return Err(ApiError::NotLeading);
-        }
-        act().map_err(|error| ApiError::transient(brief(&error.to_string())))
-    }
-
-    /// Clears it where it is set. An object that is being deleted is gone with its last one.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn clear(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
-        if !self.is_set(seen) {
-            return Ok(());
-        }
-        let all = seen.view.finalizers().iter().map(String::as_str);
-        let others: Vec<_> = all.filter(|name| *name != self.name).collect();
-        self.replace(cx, seen, false, &others).await.map(drop)
-    }
-
-    /// Replaces the finalizers by `all`, so that this one is there, or is not.
-    async fn replace(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &Snapshot<P>,
-        to_set: bool,
-        all: &[&str],
-    ) -> Result<Snapshot<P>, ApiError> {
-        let (key, ineffective) = (cx.key(), &self.primary.finalizers);
-        let overruled = || {
-            let done = if to_set { "set" } else { "cleared" };
-            let words = format!(
-                "the finalizer {} cannot be {done}: the API server takes the request and leaves it as it was",
-                self.name
-            );
-            Err(ApiError::Rejected(words))
-        };
-        let asked = (self.name, to_set);
-        let left = |view: &P| {
-            (
-                view.uid().to_owned(),
-                view.generation(),
-                view.finalizers().to_vec(),
-            )
-        };
-        if ineffective.contains(key, asked, left(&seen.view)) {
-            return overruled();
-        }
-        let now = self.primary.set_finalizers(cx, seen, asked, all).await?;
-        if self.is_set(&now) == to_set {
-            ineffective.forget(key, asked);
-            return Ok(now);
-        }
-        ineffective.record(key, asked, left(&now.view), self.primary.exists());
-        overruled()
-    }
-}
-
 /// What a write fails with that has to wait.
 fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, time: Duration) -> ApiError {
     cx.would_act();
     crate::telemetry::trace::decided("put off");
     ApiError::Contested(key.name().to_owned(), wanted, time)
-}
-
-/// Fails where a write of the object itself has to wait, and tells the user: once, until it is left alone.
-fn wait_and_tell<P: Primary>(
-    cx: &Context<'_, P>,
-    wait: Option<Wait>,
-    wanted: impl FnOnce() -> String,
-) -> Result<(), ApiError> {
-    let Some(Wait { time, is_first }) = wait else {
-        return Ok(());
-    };
-    let contested = put_off(cx, cx.key(), wanted(), time);
-    if is_first {
-        cx.event(Event::failed(&contested));
-    }
-    Err(contested)
-}
-
-/// A status, to be compared: times and all.
-fn text_of<P: Primary>(status: &P::Status) -> String {
-    serde_json::to_string(status).unwrap_or_default()
-}
-
-/// What a status asks for, as [`Corrections`] are told: without times.
-fn asked_of<P: Primary>(status: &P::Status) -> Value {
-    let mut hasher = DefaultHasher::new();
-    Says::<P>(status).hash(&mut hasher);
-    hasher.finish().into()
 }
 
 /// The resourceVersion that a write is based on. To the API server, 0 would be none at all.
@@ -776,14 +420,4 @@ pub fn wanted(patch: &Value) -> String {
     }
     let names: Vec<_> = fields.into_iter().map(|(path, _)| path).collect();
     brief(&format!("other {}", names.join(", ")))
-}
-
-/// Whether there is no object of this name any more, or another one. (A 404 that names no object is about the resource.)
-fn is_gone(status: &Status, key: &Key) -> bool {
-    let is_named = |details: &StatusDetails| details.name == key.name();
-    match status.code {
-        404 => status.details.as_ref().is_some_and(is_named),
-        409 => status.message.contains("UID in precondition"),
-        _ => false,
-    }
 }

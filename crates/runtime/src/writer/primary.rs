@@ -1,0 +1,222 @@
+//! Writes of the object being reconciled: its status, and what the API server says of it.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher as _},
+    time::Duration,
+};
+
+use kube::{
+    api::ListParams,
+    core::{Status, response::StatusDetails},
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{Writer, based_on, put_off};
+use crate::{
+    Context, Event, Key, Primary, Snapshot, corrections::Wait, error::ApiError, object::Says,
+};
+
+/// How long the answer to a question about one object may take: as long as that to a write.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl<P: Primary> Writer<P> {
+    /// Whether this status is to be written: it says something else than the object's, and not what was written in vain.
+    #[must_use]
+    pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
+        let stored = seen.view.status();
+        let left = (seen.view.uid(), Says::<P>(stored));
+        *status != *stored
+            && !self.statuses.contains(key, Says::<P>(status), left)
+            && !self
+                .refused
+                .contains(key, Says::<P>(status), self.refuses(key, seen))
+    }
+
+    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn report(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+        event: Event,
+    ) -> Result<(), ApiError> {
+        if !self.is_news(cx.key(), seen, status) {
+            return Ok(());
+        }
+        self.may_report(cx, seen, status)?;
+        cx.event(event);
+        self.update_status(cx, seen, status).await
+    }
+
+    /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
+    fn may_report(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
+        cx.may_act()?;
+        let (found, asked) = (text_of::<P>(seen.view.status()), asked_of::<P>(status));
+        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), &asked, found);
+        wait_and_tell(cx, wait, || "another status".to_owned())
+    }
+
+    /// Reports the status.
+    ///
+    /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
+    /// it takes nothing but the status, so the spec need not be sent.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn update_status(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
+        self.may_report(cx, seen, status)?;
+        let key = cx.key();
+        // Somebody may have annotated the object while others were written: no conflict.
+        let version = self.store.newest(key, seen);
+        let update = json!({
+            "apiVersion": P::KIND.api_version(),
+            "kind": P::KIND.kind,
+            "metadata": {
+                "name": key.name(),
+                "namespace": key.namespace(),
+                "uid": seen.view.uid(),
+                "resourceVersion": based_on(version)?,
+            },
+            "status": status,
+        });
+        let api = self.api(key);
+        let expectation = self.store.expect_write(key);
+        let answer = api
+            .replace_subresource("status", key.name(), &self.params(), &update)
+            .await;
+        self.notice_end(key, version, &answer);
+        let answer = self.written(key, key, answer)?;
+        let stored = self.store.record_response(answer, expectation);
+        let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
+        let asked = asked_of::<P>(status);
+        (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left, self.exists());
+        let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
+        // As `is_news` asks: times and all.
+        if *status == *stored.status() {
+            self.statuses.forget(key, asked);
+        } else {
+            self.statuses
+                .record(key, asked, (stored.uid(), got), self.exists());
+        }
+        Ok(())
+    }
+
+    /// Notes that the object is gone, if that is why a write failed.
+    pub(super) fn notice_end<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
+        if let Err(kube::Error::Api(status)) = answer
+            && is_gone(status, key)
+        {
+            self.store.outdate(key, version);
+        }
+    }
+
+    /// Notes that this status is refused and not worth another try: until the object is another one, or rights that were
+    /// missing are back, it is no news.
+    pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
+        if cx.rehearses {
+            return;
+        }
+        let left = self.refuses(cx.key(), seen);
+        self.refused
+            .record(cx.key(), Says::<P>(status), left, self.exists());
+    }
+
+    /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
+    /// of an earlier generation must not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
+    /// may be behind.
+    ///
+    /// # Errors
+    /// [`ApiError::Conflict`] where it is not.
+    pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+        self.look_up(cx, seen).await.map(drop)
+    }
+
+    /// The object as the API server has it, where [`confirm`](Self::confirm) has nothing against it.
+    pub(super) async fn look_up(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+    ) -> Result<P, ApiError> {
+        cx.may_act()?;
+        let key = cx.key();
+        let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
+        let api = self.api(key);
+        let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
+        let answer = answer.map_err(|_| {
+            ApiError::transient(format!(
+                "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
+            ))
+        })?;
+        let found = answer.map_err(|error| match error.into() {
+            ApiError::Rejected(words) => ApiError::transient(words),
+            other => other,
+        })?;
+        let was = &seen.view;
+        let current = found.items.into_iter().find(|now| {
+            let is = &now.view;
+            now.key == *key
+                && (is.uid(), is.generation()) == (was.uid(), was.generation())
+                && is.is_deleting() == was.is_deleting()
+        });
+        current.map(|now| now.view).ok_or(ApiError::Conflict)
+    }
+
+    /// What a refusal of a status is about: another object, or other rights, may be another matter.
+    fn refuses(&self, key: &Key, seen: &Snapshot<P>) -> impl Hash {
+        let scopes = self.shared.scopes.get();
+        let regained = scopes.map_or(0, |scopes| scopes.rights_regained(key));
+        (seen.version, regained)
+    }
+}
+
+/// Fails where a write of the object itself has to wait, and tells the user: once, until it is left alone.
+pub(super) fn wait_and_tell<P: Primary>(
+    cx: &Context<'_, P>,
+    wait: Option<Wait>,
+    wanted: impl FnOnce() -> String,
+) -> Result<(), ApiError> {
+    let Some(Wait { time, is_first }) = wait else {
+        return Ok(());
+    };
+    let contested = put_off(cx, cx.key(), wanted(), time);
+    if is_first {
+        cx.event(Event::failed(&contested));
+    }
+    Err(contested)
+}
+
+/// A status, to be compared: times and all.
+fn text_of<P: Primary>(status: &P::Status) -> String {
+    serde_json::to_string(status).unwrap_or_default()
+}
+
+/// What a status asks for, as [`Corrections`] are told: without times.
+fn asked_of<P: Primary>(status: &P::Status) -> Value {
+    let mut hasher = DefaultHasher::new();
+    Says::<P>(status).hash(&mut hasher);
+    hasher.finish().into()
+}
+
+/// Whether there is no object of this name any more, or another one. (A 404 that names no object is about the resource.)
+fn is_gone(status: &Status, key: &Key) -> bool {
+    let is_named = |details: &StatusDetails| details.name == key.name();
+    match status.code {
+        404 => status.details.as_ref().is_some_and(is_named),
+        409 => status.message.contains("UID in precondition"),
+        _ => false,
+    }
+}
