@@ -145,11 +145,11 @@ impl<P: Primary> Context<'_, P> {
         self.would_act.store(true, Relaxed);
     }
 
-    /// Whether something is to be done, rather than to be known, and this replica leads: the fence says so again of each write,
-    /// but for what it lets through, such as events, which a kind may own.
-    pub(crate) fn may_act(&self) -> Result<(), ApiError> {
+    /// Whether something is to be done to objects of this kind, rather than to be known. Whether this replica leads is the
+    /// fence's matter, but of events, which it lets through, and which a kind may own.
+    pub(crate) fn may_act(&self, kind: Kind) -> Result<(), ApiError> {
         self.would_act();
-        if self.rehearses || !(self.leads)() {
+        if self.rehearses || kind.plural == "events" && !(self.leads)() {
             return Err(ApiError::NotLeading);
         }
         Ok(())

@@ -157,7 +157,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         body: &impl Serialize,
     ) -> Result<Arc<V>, ApiError> {
-        cx.may_act()?;
+        cx.may_act(V::KIND)?;
         self.may_write(cx, key, &THERE, ABSENT, || "it to be there".to_owned())?;
         let expectation = self.store.expect_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
@@ -204,7 +204,7 @@ impl<V: Cached> Writer<V> {
             }
         };
         Self::check_owner(cx, key, seen)?;
-        cx.may_act()?;
+        cx.may_act(V::KIND)?;
         self.may_patch(cx, key, seen, &asked)?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
@@ -303,7 +303,7 @@ impl<V: Cached> Writer<V> {
         if self.store.is_going(key, seen.view.uid()) {
             return Ok(());
         }
-        cx.may_act()?;
+        cx.may_act(V::KIND)?;
         self.may_write(cx, key, &GONE, seen.version, || "it to be gone".to_owned())?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),

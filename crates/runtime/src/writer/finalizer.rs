@@ -140,7 +140,7 @@ impl<P: Primary> Writer<P> {
         (name, is_set): (&str, bool),
         finalizers: &[&str],
     ) -> Result<Snapshot<P>, ApiError> {
-        cx.may_act()?;
+        cx.may_act(P::KIND)?;
         let key = cx.key();
         let version = self.store.newest(key, seen);
         // Those of others are their own affair.

@@ -59,7 +59,7 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
-        cx.may_act()?;
+        cx.may_act(P::KIND)?;
         let (found, asked) = (text_of::<P>(seen.view.status()), asked_of::<P>(status));
         let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), &asked, found);
         wait_and_tell(cx, wait, || "another status".to_owned())
@@ -151,7 +151,7 @@ impl<P: Primary> Writer<P> {
         cx: &Context<'_, P>,
         seen: &Snapshot<P>,
     ) -> Result<P, ApiError> {
-        cx.may_act()?;
+        cx.may_act(P::KIND)?;
         let key = cx.key();
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
