@@ -10,9 +10,20 @@ use serde_json::Value;
 use super::{
     super::api::{Key, Kind},
     Case, Violation,
-    converge::{condition, is_complete},
+    converge::condition,
     made, named,
 };
+
+/// As `kubectl rollout status` has it: with more pods than are asked for, too, while a Deployment is scaled down.
+fn is_rolled_out(deployment: &Value) -> bool {
+    let status = &deployment["status"];
+    let count = |field: &str| status[field].as_i64().unwrap_or_default();
+    let (wanted, updated) = (&deployment["spec"]["replicas"], count("updatedReplicas"));
+    status["observedGeneration"] == deployment["metadata"]["generation"]
+        && updated >= wanted.as_i64().unwrap_or(1)
+        && count("replicas") <= updated
+        && count("availableReplicas") >= updated
+}
 
 /// I13: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
@@ -31,7 +42,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
                         .as_i64()
                         .unwrap_or_default(),
                 );
-                if is_complete(after) {
+                if is_rolled_out(after) {
                     completed.insert(revision.key.clone());
                 }
             }
