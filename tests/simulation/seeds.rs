@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     draw::Draws,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
-    trace::{Role, Time},
+    trace::Role,
     users::{Deed, Policy, Spoilt},
 };
 
@@ -155,23 +155,38 @@ impl Plan {
             if at >= heal {
                 break;
             }
-            let (what, lasts) = (kind.draw)(&mut draw, self);
-            let what = match what {
-                What::Fault(fault, _) => What::Fault(fault, lasts),
-                other => other,
-            };
+            let mut what = (kind.draw)(&mut draw, self);
+            if let (What::Fault(_, time), Some((from, to))) = (&mut what, kind.lasts) {
+                *time = ms(draw.log_uniform(from, to));
+            }
             self.steps.push(Step { at: ms(at), what });
         }
     }
 }
 
 /// A kind of fault: what its numbers are drawn for, in one of how many seeds it is, the shortest pause between two of it on
-/// average, and one of it with the time that it lasts.
+/// average, between which times it lasts, if it does, and one of it.
 struct Kind {
     name: &'static str,
     rare: u64,
     pause: u64,
-    draw: fn(&mut Draws, &Plan) -> (What, Time),
+    lasts: Option<(u64, u64)>,
+    draw: fn(&mut Draws, &Plan) -> What,
+}
+
+const fn kind(
+    name: &'static str,
+    (rare, pause): (u64, u64),
+    lasts: Option<(u64, u64)>,
+    draw: fn(&mut Draws, &Plan) -> What,
+) -> Kind {
+    Kind {
+        name,
+        rare,
+        pause,
+        lasts,
+        draw,
+    }
 }
 
 const fn fault(fault: Fault) -> What {
@@ -179,289 +194,133 @@ const fn fault(fault: Fault) -> What {
 }
 
 const FAULTS: &[Kind] = &[
-    Kind {
-        name: "crash",
-        rare: 3,
-        pause: 5_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Crash {
-                    replica: replica(draw, plan),
-                    then: then(draw),
-                }),
-                Time::ZERO,
-            )
-        },
-    },
-    Kind {
-        name: "replace",
-        rare: 3,
-        pause: 8_000,
-        draw: |draw, plan| {
-            (
-                What::Action(Action::Replace {
-                    replica: replica(draw, plan),
-                    settings: None,
-                }),
-                Time::ZERO,
-            )
-        },
-    },
-    Kind {
-        name: "freeze",
-        rare: 3,
-        pause: 3_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Freeze {
-                    replica: replica(draw, plan),
-                }),
-                lasts(draw, 10, 60_000),
-            )
-        },
-    },
-    Kind {
-        name: "suspend",
-        rare: 4,
-        pause: 10_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Suspend {
-                    replica: replica(draw, plan),
-                }),
-                lasts(draw, 100, 60_000),
-            )
-        },
-    },
-    Kind {
-        name: "wall clock",
-        rare: 3,
-        pause: 5_000,
-        draw: |draw, plan| {
+    kind("crash", (3, 5_000), None, |draw, plan| {
+        let (replica, then) = (replica(draw, plan), then(draw));
+        fault(Fault::Crash { replica, then })
+    }),
+    kind("replace", (3, 8_000), None, |draw, plan| {
+        let (replica, settings) = (replica(draw, plan), None);
+        What::Action(Action::Replace { replica, settings })
+    }),
+    kind("freeze", (3, 3_000), Some((10, 60_000)), |draw, plan| {
+        let replica = replica(draw, plan);
+        fault(Fault::Freeze { replica })
+    }),
+    kind("suspend", (4, 10_000), Some((100, 60_000)), |draw, plan| {
+        let replica = replica(draw, plan);
+        fault(Fault::Suspend { replica })
+    }),
+    kind(
+        "wall clock",
+        (3, 5_000),
+        Some((1_000, 60_000)),
+        |draw, plan| {
             let by = draw.of(&[-3_600_000, -30_000, -1_000, 1_000, 30_000, 3_600_000]);
             let replica = replica(draw, plan);
-            let still = draw.once_in(4);
-            let what = if still {
+            fault(if draw.once_in(4) {
                 Fault::WallStill { replica }
             } else {
                 Fault::WallJump { replica, by }
-            };
-            (fault(what), lasts(draw, 1_000, 60_000))
+            })
         },
-    },
-    Kind {
-        name: "partition",
-        rare: 3,
-        pause: 3_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Partition {
-                    of: wide(draw, plan),
-                    way: way(draw),
-                }),
-                lasts(draw, 100, 60_000),
-            )
+    ),
+    kind(
+        "partition",
+        (3, 3_000),
+        Some((100, 60_000)),
+        |draw, plan| {
+            let (of, way) = (wide(draw, plan), way(draw));
+            fault(Fault::Partition { of, way })
         },
-    },
-    Kind {
-        name: "slow",
-        rare: 3,
-        pause: 5_000,
-        draw: |draw, plan| {
-            let by = ms(draw.log_uniform(20, 15_000));
-            (
-                fault(Fault::Slow {
-                    of: wide(draw, plan),
-                    way: way(draw),
-                    by,
-                }),
-                lasts(draw, 1_000, 30_000),
-            )
+    ),
+    kind("slow", (3, 5_000), Some((1_000, 30_000)), |draw, plan| {
+        let by = ms(draw.log_uniform(20, 15_000));
+        let (of, way) = (wide(draw, plan), way(draw));
+        fault(Fault::Slow { of, way, by })
+    }),
+    kind("call", (2, 500), None, |draw, plan| {
+        let of = calls(draw, plan);
+        let happens = happens(draw, of);
+        let nth = Some(u32::try_from(draw.between(1, 5)).unwrap_or(1));
+        fault(Fault::Call { of, nth, happens })
+    }),
+    kind("calls", (3, 5_000), Some((100, 20_000)), |draw, plan| {
+        let of = calls(draw, plan);
+        let (nth, happens) = (None, happens(draw, of));
+        fault(Fault::Call { of, nth, happens })
+    }),
+    kind("reset", (3, 2_000), None, |draw, plan| {
+        let of = wide(draw, plan);
+        fault(Fault::Reset { of })
+    }),
+    kind(
+        "kill a server",
+        (3, 8_000),
+        Some((500, 30_000)),
+        |draw, plan| {
+            let server = server(draw, plan);
+            fault(Fault::Kill { server })
         },
-    },
-    Kind {
-        name: "call",
-        rare: 2,
-        pause: 500,
-        draw: |draw, plan| {
-            let of = calls(draw, plan);
-            let happens = happens(draw, of);
-            let nth = u32::try_from(draw.between(1, 5)).unwrap_or(1);
-            (
-                fault(Fault::Call {
-                    of,
-                    nth: Some(nth),
-                    happens,
-                }),
-                Time::ZERO,
-            )
+    ),
+    kind(
+        "pause a server",
+        (3, 8_000),
+        Some((500, 30_000)),
+        |draw, plan| {
+            let server = server(draw, plan);
+            fault(Fault::Pause { server })
         },
-    },
-    Kind {
-        name: "calls",
-        rare: 3,
-        pause: 5_000,
-        draw: |draw, plan| {
-            let of = calls(draw, plan);
-            let happens = happens(draw, of);
-            (
-                fault(Fault::Call {
-                    of,
-                    nth: None,
-                    happens,
-                }),
-                lasts(draw, 100, 20_000),
-            )
+    ),
+    kind("behind", (3, 5_000), Some((1_000, 40_000)), |draw, plan| {
+        let by = ms(draw.log_uniform(50, 30_000));
+        let server = server(draw, plan);
+        fault(Fault::Behind { server, by })
+    }),
+    kind("stuck", (4, 8_000), Some((1_000, 30_000)), |draw, plan| {
+        let server = server(draw, plan);
+        fault(Fault::Stuck { server })
+    }),
+    kind("cold", (4, 8_000), Some((500, 20_000)), |draw, plan| {
+        let server = server(draw, plan);
+        fault(Fault::Cold { server })
+    }),
+    kind(
+        "no streamed lists",
+        (4, 20_000),
+        Some((5_000, 60_000)),
+        |draw, plan| {
+            let server = server(draw, plan);
+            fault(Fault::NoWatchList { server })
         },
-    },
-    Kind {
-        name: "reset",
-        rare: 3,
-        pause: 2_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Reset {
-                    of: wide(draw, plan),
-                }),
-                Time::ZERO,
-            )
-        },
-    },
-    Kind {
-        name: "kill a server",
-        rare: 3,
-        pause: 8_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Kill {
-                    server: server(draw, plan),
-                }),
-                lasts(draw, 500, 30_000),
-            )
-        },
-    },
-    Kind {
-        name: "pause a server",
-        rare: 3,
-        pause: 8_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Pause {
-                    server: server(draw, plan),
-                }),
-                lasts(draw, 500, 30_000),
-            )
-        },
-    },
-    Kind {
-        name: "behind",
-        rare: 3,
-        pause: 5_000,
-        draw: |draw, plan| {
-            let by = ms(draw.log_uniform(50, 30_000));
-            (
-                fault(Fault::Behind {
-                    server: server(draw, plan),
-                    by,
-                }),
-                lasts(draw, 1_000, 40_000),
-            )
-        },
-    },
-    Kind {
-        name: "stuck",
-        rare: 4,
-        pause: 8_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Stuck {
-                    server: server(draw, plan),
-                }),
-                lasts(draw, 1_000, 30_000),
-            )
-        },
-    },
-    Kind {
-        name: "cold",
-        rare: 4,
-        pause: 8_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::Cold {
-                    server: server(draw, plan),
-                }),
-                lasts(draw, 500, 20_000),
-            )
-        },
-    },
-    Kind {
-        name: "no streamed lists",
-        rare: 4,
-        pause: 20_000,
-        draw: |draw, plan| {
-            (
-                fault(Fault::NoWatchList {
-                    server: server(draw, plan),
-                }),
-                lasts(draw, 5_000, 60_000),
-            )
-        },
-    },
-    Kind {
-        name: "compaction",
-        rare: 3,
-        pause: 5_000,
-        draw: |_, _| (fault(Fault::Compact), Time::ZERO),
-    },
-    Kind {
-        name: "restore",
-        rare: 10,
-        pause: 40_000,
-        draw: |draw, _| {
-            (
-                fault(Fault::Restore { bumped: true }),
-                lasts(draw, 500, 20_000),
-            )
-        },
-    },
-    Kind {
-        name: "revoke",
-        rare: 4,
-        pause: 10_000,
-        draw: |draw, _| {
-            let (verb, resource) = draw.of(&[
-                ("list", "foos"),
-                ("watch", "foos"),
-                ("list", "deployments"),
-                ("watch", "deployments"),
-                ("create", "deployments"),
-                ("patch", "deployments"),
-                ("delete", "deployments"),
-                ("update", "foos/status"),
-                ("get", "leases"),
-                ("patch", "leases"),
-                ("create", "leases"),
-                ("watch", "leases"),
-                ("create", "events"),
-            ]);
-            (
-                fault(Fault::Revoke { verb, resource }),
-                lasts(draw, 500, 30_000),
-            )
-        },
-    },
-    Kind {
-        name: "definition",
-        rare: 10,
-        pause: 40_000,
-        draw: |draw, _| (fault(Fault::NoDefinition), lasts(draw, 200, 20_000)),
-    },
-    Kind {
-        name: "fencing",
-        rare: 6,
-        pause: 20_000,
-        draw: |draw, _| (fault(Fault::Fencing), lasts(draw, 200, 20_000)),
-    },
+    ),
+    kind("compaction", (3, 5_000), None, |_, _| fault(Fault::Compact)),
+    kind("restore", (10, 40_000), Some((500, 20_000)), |_, _| {
+        fault(Fault::Restore { bumped: true })
+    }),
+    kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, _| {
+        let (verb, resource) = draw.of(&[
+            ("list", "foos"),
+            ("watch", "foos"),
+            ("list", "deployments"),
+            ("watch", "deployments"),
+            ("create", "deployments"),
+            ("patch", "deployments"),
+            ("delete", "deployments"),
+            ("update", "foos/status"),
+            ("get", "leases"),
+            ("patch", "leases"),
+            ("create", "leases"),
+            ("watch", "leases"),
+            ("create", "events"),
+        ]);
+        fault(Fault::Revoke { verb, resource })
+    }),
+    kind("definition", (10, 40_000), Some((200, 20_000)), |_, _| {
+        fault(Fault::NoDefinition)
+    }),
+    kind("fencing", (6, 20_000), Some((200, 20_000)), |_, _| {
+        fault(Fault::Fencing)
+    }),
 ];
 
 fn replica(draw: &mut Draws, plan: &Plan) -> usize {
@@ -483,10 +342,6 @@ fn then(draw: &mut Draws) -> Then {
 
 fn way(draw: &mut Draws) -> Way {
     draw.of(&[Way::Both, Way::Requests, Way::Answers])
-}
-
-fn lasts(draw: &mut Draws, from: u64, to: u64) -> Time {
-    ms(draw.log_uniform(from, to))
 }
 
 fn small(drawn: u64) -> u8 {
