@@ -36,15 +36,24 @@ async fn h19_what_was_not_delivered_in_its_time_never_is() {
             renew_deadline: Duration::from_secs(1),
             ..Config::shipped(&APP).leader_election
         };
-        let start = Instant::now();
-        let clock = Clock::from_fn(move || start.elapsed());
-        let term = Term::new(1, 0, Duration::from_millis(100), clock);
-        let client = client(&server, &election, term);
-        let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
-        let write = client.send(write.body(Body::from(body.to_vec())).unwrap());
-        let (answer, accepted) = tokio::join!(write, server.accept());
-        assert!(answer.is_err());
-        let (mut connection, sender) = accepted.unwrap();
+        let mut lasts = Duration::from_millis(50);
+        let (mut connection, sender) = loop {
+            lasts *= 2;
+            let start = Instant::now();
+            let clock = Clock::from_fn(move || start.elapsed());
+            let client = client(&server, &election, Term::new(1, 0, lasts, clock));
+            let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
+            let write = client.send(write.body(Body::from(body.to_vec())).unwrap());
+            let (answer, accepted) = tokio::join!(write, server.accept());
+            assert!(answer.is_err());
+            let (connection, sender) = accepted.unwrap();
+            // On a busy machine a term can be over before anything was sent.
+            let sent = timeout(Duration::from_millis(100), connection.peek(&mut [0])).await;
+            if sent.is_ok() {
+                break (connection, sender);
+            }
+            assert!(lasts < LONG, "nothing is sent");
+        };
         let exists = || {
             let sockets = procfs::net::tcp().unwrap();
             sockets.iter().any(|socket| socket.local_address == sender)
