@@ -106,14 +106,14 @@ impl Corrections {
         asked: &Value,
         found: impl Hash,
     ) -> Option<Wait> {
-        let [wanted, found] = [self.hasher.hash_one(wanted), self.hasher.hash_one(found)];
         let mut entries = self.entries.lock();
         let entry = entries.by_key.get_mut(key)?;
-        if entry.wanted != wanted || entry.is_over() {
+        let time = entry.pause().saturating_sub(entry.last.elapsed());
+        // Mostly so, and then nothing else is asked.
+        if time.is_zero() || entry.is_over() || entry.wanted != self.hasher.hash_one(wanted) {
             return None;
         }
-        let time = entry.pause().saturating_sub(entry.last.elapsed());
-        if time.is_zero() || !entry.is_corrected(&self.fingerprints(asked), found) {
+        if !entry.is_corrected(&self.fingerprints(asked), self.hasher.hash_one(found)) {
             return None;
         }
         Some(Wait {

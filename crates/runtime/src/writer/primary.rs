@@ -1,7 +1,7 @@
 //! Writes of the object being reconciled: its status, and what the API server says of it.
 
 use std::{
-    hash::{DefaultHasher, Hash, Hasher as _},
+    hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
 
@@ -9,6 +9,7 @@ use kube::{
     api::ListParams,
     core::{Status, response::StatusDetails},
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -49,7 +50,7 @@ impl<P: Primary> Writer<P> {
         }
         self.may_report(cx, seen, status)?;
         cx.event(event);
-        self.update_status(cx, seen, status).await
+        self.write_status(cx, seen, status).await
     }
 
     /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
@@ -60,7 +61,7 @@ impl<P: Primary> Writer<P> {
         status: &P::Status,
     ) -> Result<(), ApiError> {
         cx.may_act(P::KIND)?;
-        let (found, asked) = (text_of::<P>(seen.view.status()), asked_of::<P>(status));
+        let (found, asked) = (Whole(seen.view.status()), asked_of::<P>(status));
         let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), &asked, found);
         wait_and_tell(cx, wait, || "another status".to_owned())
     }
@@ -79,6 +80,15 @@ impl<P: Primary> Writer<P> {
         status: &P::Status,
     ) -> Result<(), ApiError> {
         self.may_report(cx, seen, status)?;
+        self.write_status(cx, seen, status).await
+    }
+
+    async fn write_status(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
         let key = cx.key();
         // Somebody may have annotated the object while others were written: no conflict.
         let version = self.store.newest(key, seen);
@@ -101,7 +111,7 @@ impl<P: Primary> Writer<P> {
         self.notice_end(key, version, &answer);
         let answer = self.written(key, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
-        let [found, left] = [seen.view.status(), stored.status()].map(text_of::<P>);
+        let [found, left] = [seen.view.status(), stored.status()].map(Whole);
         let asked = asked_of::<P>(status);
         (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left, self.exists());
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
@@ -200,8 +210,14 @@ pub(super) fn wait_and_tell<P: Primary>(
 }
 
 /// A status, to be compared: times and all.
-fn text_of<P: Primary>(status: &P::Status) -> String {
-    serde_json::to_string(status).unwrap_or_default()
+struct Whole<'a, S>(&'a S);
+
+impl<S: Serialize> Hash for Whole<'_, S> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        serde_json::to_string(self.0)
+            .unwrap_or_default()
+            .hash(state);
+    }
 }
 
 /// What a status asks for, as [`Corrections`] are told: without times.
