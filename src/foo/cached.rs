@@ -11,5 +11,5 @@ pub use self::{
         CONTAINER, Deployment, GENERATION_ANNOTATION, Labels, MADE_FOR_ANNOTATION, Progress,
         made_for,
     },
-    foo::{Content, Foo},
+    foo::Foo,
 };
