@@ -30,6 +30,10 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// When nothing had to be corrected for twice as long as the next one would have waited, and for this, the matter is over.
 const OVER: Duration = Duration::from_mins(1);
 
+/// So many writes of one object, no further apart than this, and more is remembered of it than their number: most objects
+/// are left alone long before.
+const OFTEN: u8 = 4;
+
 /// So many entries are not worth a look at which of them are over.
 const FEW: usize = 64;
 
@@ -45,9 +49,45 @@ pub struct Corrections {
 
 #[derive(Default)]
 struct Entries {
+    counts: Counts,
     by_key: HashMap<Key, Entry>,
     /// How many there were when those that are over were last dropped.
     kept: usize,
+}
+
+/// How often each object was written of late, by the fingerprint of its key. It is bounded by what is written in two minutes, at
+/// a tenth of what an [`Entry`] takes.
+struct Counts {
+    since: Instant,
+    late: HashMap<u64, u8>,
+    /// In the minute before.
+    earlier: HashMap<u64, u8>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            late: HashMap::new(),
+            earlier: HashMap::new(),
+        }
+    }
+}
+
+impl Counts {
+    /// Counts one more, and returns how many there are.
+    fn add(&mut self, key: u64) -> u8 {
+        let age = self.since.elapsed();
+        if age > OVER {
+            let late = std::mem::take(&mut self.late);
+            self.earlier = if age > 2 * OVER { HashMap::new() } else { late };
+            self.since = Instant::now();
+        }
+        let count = self.late.entry(key);
+        let count = count.or_insert_with(|| self.earlier.get(&key).copied().unwrap_or(0));
+        *count = count.saturating_add(1);
+        *count
+    }
 }
 
 /// Fingerprints of a field's path and of its value.
@@ -60,7 +100,9 @@ struct Entry {
     asked: Vec<Field>,
     /// Fingerprint of the object as the last one left it.
     left: u64,
-    /// How many of them were corrections.
+    /// How many writes there were before, of which nothing else is known. They are taken for corrections.
+    counted: u32,
+    /// How many of those since were corrections.
     times: u32,
     /// Whether it was told that one has to wait.
     told: bool,
@@ -69,7 +111,7 @@ struct Entry {
 
 impl Entry {
     fn pause(&self) -> Duration {
-        match self.times.checked_sub(AT_ONCE) {
+        match self.counted.saturating_add(self.times).checked_sub(AT_ONCE) {
             None => Duration::ZERO,
             Some(more) => FIRST_PAUSE
                 .saturating_mul(2_u32.saturating_pow(more))
@@ -134,9 +176,13 @@ impl Corrections {
         left: impl Hash,
         exists: impl Fn(&Key) -> bool,
     ) {
+        let mut entries = self.entries.lock();
+        let count = entries.counts.add(self.hasher.hash_one(key));
+        if count < OFTEN && !entries.by_key.contains_key(key) {
+            return;
+        }
         let [wanted, found] = [self.hasher.hash_one(wanted), self.hasher.hash_one(found)];
         let mut fields = self.fingerprints(asked);
-        let mut entries = self.entries.lock();
         if entries.by_key.len() >= FEW.max(2 * entries.kept) {
             let matters = |key: &Key, entry: &Entry| entry.times > 0 || exists(key);
             let by_key = &mut entries.by_key;
@@ -144,10 +190,19 @@ impl Corrections {
             entries.kept = entries.by_key.len();
         }
         let before = entries.by_key.remove(key);
+        // The first of them was none.
+        let counted = match before {
+            None if count == OFTEN => u32::from(OFTEN) - 1,
+            _ => 0,
+        };
         let before = before.filter(|entry| entry.wanted == wanted && !entry.is_over());
-        let (times, told) = before.as_ref().map_or((0, false), |entry| {
+        let (counted, times, told) = before.as_ref().map_or((counted, 0, false), |entry| {
             let is_correction = u32::from(entry.is_corrected(&fields, found));
-            (entry.times.saturating_add(is_correction), entry.told)
+            (
+                entry.counted,
+                entry.times.saturating_add(is_correction),
+                entry.told,
+            )
         });
         // Of an object that is to be gone, nothing else is asked any more.
         if *asked != GONE {
@@ -160,6 +215,7 @@ impl Corrections {
             wanted,
             asked: fields,
             left: self.hasher.hash_one(left),
+            counted,
             times,
             told,
             last: Instant::now(),
@@ -366,8 +422,8 @@ mod tests {
         for number in 0..1000 {
             let asked = json!({ "data": { (number.to_string()): 1 } });
             corrections.record(&key, 1, &asked, number, number + 1, |_| true);
-            assert!(corrections.entries.lock().by_key[&key].asked.len() <= FIELDS);
         }
+        assert_eq!(corrections.entries.lock().by_key[&key].asked.len(), FIELDS);
     }
 
     /// However many there are, they come round before they are forgotten: an upgrade of somebody's webhook is enough.
@@ -399,19 +455,35 @@ mod tests {
             };
             let key = Key::new("n", &number.to_string());
             corrections.record(&key, 1, &THERE, "theirs", "ours", young);
-            corrections.entries.lock().by_key.len()
+            let entries = corrections.entries.lock();
+            let counts = entries.counts.late.len() + entries.counts.earlier.len();
+            (entries.by_key.len(), counts)
         };
         for number in 0..10_000 {
-            let entries = write(number);
+            let (entries, counts) = write(number);
             advance(Duration::from_secs(1)).await;
-            assert!(entries <= FEW.max(2 * 62));
+            assert_eq!(entries, 0, "written once");
+            assert!(counts <= 2 * 62, "{counts}");
         }
+        // Each is written often, and then left alone.
+        for number in (0..40_000).map(|number| 10_000 + number / 10) {
+            let (entries, counts) = write(number);
+            advance(Duration::from_millis(100)).await;
+            assert!(entries <= FEW.max(2 * 62) && counts <= 2 * 62);
+        }
+        advance(2 * OVER).await;
         // Many objects come and go at once, and somebody disputes a few of them.
-        let few = 10_000..10_100;
-        for number in few.clone().chain(few).chain(10_100..200_000) {
-            assert!(write(number) <= 2 * 1100 + 1);
+        let disputed: Vec<_> = (50_000..50_100).collect();
+        let many = (50_100..200_000).flat_map(|number| [number; OFTEN as usize]);
+        for number in disputed
+            .repeat(usize::from(OFTEN) + 1)
+            .into_iter()
+            .chain(many)
+        {
+            let (entries, _) = write(number);
+            assert!(entries <= 2 * 1101 + 1, "{entries}");
         }
-        let disputed = Key::new("n", "10000");
+        let disputed = Key::new("n", "50000");
         assert_eq!(corrections.entries.lock().by_key[&disputed].times, 1);
     }
 }
