@@ -2,7 +2,6 @@
 //!
 //! A `Relay` has a `ConfigMap` with its configuration and a `Service`, both of its name. It reads a token from a `Secret` that
 //! it names and does not own. And it is registered outside the cluster: as a file in a folder, which a finalizer takes back.
-#![allow(missing_docs, reason = "nobody calls it")]
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf, process::ExitCode, sync::Arc};
 

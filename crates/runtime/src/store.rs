@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use crate::{Cached, Key, Object};
+use crate::{Cached, Key, Object, panics::catch};
 
 /// The objects of one kind, in all watched namespaces.
 pub struct Store<V> {
@@ -39,12 +39,9 @@ struct Entry<V> {
     /// See [`Store::outdate`].
     outdated: bool,
     /// See [`Store::note_deletion`].
-    going: Option<Box<str>>,
+    going: bool,
     /// See [`Store::note_up_to_date`].
     up_to_date_basis: Option<NonZeroU64>,
-    /// What it speaks of, as its kind said when it came: when it changes or goes, nothing of a kind's is called that could
-    /// panic halfway.
-    references: Keys,
     view: Arc<V>,
 }
 
@@ -188,7 +185,7 @@ impl<V: Cached> Store<V> {
     /// may be long in going.
     pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
-            entry.going = Some(uid.into());
+            entry.going = entry.view.uid() == uid;
         }
     }
 
@@ -197,7 +194,7 @@ impl<V: Cached> Store<V> {
     pub(crate) fn is_going(&self, key: &Key, uid: &str) -> bool {
         let state = self.state.read();
         let entry = state.objects.get(key);
-        entry.is_some_and(|entry| entry.going.as_deref() == Some(uid))
+        entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
     }
 
     /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
@@ -249,7 +246,6 @@ impl<V: Cached> Store<V> {
     /// An answer that is older than what the watch has told, or that met a list being read, is left out:
     /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
     pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Arc<V> {
-        let references = references(&answer);
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
@@ -261,7 +257,7 @@ impl<V: Cached> Store<V> {
         if told || known {
             return Arc::new(answer.view);
         }
-        state.put(answer, references, sent.0).1
+        state.put(answer, sent.0).1
     }
 
     /// A watch begins to list anew.
@@ -274,7 +270,6 @@ impl<V: Cached> Store<V> {
     /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads, or what a write that is
     /// under way is based on.
     pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
-        let references = references(&object);
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
         let key = object.key.clone();
@@ -285,7 +280,7 @@ impl<V: Cached> Store<V> {
             .objects
             .get(&key)
             .is_some_and(|entry| entry.marked && entry.version != object.version);
-        let (old, new) = state.put(object, references, epoch);
+        let (old, new) = state.put(object, epoch);
         (marked || old.as_deref() != Some(&*new)).then_some(Change {
             key,
             old,
@@ -353,40 +348,40 @@ impl<V: Cached> State<V> {
         known.is_some_and(|entry| entry.version > version && list(entry.epoch) == list(epoch))
     }
 
-    fn put(&mut self, object: Object<V>, references: Keys, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
+    /// What a kind could panic at is asked first, so that it leaves the store as it was.
+    fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
         let Object {
             key, version, view, ..
         } = object;
         let Some(entry) = self.objects.get_mut(&key) else {
             let view = Arc::new(view);
+            let entry = Entry {
+                version,
+                epoch,
+                marked: false,
+                outdated: false,
+                going: false,
+                up_to_date_basis: None,
+                view: Arc::clone(&view),
+            };
+            self.link(&key, references(&key, &*view));
+            self.objects.insert(key, entry);
             self.changes += 1;
-            self.link(&key, &references);
-            self.objects.insert(
-                key,
-                Entry {
-                    version,
-                    epoch,
-                    marked: false,
-                    outdated: false,
-                    going: None,
-                    up_to_date_basis: None,
-                    references,
-                    view: Arc::clone(&view),
-                },
-            );
             return (None, view);
         };
         let is_same = *entry.view == view;
+        let refers_otherwise = !is_same && entry.view.references().ne(view.references());
+        let added = refers_otherwise.then(|| references(&key, &view));
+        // A cluster that was restored from a backup knows nothing of the deletion.
+        let is_restored = entry.version > version;
+        let going = entry.going && !is_restored && (is_same || entry.view.uid() == view.uid());
         if entry.version != version || !is_same {
             entry.up_to_date_basis = None;
             entry.marked = false;
             entry.outdated = false;
             self.changes += 1;
         }
-        // A cluster that was restored from a backup knows nothing of the deletion.
-        if entry.version > version {
-            entry.going = None;
-        }
+        entry.going = going;
         entry.version = version;
         entry.epoch = epoch;
         if is_same {
@@ -394,10 +389,9 @@ impl<V: Cached> State<V> {
         }
         let new = Arc::new(view);
         let old = std::mem::replace(&mut entry.view, Arc::clone(&new));
-        if entry.references != references {
-            let before = std::mem::replace(&mut entry.references, references.clone());
-            self.unlink(&key, &before);
-            self.link(&key, &references);
+        if let Some(added) = added {
+            self.unlink(&key, &old);
+            self.link(&key, added);
         }
         (Some(old), new)
     }
@@ -405,7 +399,7 @@ impl<V: Cached> State<V> {
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.changes += 1;
-        self.unlink(&key, &entry.references);
+        self.unlink(&key, &entry.view);
         Some(Change {
             key,
             old: Some(entry.view),
@@ -413,35 +407,39 @@ impl<V: Cached> State<V> {
         })
     }
 
-    fn link(&mut self, key: &Key, references: &Keys) {
-        for to in references.iter() {
-            self.referring.entry(to.clone()).or_default().add(key);
+    fn link(&mut self, key: &Key, references: Vec<Key>) {
+        for to in references {
+            self.referring.entry(to).or_default().add(key);
         }
     }
 
-    fn unlink(&mut self, key: &Key, references: &Keys) {
-        for to in references.iter() {
-            if let Some(referring) = self.referring.get_mut(to) {
+    fn unlink(&mut self, key: &Key, view: &V) {
+        let Ok(references) = catch(&V::KIND, "Cached::references", || references(key, view)) else {
+            // It did not panic when the object came.
+            self.referring.retain(|_, referring| {
                 referring.remove(key);
-                if referring.iter().next().is_none() {
-                    self.referring.remove(to);
+                !referring.is_empty()
+            });
+            return;
+        };
+        for to in references {
+            if let Some(referring) = self.referring.get_mut(&to) {
+                referring.remove(key);
+                if referring.is_empty() {
+                    self.referring.remove(&to);
                 }
             }
         }
     }
 }
 
-/// What an object speaks of. Asked before a store is locked, so that one whose kind panics at it leaves the store as it was.
-fn references<V: Cached>(object: &Object<V>) -> Keys {
-    let mut keys = Keys::default();
-    for name in object.view.references() {
-        keys.add(&object.key.sibling(name));
-    }
-    keys
+/// What an object speaks of.
+fn references<V: Cached>(key: &Key, view: &V) -> Vec<Key> {
+    view.references().map(|name| key.sibling(name)).collect()
 }
 
-/// Who refers to one object, or what one refers to: mostly one, and sometimes all that there are.
-#[derive(Clone, Default, PartialEq)]
+/// Who refers to one object: mostly one, and sometimes all that there are.
+#[derive(Default)]
 enum Keys {
     #[default]
     None,
@@ -457,6 +455,10 @@ impl Keys {
             Self::Many(keys) => (None, Some(keys)),
         };
         one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
     }
 
     fn add(&mut self, key: &Key) {
