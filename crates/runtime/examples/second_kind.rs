@@ -60,7 +60,7 @@ fn build(builder: &mut Builder<Relay>, settings: Settings) -> RelayReconciler {
 #[kube(group = "example.com", version = "v1", kind = "Relay")]
 #[kube(namespaced, root = "Manifest", status = "RelayStatus")]
 #[serde(rename_all = "camelCase")]
-pub struct RelaySpec {
+struct RelaySpec {
     #[schemars(range(min = 1, max = 65535))]
     port: i32,
     secret_name: String,
@@ -68,7 +68,7 @@ pub struct RelaySpec {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct RelayStatus {
+struct RelayStatus {
     observed_generation: Option<i64>,
     conditions: Vec<Condition>,
 }
