@@ -11,7 +11,7 @@ mod simulation;
 use std::{fs, path::Path, process::Command, sync::Mutex, thread, time::Duration};
 
 use simulation::{
-    api::Kind,
+    api::{Kind, Others},
     found,
     judge::{Violation, examine, judge},
     mutants,
@@ -235,8 +235,12 @@ fn faults() -> Vec<(Fault, Duration)> {
             seconds(10),
         ),
         (Fault::NoDefinition, seconds(10)),
+        (Fault::NoNamespace, seconds(3)),
         (Fault::Fencing, seconds(30)),
     ];
+    for policy in Others::ALL {
+        all.push((Fault::Policy(policy), seconds(15)));
+    }
     for way in [Way::Both, Way::Requests, Way::Answers] {
         all.push((
             Fault::Partition {

@@ -1,5 +1,7 @@
-//! Those who are no replicas: users, the Deployment controller, the garbage collector. What they ask is answered at once, by
-//! the first API server that is there.
+//! Those who are no replicas: users, the Deployment controller, the namespace controller, the garbage collector. What they
+//! ask is answered at once, by the first API server that is there.
+
+mod namespace;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,7 @@ const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garba
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// What the Deployment controller and the garbage collector know.
+/// What they know.
 #[derive(Default)]
 pub struct Actors {
     /// The reconciles that go on, by their spans' numbers: where they are in the trace.
@@ -31,6 +33,7 @@ pub struct Actors {
     at_rest: Option<u64>,
     /// When the next pod of a Deployment comes or goes, by the Deployment's UID.
     rollouts: BTreeMap<String, Time>,
+    namespace: namespace::Namespace,
 }
 
 /// How long a pod takes.
@@ -44,8 +47,14 @@ impl Actors {
         let before = world.store.version();
         let waits = self.roll_out(world);
         let collected = collect(world);
-        let is_at_rest = !waits && !collected && world.store.version() == before;
+        let is_changing = self.namespace.tick(world);
+        let is_at_rest = !waits && !collected && !is_changing && world.store.version() == before;
         self.at_rest = is_at_rest.then_some(before);
+    }
+
+    /// There may be something to do though nothing was written.
+    pub fn wake(&mut self) {
+        self.at_rest = None;
     }
 
     /// The Deployment controller's; true if it waits for something.

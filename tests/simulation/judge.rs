@@ -8,6 +8,7 @@ mod converge;
 mod leader;
 mod rates;
 mod statuses;
+mod writes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use std::{
 use super::{
     api::{Key, Revision, Store},
     plan::{Action, Fault, Plan, What},
-    trace::{Call, End, Time, Trace, seconds},
+    trace::{Call, End, Time, Trace, Who, seconds},
     users::Deed,
     world::World,
 };
@@ -60,6 +61,8 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     converge::at_rest(&case, &mut found);
     statuses::check(&case, &mut found);
     statuses::warned(&case, &mut found);
+    writes::asked_once(&case, &mut found);
+    writes::replicas(&case, &mut found);
     rates::bounded(&case, &mut found);
     stays_up(&case, &mut found);
     found
@@ -154,6 +157,14 @@ impl<'a> Case<'a> {
         let lives = &self.trace.lives;
         let life = lives.iter().find(|life| life.who == call.who);
         life.map_or("", |life| &life.pod.0)
+    }
+
+    /// Who holds the Lease at the end.
+    fn last_leader(&self) -> Option<Who> {
+        let lease = self.store.get(&leader::lease())?;
+        let mut lives = self.trace.lives.iter().rev();
+        let leader = lives.find(|life| leader::holder(lease) == life.identity())?;
+        Some(leader.who)
     }
 
     fn has_fault(&self, is: impl Fn(&Fault) -> bool) -> bool {

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::{
+    api::Others,
     trace::{Role, Time, seconds},
     users::Deed,
 };
@@ -155,6 +156,10 @@ pub enum Fault {
     NoDefinition,
     /// The fencing component is removed, and put back when it is over; or, where it is not installed, the other way round.
     Fencing,
+    /// Somebody has a policy of theirs.
+    Policy(Others),
+    /// The Foos' namespace is deleted; when it is over, it is created again, and so are the Foos that were in it.
+    NoNamespace,
 }
 
 /// Who comes after a crash.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    api::Others,
     draw::Draws,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     trace::Role,
@@ -320,6 +321,16 @@ const FAULTS: &[Kind] = &[
     }),
     kind("fencing", (6, 20_000), Some((200, 20_000)), |_, _| {
         fault(Fault::Fencing)
+    }),
+    kind("autoscaler", (3, 2_000), None, |draw, _| {
+        let (foo, replicas) = (small(draw.below(FOOS)), small(draw.between(1, 6)));
+        What::Action(Action::User(Deed::Autoscale { foo, replicas }))
+    }),
+    kind("policy", (3, 10_000), Some((500, 40_000)), |draw, _| {
+        fault(Fault::Policy(draw.of(&Others::ALL)))
+    }),
+    kind("namespace", (6, 20_000), Some((200, 20_000)), |_, _| {
+        fault(Fault::NoNamespace)
     }),
 ];
 

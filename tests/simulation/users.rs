@@ -83,6 +83,12 @@ pub enum Deed {
         deployment: u8,
     },
 
+    /// A HorizontalPodAutoscaler's: of a Foo that says how many replicas it has, of the Foo; else of its Deployment.
+    Autoscale {
+        foo: u8,
+        replicas: u8,
+    },
+
     DeleteLease,
     /// `spec: {}`.
     EmptyLease,
@@ -196,6 +202,7 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             let metadata = json!({ "ownerReferences": null });
             patch(deployment_path(deployment), json!({ "metadata": metadata }))
         }
+        Deed::Autoscale { foo, replicas } => return autoscale(world, foo, replicas),
         Deed::DeleteLease => delete(lease_path(), Policy::Background),
         Deed::EmptyLease => {
             let (200, mut lease) = send(world, get(lease_path())) else {
@@ -219,6 +226,22 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
 
 fn send(world: &mut World, (method, path, body): Request) -> (u16, Value) {
     world.request("admin", &method, &path, &body)
+}
+
+fn autoscale(world: &mut World, foo: u8, replicas: u8) -> u16 {
+    const AUTOSCALER: &str = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
+    let (200, foo_now) = send(world, get(foo_path(foo))) else {
+        return 404;
+    };
+    let spec = &foo_now["spec"];
+    let target = match (spec["replicas"].as_i64(), spec["deploymentName"].as_str()) {
+        (Some(_), _) => foo_path(foo),
+        (None, Some(name)) => format!("{}/{name}", deployments_path()),
+        (None, None) => return 404,
+    };
+    let scale = json!({ "spec": { "replicas": replicas } });
+    let path = format!("{target}/scale");
+    world.request(AUTOSCALER, &Method::PATCH, &path, &scale).0
 }
 
 fn create_foo(number: u8, of: u8, replicas: Option<u8>) -> Request {

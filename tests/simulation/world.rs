@@ -30,8 +30,8 @@ const QUANTUM: Duration = Duration::from_millis(10);
 /// How often those who are no replicas look.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Where Foos are.
-pub const FOOS: &str = "default";
+/// Where Foos are: not in `default`, which nobody can delete.
+pub const FOOS: &str = "foos";
 
 pub struct World {
     pub plan: Plan,

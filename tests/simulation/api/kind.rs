@@ -11,8 +11,9 @@ pub enum Kind {
     Foo,
     /// Foo's; not served, but what is served of Foos goes by it.
     CustomResourceDefinition,
-    /// The fencing component's; not served, either.
+    /// The fencing component's, and others'; not served, either.
     ValidatingAdmissionPolicy,
+    MutatingAdmissionPolicy,
 }
 
 /// What is different from kind to kind.
@@ -60,6 +61,12 @@ impl Kind {
                 "ValidatingAdmissionPolicy",
                 "validatingadmissionpolicies",
             ),
+            Self::MutatingAdmissionPolicy => (
+                "admissionregistration.k8s.io",
+                "v1",
+                "MutatingAdmissionPolicy",
+                "mutatingadmissionpolicies",
+            ),
         };
         Info {
             group,
@@ -104,7 +111,10 @@ impl Kind {
     pub fn is_namespaced(self) -> bool {
         !matches!(
             self,
-            Self::Namespace | Self::CustomResourceDefinition | Self::ValidatingAdmissionPolicy
+            Self::Namespace
+                | Self::CustomResourceDefinition
+                | Self::ValidatingAdmissionPolicy
+                | Self::MutatingAdmissionPolicy
         )
     }
 

@@ -20,6 +20,7 @@ mod deployment;
 mod kind;
 mod list;
 mod metadata;
+mod others;
 mod patch;
 mod policy;
 mod request;
@@ -35,6 +36,7 @@ mod write;
 
 pub use access::Verb;
 pub use kind::Kind;
+pub use others::Others;
 pub use policy::{CONTROLLER, RECORD};
 pub use request::{Call, Method, Unknown, User};
 pub use server::{Answer, Lag, Now, Server};

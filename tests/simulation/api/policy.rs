@@ -66,6 +66,7 @@ impl Server {
         (operation, part): (Operation, Part),
         (new, old): (Option<&Value>, Option<&Value>),
     ) -> Result<()> {
+        self.others_admit(store, request, about, (operation, part))?;
         let matched = match about.kind {
             Kind::Deployment => part == Part::Whole,
             Kind::Foo => part == Part::Status && operation == Operation::Update,
@@ -108,15 +109,24 @@ impl Server {
                 )
             }
         };
-        let why = format!(
-            "ValidatingAdmissionPolicy '{NAME}' with binding '{NAME}' denied request: {words}"
-        );
-        let mut refusal = Refusal::forbidden(about.kind, &about.name, &why);
-        if let Refusal::Status(status) = &mut refusal {
-            status["details"]["causes"] = json!([{ "message": why }]);
-        }
-        Err(refusal)
+        Err(denied(about, NAME, &words, 403))
     }
+}
+
+/// What a policy refuses: as invalid (422), which is what it is unless the policy says otherwise, or as forbidden.
+pub(super) fn denied(about: &Key, policy: &str, words: &str, code: u16) -> Refusal {
+    let why = format!(
+        "ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {words}"
+    );
+    let mut refusal = Refusal::forbidden(about.kind, &about.name, &why);
+    if let Refusal::Status(status) = &mut refusal {
+        status["details"]["causes"] = json!([{ "message": why }]);
+        status["code"] = code.into();
+        if code == 422 {
+            status["reason"] = "Invalid".into();
+        }
+    }
+    refusal
 }
 
 fn belongs_to_a_foo(object: &Value) -> bool {

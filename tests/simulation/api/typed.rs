@@ -22,7 +22,10 @@ pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
         Kind::Deployment => round_trip::<Deployment>(object),
         Kind::Lease => round_trip::<Lease>(object),
         Kind::Event => round_trip::<Event>(object),
-        Kind::Foo | Kind::CustomResourceDefinition | Kind::ValidatingAdmissionPolicy => {
+        Kind::Foo
+        | Kind::CustomResourceDefinition
+        | Kind::ValidatingAdmissionPolicy
+        | Kind::MutatingAdmissionPolicy => {
             return Err(format!("{kind:?} is not compiled in"));
         }
     }?;

@@ -56,6 +56,7 @@ impl Server {
         let uid = store.new_uid();
         object["metadata"]["uid"] = uid.into();
         object["metadata"]["creationTimestamp"] = now.seconds().into();
+        self.mutate(store, key, Part::Whole, &mut object);
         strategy::prepare_new(key.kind, &mut object);
         if key.kind == Kind::Namespace {
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = key.name.as_str().into();
@@ -256,6 +257,7 @@ impl Server {
             return Err(Refusal::outdated(key.kind, &key.name));
         }
         new["metadata"]["resourceVersion"] = version;
+        self.mutate(store, key, part, &mut new);
         strategy::prepare_change(key.kind, part, &mut new, old);
         let was = &old["metadata"];
         let metadata = &mut new["metadata"];

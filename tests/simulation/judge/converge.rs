@@ -1,5 +1,7 @@
 //! I3 and I6: what must be right when everything has worked for a while, and that nothing is done any more then.
 
+use std::time::Duration;
+
 use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::Value;
 
@@ -7,8 +9,8 @@ use foo_controller::api::Foo;
 
 use super::{
     super::{
-        api::{Kind, Revision},
-        plan::{Action, What},
+        api::{Kind, Others, Revision},
+        plan::{Action, Fault, Step, What},
         users::NAMESPACE,
     },
     Case, Violation, made, named,
@@ -24,6 +26,11 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
             .collect::<Vec<_>>()
     };
     let deployments = of(Kind::Deployment);
+    let asked_for: Vec<Value> = deployments
+        .iter()
+        .map(|deployment| as_asked(case, deployment))
+        .collect();
+    let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
         if let Err(what) = is_settled(foo, &deployments, image(case)) {
             found.push(Violation {
@@ -34,6 +41,55 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// The Deployment without what others' policies have made of it: who asked in vain while there was one, and still leads, asks
+/// again only when the Deployment or its Foo changes.
+fn as_asked(case: &Case, deployment: &Value) -> Value {
+    /// How long a server may know a policy that is gone.
+    const KNOWN: Duration = Duration::from_secs(45);
+    let mut asked = deployment.clone();
+    let name = text(&deployment["metadata"]["name"]);
+    let Some(leader) = case.last_leader() else {
+        return asked;
+    };
+    let its = case.trace.calls.iter().filter(|call| {
+        let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+        call.who == leader
+            && call.resource == "deployments"
+            && call.verb == "patch"
+            && path.rsplit('/').next() == Some(name)
+            && call.code == Some(200)
+    });
+    let asked_at: Vec<_> = its.filter_map(|call| call.arrived).collect();
+    for Step { at, what } in &case.plan.steps {
+        let What::Fault(Fault::Policy(policy), lasts) = what else {
+            continue;
+        };
+        let until = (*at + *lasts).min(case.heal) + KNOWN;
+        if !asked_at.iter().any(|asked| (*at..until).contains(asked)) {
+            continue;
+        }
+        match policy {
+            Others::Mirror => {
+                let image = &mut asked["spec"]["template"]["spec"]["containers"][0]["image"];
+                let plain = image
+                    .as_str()
+                    .and_then(|it| it.strip_prefix(Others::MIRROR));
+                if let Some(plain) = plain.map(ToOwned::to_owned) {
+                    *image = plain.into();
+                }
+            }
+            Others::Label if asked["metadata"]["labels"]["app"] == Others::APP => {
+                asked["metadata"]["labels"]["app"] = "nginx".into();
+            }
+            Others::FewReplicas if asked["spec"]["replicas"] == Others::FEW => {
+                asked["spec"]["replicas"] = Value::Null;
+            }
+            _ => {}
+        }
+    }
+    asked
 }
 
 /// The image that is configured last.
@@ -90,7 +146,8 @@ pub fn is_complete(deployment: &Value) -> bool {
         && is("replicas")
 }
 
-fn is_settled(foo: &Value, deployments: &[&Value], image: &str) -> Result<(), String> {
+/// Each Deployment as it is, and as it was asked for.
+fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Result<(), String> {
     let metadata = &foo["metadata"];
     if metadata["deletionTimestamp"].is_string() {
         return Ok(());
@@ -110,8 +167,8 @@ fn is_settled(foo: &Value, deployments: &[&Value], image: &str) -> Result<(), St
     let wanted = &*typed.spec.deployment_name.clone();
     let actual = deployments
         .iter()
-        .find(|one| one["metadata"]["name"] == wanted);
-    let Some(actual) = actual else {
+        .find(|(one, _)| one["metadata"]["name"] == wanted);
+    let Some((actual, asked_for)) = actual else {
         return Err(format!("has no Deployment {wanted}"));
     };
     if owner(actual) != text(&metadata["uid"]) {
@@ -121,8 +178,11 @@ fn is_settled(foo: &Value, deployments: &[&Value], image: &str) -> Result<(), St
                 format!("Deployment {wanted} is another's, and its status says {told:?}")
             });
     }
-    let typed_actual = serde_json::from_value::<Deployment>(Value::clone(actual));
-    let typed_actual = typed_actual.map_err(|error| error.to_string())?;
+    let typed_actual = serde_json::from_value::<Deployment>(Value::clone(asked_for));
+    let mut typed_actual = typed_actual.map_err(|error| error.to_string())?;
+    if let Some(spec) = typed_actual.spec.as_mut() {
+        spec.replicas = spec.replicas.or(typed.spec.replicas);
+    }
     if let Some(wrong) = unsettled(&[typed], &[typed_actual], image).pop() {
         return Err(wrong.trim_start_matches("I3 ").to_owned());
     }
@@ -139,7 +199,7 @@ fn is_settled(foo: &Value, deployments: &[&Value], image: &str) -> Result<(), St
         return Err(format!("its status says {says:?}, and it is {is:?}"));
     }
     let uid = text(&metadata["uid"]);
-    let left = deployments.iter().find(|other| {
+    let left = deployments.iter().find(|(other, _)| {
         let made_by_us = other["metadata"]["annotations"][GENERATION].is_string();
         owner(other) == uid
             && made_by_us
@@ -147,7 +207,7 @@ fn is_settled(foo: &Value, deployments: &[&Value], image: &str) -> Result<(), St
             && other["metadata"]["deletionTimestamp"].is_null()
     });
     match left {
-        Some(left) => Err(format!(
+        Some((left, _)) => Err(format!(
             "its earlier Deployment {} is still there",
             left["metadata"]["name"]
         )),

@@ -13,11 +13,11 @@ use super::{
     Case, Violation, made, named, pod_of,
 };
 
-fn holder(lease: &Value) -> &str {
+pub fn holder(lease: &Value) -> &str {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default()
 }
 
-fn lease() -> Key {
+pub fn lease() -> Key {
     Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE)
 }
 

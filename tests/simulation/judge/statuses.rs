@@ -2,13 +2,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use serde_json::Value;
 
 use super::{
-    super::api::{Key, Kind},
+    super::{
+        api::{Key, Kind},
+        trace::Call,
+    },
     Case, Violation,
     converge::condition,
     made, named,
@@ -85,10 +89,21 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I14: a status that begins to say `ErrResourceExists` or `InvalidSpec` comes with an event that says so, from the same
-/// process, a while before or after; unless that has ended by then.
+/// What is the user's to mend, of the reasons of conditions.
+const TOLD: [&str; 5] = [
+    "ErrResourceExists",
+    "InvalidSpec",
+    "DeploymentRejected",
+    "DeploymentContested",
+    "DeletionFailed",
+];
+
+/// I14: a status that begins to say what is the user's to mend comes with an event that says so of this Foo, from the same
+/// process, a while before or after; unless that has ended by then. And a refusal is told of that there was, which the end
+/// of a namespace is not.
 pub fn warned(case: &Case, found: &mut Vec<Violation>) {
-    const AROUND: Duration = Duration::from_secs(30);
+    /// An event waits for those before it, each of which may take its time.
+    const AROUND: Duration = Duration::from_secs(75);
     for (index, revision) in case.store.history().iter().enumerate() {
         let Some(call) = case
             .writer(index)
@@ -96,34 +111,78 @@ pub fn warned(case: &Case, found: &mut Vec<Violation>) {
         else {
             continue;
         };
-        let reason = |object: &Option<std::sync::Arc<Value>>| {
-            object
-                .as_deref()
-                .map(|object| condition(object, "Ready").1.to_owned())
-                .unwrap_or_default()
+        let before = reasons(revision.before.as_ref());
+        let [ready, progressing] = reasons(revision.after.as_ref());
+        let reason = if TOLD.contains(&ready) {
+            ready
+        } else {
+            progressing
         };
-        let (before, now) = (reason(&revision.before), reason(&revision.after));
-        if before == now || !matches!(&*now, "ErrResourceExists" | "InvalidSpec") {
+        if before.contains(&reason) || !TOLD.contains(&reason) {
             continue;
         }
         let life = case.trace.lives.iter().find(|life| life.who == call.who);
         let until = life
             .and_then(|life| life.ended.as_ref())
             .map_or(case.plan.end, |(at, _)| *at);
-        let is_its = |other: &super::Call| {
-            other.who == call.who
-                && other.resource == "events"
-                && other.begun + AROUND >= call.begun
+        let mut its = case
+            .trace
+            .calls
+            .iter()
+            .filter(|other| other.who == call.who);
+        let is_told = its.clone().any(|other| {
+            other.begun + AROUND >= call.begun
                 && other.begun <= call.begun + AROUND
+                && is_warning(case, other, &revision.key.name, reason)
+        });
+        let what = if !is_told && until > call.begun + AROUND {
+            format!("says {reason}, and there was no event")
+        } else if reason == "DeploymentRejected"
+            && !its.any(|other| other.begun < call.begun && is_refused(other))
+        {
+            format!("says {reason}, and no write of a Deployment was refused")
+        } else {
+            continue;
         };
-        let any = case.trace.calls.iter().any(is_its);
-        if !any && until > call.begun + AROUND {
-            found.push(Violation {
-                invariant: "I14",
-                at: made(revision),
-                object: named(&revision.key),
-                what: format!("says {now}, and there was no event"),
-            });
-        }
+        found.push(Violation {
+            invariant: "I14",
+            at: made(revision),
+            object: named(&revision.key),
+            what,
+        });
     }
+}
+
+/// Of a Foo's conditions.
+fn reasons(foo: Option<&Arc<Value>>) -> [&str; 2] {
+    ["Ready", "Progressing"].map(|of_type| foo.map_or("", |foo| condition(foo, of_type).1))
+}
+
+/// Whether it is a Warning event with this reason about the Foo of this name, or one more of a series of them.
+fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
+    if call.resource != "events" {
+        return false;
+    }
+    let is_it = |body: &Value| {
+        body["type"] == "Warning" && body["reason"] == reason && body["regarding"]["name"] == foo
+    };
+    let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+    let name = path.rsplit('/').next().unwrap_or_default();
+    call.verb == "create" && is_it(&call.body)
+        || call.verb == "patch"
+            && case.trace.calls.iter().any(|first| {
+                first.who == call.who
+                    && first.resource == "events"
+                    && first.body["metadata"]["name"] == name
+                    && is_it(&first.body)
+            })
+}
+
+/// Whether a write of a Deployment was refused, and not because its namespace goes.
+fn is_refused(call: &Call) -> bool {
+    let code = call.answered.map_or(0, |(_, code)| code);
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    call.resource == "deployments"
+        && matches!(code, 400 | 403 | 405 | 413 | 415 | 422)
+        && answer["details"]["causes"][0]["reason"] != "NamespaceTerminating"
 }

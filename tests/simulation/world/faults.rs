@@ -4,7 +4,7 @@ use std::{mem, time::Duration};
 
 use super::{
     super::{
-        api::{Backup, CONTROLLER, Lag, Server},
+        api::{Backup, CONTROLLER, Lag, Others, Server},
         plan::{Calls, Fault, Happens, Then, Way},
         trace::{Call, Role, Time},
     },
@@ -94,6 +94,11 @@ impl World {
         })
     }
 
+    /// Whether this one goes on.
+    pub fn is_going_on(&self, is: impl Fn(&Fault) -> bool) -> bool {
+        self.faults.values().any(|ongoing| is(&ongoing.fault))
+    }
+
     pub(super) fn begin(&mut self, fault: Fault, lasts: Duration) {
         self.say(match lasts {
             Duration::ZERO => format!("fault: {fault:?}"),
@@ -150,7 +155,11 @@ impl World {
             Fault::Revoke { verb, resource } => self.store.revoke(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.store.remove_definition(at(now)),
             Fault::Fencing => self.switch_fencing(false),
-            Fault::Partition { .. } | Fault::Slow { .. } | Fault::Call { .. } => {}
+            Fault::NoNamespace => self.actors.wake(),
+            Fault::Policy(_)
+            | Fault::Partition { .. }
+            | Fault::Slow { .. }
+            | Fault::Call { .. } => {}
         }
         let number = self.number();
         // What has a number of a call waits for it.
@@ -163,6 +172,7 @@ impl World {
         if !waits {
             self.due(now + lasts, Due::Over(number));
         }
+        self.set_policies();
         self.set_doors();
     }
 
@@ -225,13 +235,16 @@ impl World {
             Fault::Revoke { verb, resource } => self.store.grant(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.install_definition(),
             Fault::Fencing => self.switch_fencing(true),
-            Fault::Crash { .. }
+            Fault::NoNamespace => self.actors.wake(),
+            Fault::Policy(_)
+            | Fault::Crash { .. }
             | Fault::Reset { .. }
             | Fault::Compact
             | Fault::Partition { .. }
             | Fault::Slow { .. }
             | Fault::Call { .. } => {}
         }
+        self.set_policies();
         self.set_doors();
     }
 
@@ -296,6 +309,15 @@ impl World {
     pub(super) fn install_definition(&mut self) {
         let definition = serde_json::to_value(foo_controller::api::crd()).unwrap();
         self.store.install_definition(at(self.now), definition);
+    }
+
+    /// Whoever has policies sees to it that they are there, a restored backup or not.
+    fn set_policies(&mut self) {
+        for policy in Others::ALL {
+            let is_there =
+                self.is_going_on(|fault| matches!(fault, Fault::Policy(its) if *its == policy));
+            self.store.set_policy(at(self.now), policy, is_there);
+        }
     }
 
     /// Puts the fencing component to what it is by plan, or to the contrary.

@@ -1,0 +1,144 @@
+//! Policies that somebody else has installed, about what nobody asked us.
+
+use serde_json::{Value, json};
+
+use super::{
+    Key, Kind, Now, Server, Store,
+    policy::{Operation, denied},
+    request::{Part, Request},
+    status::Result,
+};
+
+/// A policy of somebody else's. What the cluster's own controllers do is exempt from what refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// Deployments' images come from a mirror.
+    Mirror,
+    /// A Deployment has two replicas at most.
+    FewReplicas,
+    /// A Deployment's label `app` is another one.
+    Label,
+    /// A Deployment gets a label that is nobody's.
+    OneMoreLabel,
+    /// The messages of Foos' conditions are another one.
+    Message,
+    /// Deployments are neither created nor changed.
+    NoChange,
+    /// They are not deleted.
+    NoDeletion,
+    /// Foos' statuses are not changed.
+    NoStatus,
+}
+
+impl Others {
+    pub const MIRROR: &str = "mirror.example/";
+    pub const FEW: i64 = 2;
+    pub const APP: &str = "another-app";
+
+    pub const ALL: [Self; 8] = [
+        Self::Mirror,
+        Self::FewReplicas,
+        Self::Label,
+        Self::OneMoreLabel,
+        Self::Message,
+        Self::NoChange,
+        Self::NoDeletion,
+        Self::NoStatus,
+    ];
+
+    fn key(self) -> Key {
+        let (kind, name) = match self {
+            Self::Mirror => (Kind::MutatingAdmissionPolicy, "mirror"),
+            Self::FewReplicas => (Kind::MutatingAdmissionPolicy, "few-replicas"),
+            Self::Label => (Kind::MutatingAdmissionPolicy, "label"),
+            Self::OneMoreLabel => (Kind::MutatingAdmissionPolicy, "one-more-label"),
+            Self::Message => (Kind::MutatingAdmissionPolicy, "message"),
+            Self::NoChange => (Kind::ValidatingAdmissionPolicy, "no-change"),
+            Self::NoDeletion => (Kind::ValidatingAdmissionPolicy, "no-deletion"),
+            Self::NoStatus => (Kind::ValidatingAdmissionPolicy, "no-status"),
+        };
+        Key::new(kind, "", name)
+    }
+
+    /// What the policy has for the fields of an object.
+    fn apply(self, object: &mut Value) {
+        let spec = &mut object["spec"];
+        match self {
+            Self::Mirror => {
+                let containers = spec["template"]["spec"]["containers"].as_array_mut();
+                for container in containers.into_iter().flatten() {
+                    let image = container["image"].as_str().unwrap_or_default();
+                    if !image.starts_with(Self::MIRROR) {
+                        container["image"] = format!("{}{image}", Self::MIRROR).into();
+                    }
+                }
+            }
+            Self::FewReplicas => {
+                if spec["replicas"].as_i64() > Some(Self::FEW) {
+                    spec["replicas"] = Self::FEW.into();
+                }
+            }
+            Self::Label => object["metadata"]["labels"]["app"] = Self::APP.into(),
+            Self::OneMoreLabel => object["metadata"]["labels"]["team"] = "one".into(),
+            Self::Message => {
+                let conditions = object["status"]["conditions"].as_array_mut();
+                for condition in conditions.into_iter().flatten() {
+                    condition["message"] = "see the wiki".into();
+                }
+            }
+            Self::NoChange | Self::NoDeletion | Self::NoStatus => {}
+        }
+    }
+}
+
+impl Store {
+    /// Installs a policy of somebody else's, or takes it away.
+    pub fn set_policy(&mut self, now: Now, policy: Others, is_there: bool) {
+        let key = policy.key();
+        if self.get(&key).is_some() != is_there {
+            self.put(now, "security", &key, is_there.then(|| json!({})));
+        }
+    }
+}
+
+impl Server {
+    /// What is to be stored, as others want it. What the policies are is what this API server has seen.
+    pub(super) fn mutate(&self, store: &Store, about: &Key, part: Part, object: &mut Value) {
+        if !matches!(about.kind, Kind::Deployment | Kind::Foo) {
+            return;
+        }
+        for policy in Others::ALL {
+            let is_about = match policy {
+                Others::Message => about.kind == Kind::Foo && part == Part::Status,
+                _ => about.kind == Kind::Deployment && part == Part::Whole,
+            };
+            if is_about && store.get_at(&policy.key(), self.seen_last()).is_some() {
+                policy.apply(object);
+            }
+        }
+    }
+
+    /// Lets a write pass others' policies, or not.
+    pub(super) fn others_admit(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        about: &Key,
+        (operation, part): (Operation, Part),
+    ) -> Result<()> {
+        if request.call.user.name.contains(":kube-system:") {
+            return Ok(());
+        }
+        let (policy, code) = match (about.kind, part, operation) {
+            (Kind::Deployment, Part::Whole, Operation::Delete) => (Others::NoDeletion, 422),
+            (Kind::Deployment, Part::Whole, _) => (Others::NoChange, 403),
+            (Kind::Foo, Part::Status, _) => (Others::NoStatus, 422),
+            _ => return Ok(()),
+        };
+        let key = policy.key();
+        if store.get_at(&key, self.seen_last()).is_none() {
+            return Ok(());
+        }
+        Err(denied(about, &key.name, "not this week", code))
+    }
+}

@@ -1,0 +1,124 @@
+//! What is asked of whom: nothing twice, and nothing that is not ours to say.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::{Key, Kind, Revision},
+        trace::Call,
+    },
+    Case, Violation, made, named,
+};
+use crate::invariants::GENERATION;
+
+/// I6: what a process has asked and been told that it is done it does not ask again, until the object has changed: whatever
+/// was stored in its place.
+pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
+    let mut asked = BTreeMap::<_, Vec<(Value, &Call)>>::new();
+    for call in &case.trace.calls {
+        let is_about = matches!(
+            (call.verb, &*call.resource),
+            ("patch", "deployments") | ("update", "foos/status")
+        );
+        let Some((answered, _)) = call.answered.filter(|_| call.code == Some(200)) else {
+            continue;
+        };
+        if !is_about || call.fault.is_some() {
+            continue;
+        }
+        let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+        let mut before = asked.entry((call.who, path)).or_default();
+        let body = timeless(&call.body);
+        let changed = |from: usize, to: usize| {
+            let all = case.store.history().get(from..to);
+            all.is_none_or(|all| all.iter().any(|one| is_at(&one.key, path)))
+        };
+        let again = before.iter().find(|(earlier, other)| {
+            *earlier == body
+                && other.answered.is_some_and(|(at, _)| at <= call.sent)
+                && !changed(other.written.end, call.written.start)
+        });
+        if again.is_some() {
+            found.push(Violation {
+                invariant: "I6",
+                at: answered,
+                object: path.to_owned(),
+                what: format!("{} asks again what is done: {body}", call.who),
+            });
+            before = asked.entry((call.who, path)).or_default();
+        }
+        before.push((body, call));
+    }
+}
+
+/// A body without what is different each time.
+fn timeless(body: &Value) -> Value {
+    let mut body = body.clone();
+    body["metadata"]["resourceVersion"] = Value::Null;
+    let conditions = body["status"]["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten() {
+        condition["lastTransitionTime"] = Value::Null;
+    }
+    body
+}
+
+fn is_at(key: &Key, path: &str) -> bool {
+    let kind = match key.kind {
+        Kind::Deployment => "deployments",
+        Kind::Foo => "foos",
+        _ => return false,
+    };
+    path.trim_end_matches("/status")
+        .ends_with(&format!("/{}/{kind}/{}", key.namespace, key.name))
+}
+
+/// A3: a Deployment's replicas are written where its Foo says how many, in the generation that it is made from, and what it
+/// says; else they are whose they are. A new one may begin with what one before it had.
+pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
+    let history = case.store.history();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    // What a Foo, by UID, said in each generation; and what its Deployments have had.
+    let mut said = BTreeMap::<(String, i64), Value>::new();
+    let mut had = BTreeMap::<String, Vec<Value>>::new();
+    for (index, revision) in history.iter().enumerate() {
+        let Revision { key, after, .. } = &**revision;
+        let Some(after) = after.as_deref() else {
+            continue;
+        };
+        let (metadata, spec) = (&after["metadata"], &after["spec"]);
+        if key.kind == Kind::Foo {
+            let generation = metadata["generation"].as_i64().unwrap_or_default();
+            said.insert(
+                (text(&metadata["uid"]), generation),
+                spec["replicas"].clone(),
+            );
+        }
+        if key.kind != Kind::Deployment {
+            continue;
+        }
+        let foo = text(&metadata["ownerReferences"][0]["uid"]);
+        let generation = text(&metadata["annotations"][GENERATION])
+            .parse()
+            .unwrap_or(0);
+        let writer = case
+            .writer(index)
+            .filter(|call| matches!(call.verb, "create" | "patch"));
+        let wanted = said.get(&(foo.clone(), generation));
+        let had = had.entry(foo).or_default();
+        if let Some((call, wanted)) = writer.zip(wanted) {
+            let asked = &call.body["spec"]["replicas"];
+            let is_replaced = call.verb == "create" && wanted.is_null() && had.contains(asked);
+            if !asked.is_null() && asked != wanted && !is_replaced {
+                found.push(Violation {
+                    invariant: "A3",
+                    at: made(revision),
+                    object: named(key),
+                    what: format!("is given {asked} replicas, and its Foo says {wanted}"),
+                });
+            }
+        }
+        had.push(spec["replicas"].clone());
+    }
+}
