@@ -16,8 +16,8 @@ use simulation::{
     judge::{Violation, examine, judge},
     mutants,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Then, Way},
-    trace::{End, Role},
-    world::World,
+    trace::{End, Life, Role},
+    world::{FOOS, World},
 };
 
 const SEED: u64 = 17;
@@ -329,6 +329,55 @@ fn every_fault_is_got_over() {
     assert_eq!(violated.into_inner().unwrap(), [""; 0]);
 }
 
+/// Row P2: the Deployment of the replicas is updated to other settings. There are never fewer processes than there should be.
+#[test]
+fn p2_an_upgrade_is_got_over() {
+    let mut plan = plan_of(&Fault::Compact, Duration::ZERO);
+    plan.replicas = vec![Machine::SOUND; 3];
+    let settings = Settings {
+        workers: 4,
+        lease_duration: seconds(3),
+        renew_deadline: seconds(2),
+        retry_period: Duration::from_millis(500),
+        image: "nginx:other",
+        namespace: Some(FOOS),
+        ..Settings::default()
+    };
+    let upgrade = settings.clone();
+    plan.act(seconds(24), Action::Upgrade { settings: upgrade });
+    let mut world = World::new(plan);
+    world.run();
+    let violations = judge(&world.plan, &world.trace, &world.store);
+    assert_eq!(violations, []);
+    let lives = &world.trace.lives;
+    assert_eq!(lives.len(), 6);
+    let there = |at| {
+        let is_there = |life: &&Life| {
+            life.begun <= at && life.ended.as_ref().is_none_or(|(ended, _)| *ended > at)
+        };
+        lives.iter().filter(is_there).count()
+    };
+    for life in lives {
+        assert!((3..=5).contains(&there(life.begun)), "{life:?}");
+        let Some((at, end)) = &life.ended else {
+            assert_eq!(life.settings, settings);
+            continue;
+        };
+        assert_eq!(end, &End::Returned, "{life:?}");
+        assert!(there(*at) >= 3, "{life:?}");
+    }
+    has_image(&world, settings.image);
+}
+
+fn has_image(world: &World, image: &str) {
+    let deployments: Vec<_> = world.store.list(Kind::Deployment, None).collect();
+    assert!(!deployments.is_empty());
+    for (key, deployment) in deployments {
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], image, "{key:?}");
+    }
+}
+
 /// Row P2, with clocks that go at different rates, the fencing component, and users who do not wait: pod after pod is replaced
 /// by one that is configured otherwise.
 #[test]
@@ -362,10 +411,5 @@ fn p2_a_rolling_update_is_got_over() {
             "{life:?}"
         );
     }
-    let deployments: Vec<_> = world.store.list(Kind::Deployment, None).collect();
-    assert!(!deployments.is_empty());
-    for (key, deployment) in deployments {
-        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-        assert_eq!(container["image"], settings.image, "{key:?}");
-    }
+    has_image(&world, settings.image);
 }

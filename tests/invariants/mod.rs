@@ -334,9 +334,14 @@ fn i2_deadline(
 ) {
     for event in work {
         let sent = event.received.0;
+        // Who leads may create a Lease that was deleted, with no holder: that gives nothing back (H12).
+        let is_new = |lease: &LeaseWrite| {
+            let mut same = leases.iter().filter(|other| other.uid == lease.uid);
+            lease.holder.is_empty() && same.all(|other| other.version >= lease.version)
+        };
         let own = leases
             .iter()
-            .filter(|lease| lease.by == event.user && lease.received <= sent);
+            .filter(|lease| lease.by == event.user && lease.received <= sent && !is_new(lease));
         match own.max_by_key(|lease| lease.received) {
             Some(last) if user(&last.holder) != event.user => {
                 report.violate("I2", event, "after it had released the Lease");

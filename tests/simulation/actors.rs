@@ -291,9 +291,11 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
             path,
             body,
         } => (*user, method.clone(), path.clone(), body.clone()),
-        Action::User(_) | Action::Stop { .. } | Action::Start { .. } | Action::Replace { .. } => {
-            return 0;
-        }
+        Action::User(_)
+        | Action::Stop { .. }
+        | Action::Start { .. }
+        | Action::Replace { .. }
+        | Action::Upgrade { .. } => return 0,
     };
     world.request(user, &method, &path, &body).0
 }

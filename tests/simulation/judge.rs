@@ -7,6 +7,7 @@ mod audit;
 mod converge;
 mod leader;
 mod rates;
+mod sizes;
 mod statuses;
 mod writes;
 
@@ -19,8 +20,8 @@ use std::{
 
 use super::{
     api::{Key, Revision, Store},
-    plan::{Action, Fault, Plan, What},
-    trace::{Call, End, Time, Trace, Who, seconds},
+    plan::{Action, Fault, Plan, Settings, What},
+    trace::{Call, End, Life, Time, Trace, Who, seconds},
     users::Deed,
     world::World,
 };
@@ -64,6 +65,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     writes::asked_once(&case, &mut found);
     writes::replicas(&case, &mut found);
     rates::bounded(&case, &mut found);
+    sizes::bounded(&case, &mut found);
     stays_up(&case, &mut found);
     found
 }
@@ -152,11 +154,20 @@ impl<'a> Case<'a> {
         self.writers.get(&index).copied()
     }
 
+    /// The process that it is from.
+    fn life(&self, who: Who) -> Option<&'a Life> {
+        self.trace.lives.iter().find(|life| life.who == who)
+    }
+
     /// The name of its pod: to the API server, all of them are one user.
     fn pod(&self, call: &Call) -> &'a str {
-        let lives = &self.trace.lives;
-        let life = lives.iter().find(|life| life.who == call.who);
-        life.map_or("", |life| &life.pod.0)
+        self.life(call.who).map_or("", |life| &life.pod.0)
+    }
+
+    /// The longest time that any process is configured with.
+    fn longest_of(&self, time: fn(&Settings) -> Duration) -> Duration {
+        let times = self.trace.lives.iter().map(|life| time(&life.settings));
+        self.longest(times.max().unwrap_or_else(|| time(&self.plan.settings)))
     }
 
     /// Who holds the Lease at the end.

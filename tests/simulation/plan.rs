@@ -37,6 +37,19 @@ pub struct Settings {
     pub renew_deadline: Duration,
     pub retry_period: Duration,
     pub image: &'static str,
+    /// Whose Foos are looked after; `None`: all.
+    pub namespace: Option<&'static str>,
+}
+
+impl Action {
+    /// What replicas are configured with from now on.
+    pub fn settings(&self) -> Option<&Settings> {
+        match self {
+            Self::Start { settings, .. } | Self::Replace { settings, .. } => settings.as_ref(),
+            Self::Upgrade { settings } => Some(settings),
+            _ => None,
+        }
+    }
 }
 
 /// Where a replica runs.
@@ -102,6 +115,9 @@ pub enum Action {
         replica: usize,
         settings: Option<Settings>,
     },
+    /// A Deployment's rolling update to pods with these settings: there is one more than there should be, and never one less
+    /// that is ready.
+    Upgrade { settings: Settings },
 }
 
 /// What goes wrong.
@@ -239,6 +255,7 @@ impl Default for Settings {
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
             image: "nginx:latest",
+            namespace: None,
         }
     }
 }

@@ -29,6 +29,7 @@ pub enum Record {
         span: u64,
         key: String,
         trigger: String,
+        attempt: u32,
     },
     Ends {
         span: u64,
@@ -94,6 +95,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             namespace,
             name,
             trigger,
+            attempt,
         } = reconcile;
         let number = SPANS.get() + 1;
         SPANS.set(number);
@@ -105,6 +107,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             span: number,
             key,
             trigger,
+            attempt,
         });
     }
 
@@ -143,6 +146,7 @@ struct Fields {
     namespace: String,
     name: String,
     trigger: String,
+    attempt: u32,
 }
 
 impl Visit for Fields {
@@ -154,6 +158,12 @@ impl Visit for Fields {
             _ => return,
         };
         value.clone_into(to);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        if field.name() == "reconcile.attempt" {
+            self.attempt = u32::try_from(value).unwrap_or_default();
+        }
     }
 
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}

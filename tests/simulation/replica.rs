@@ -12,6 +12,7 @@ use std::{
 use foo_controller::{APP, FooConfig, foo};
 use futures::{FutureExt as _, future::LocalBoxFuture};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use operator_runtime::{Config, Host, client::Cluster, election::Clock, telemetry::Metrics};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -23,7 +24,7 @@ use super::{
     network::{Limits, Wire},
     plan::{Machine, Settings, draw},
     record::{self, Record},
-    trace::{End, Role, Time, Who},
+    trace::{End, Role, Sizes, Time, Who},
 };
 
 /// The namespace of the controller, its Lease and its service account.
@@ -46,6 +47,9 @@ pub struct Replica {
     zero: Instant,
     times: Times,
     clocks: Arc<Clocks>,
+    metrics: Metrics,
+    /// Without it, nothing is measured.
+    _meters: SdkMeterProvider,
 }
 
 /// How the world's time and the process's go together.
@@ -138,8 +142,10 @@ impl Replica {
         let part = FooConfig {
             image: settings.image.to_owned(),
         };
+        let (metrics, meters) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let its_metrics = metrics.clone();
         let root = async move {
-            let metrics = Metrics::disconnected(&APP);
+            let metrics = its_metrics;
             let stopped = stopped.map(drop);
             let build = |builder: &mut _| foo::build(builder, part);
             let ended = operator_runtime::run(&host, cluster, config, metrics, stopped, build);
@@ -154,7 +160,28 @@ impl Replica {
             zero,
             times,
             clocks,
+            metrics,
+            _meters: meters,
         }
+    }
+
+    /// What it says of itself to who scrapes it.
+    pub fn sizes(&self) -> Option<Sizes> {
+        let (rt, _) = self.inside.as_ref()?;
+        let inside = rt.enter();
+        let (_, text) = self.metrics.scrape(None);
+        drop(inside);
+        let value = |series: &str| {
+            let mut lines = text.lines();
+            let line = lines.find_map(|line| line.strip_prefix(series));
+            line.and_then(|value| value.trim().parse().ok())
+                .unwrap_or(0)
+        };
+        Some(Sizes {
+            queue: value("workqueue_depth{controller=\"foo\",name=\"foo\"}"),
+            foos: value("foo_controller_cache_objects{kind=\"Foo\"}"),
+            deployments: value("foo_controller_cache_objects{kind=\"Deployment\"}"),
+        })
     }
 
     /// All that happens in here up to the world's time `to`.
@@ -277,6 +304,7 @@ fn config(settings: &Settings) -> Config {
     let mut config = Config::shipped(&APP);
     config.workers = settings.workers;
     config.resync = settings.resync;
+    config.namespaces = settings.namespace.into_iter().map(Into::into).collect();
     config.http.addr = None;
     let election = &mut config.leader_election;
     election.lease_duration = settings.lease_duration;

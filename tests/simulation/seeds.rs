@@ -8,6 +8,7 @@ use super::{
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     trace::Role,
     users::{Deed, Policy, Spoilt},
+    world,
 };
 
 /// How many Foos there are, by their numbers, and Deployments.
@@ -28,21 +29,7 @@ impl Plan {
     /// Ten seconds of calm; a storm; then all that is broken is mended, and what must become right gets its time; then a
     /// rest, in which nothing may happen.
     pub fn new(seed: u64) -> Self {
-        let mut draw = Draws::new(seed, "settings");
-        let (lease_duration, renew_deadline, retry_period) = draw.of(&[
-            (15_000, 10_000, 2_000),
-            (15_000, 10_000, 2_000),
-            (15_000, 10_000, 5_000),
-            (3_000, 2_000, 500),
-        ]);
-        let settings = Settings {
-            workers: draw.of(&[1, 2, 4]),
-            resync: draw.of(&[ms(30_000), ms(86_400_000)]),
-            lease_duration: ms(lease_duration),
-            renew_deadline: ms(renew_deadline),
-            retry_period: ms(retry_period),
-            ..Settings::default()
-        };
+        let settings = settings(&mut Draws::new(seed, "settings"));
         let mut shape = Draws::new(seed, "shape");
         let calm = 10_000 + 5_000 * shape.below(3);
         let heal = calm + shape.log_uniform(20_000, 120_000);
@@ -322,6 +309,14 @@ const FAULTS: &[Kind] = &[
     kind("fencing", (6, 20_000), Some((200, 20_000)), |_, _| {
         fault(Fault::Fencing)
     }),
+    kind("upgrade", (4, 20_000), None, |draw, _| {
+        let image = draw.of(&["nginx:latest", "nginx:another"]);
+        let settings = Settings {
+            image,
+            ..settings(draw)
+        };
+        What::Action(Action::Upgrade { settings })
+    }),
     kind("autoscaler", (3, 2_000), None, |draw, _| {
         let (foo, replicas) = (small(draw.below(FOOS)), small(draw.between(1, 6)));
         What::Action(Action::User(Deed::Autoscale { foo, replicas }))
@@ -333,6 +328,24 @@ const FAULTS: &[Kind] = &[
         fault(Fault::NoNamespace)
     }),
 ];
+
+fn settings(draw: &mut Draws) -> Settings {
+    let (lease_duration, renew_deadline, retry_period) = draw.of(&[
+        (15_000, 10_000, 2_000),
+        (15_000, 10_000, 2_000),
+        (15_000, 10_000, 5_000),
+        (3_000, 2_000, 500),
+    ]);
+    Settings {
+        workers: draw.of(&[1, 2, 4]),
+        resync: draw.of(&[ms(30_000), ms(86_400_000)]),
+        lease_duration: ms(lease_duration),
+        renew_deadline: ms(renew_deadline),
+        retry_period: ms(retry_period),
+        namespace: draw.of(&[None, None, Some(world::FOOS)]),
+        ..Settings::default()
+    }
+}
 
 fn replica(draw: &mut Draws, plan: &Plan) -> usize {
     index(draw.below(plan.replicas.len() as u64))

@@ -11,7 +11,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::api::{Revision, Store};
+use super::{
+    api::{Revision, Store},
+    plan::Settings,
+};
 
 /// Since the world began.
 pub type Time = Duration;
@@ -81,9 +84,21 @@ pub struct Reconcile {
     pub key: String,
     /// `change`, `retry`, `resync`, `takeover`, `status`
     pub trigger: String,
+    /// From 1; one more than it has failed since it was last right.
+    pub attempt: u32,
     pub begun: Time,
     /// `None`: it had not ended when the process did.
     pub ended: Option<Time>,
+}
+
+/// How much a replica has, as its metrics say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Foos that wait for a worker.
+    pub queue: usize,
+    /// Objects in its caches.
+    pub foos: usize,
+    pub deployments: usize,
 }
 
 /// The time of one process.
@@ -92,6 +107,7 @@ pub struct Life {
     pub who: Who,
     /// The pod's name and UID: `<name>_<uid>` stands in the Lease.
     pub pod: (String, String),
+    pub settings: Settings,
     pub begun: Time,
     /// When it was asked to stop.
     pub asked: Option<Time>,
@@ -125,6 +141,7 @@ pub struct Trace {
     pub logs: Vec<Log>,
     pub reconciles: Vec<Reconcile>,
     pub lives: Vec<Life>,
+    pub sizes: Vec<(Time, Who, Sizes)>,
     /// Faults, and what users did and were answered, in words.
     pub events: Vec<(Time, String)>,
 }
@@ -195,6 +212,7 @@ impl Trace {
                 trigger,
                 begun,
                 ended,
+                ..
             } = one;
             lines.push((*begun, format!("{who}: reconciles {key} ({trigger})")));
             if let Some(at) = ended {

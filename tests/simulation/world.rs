@@ -6,6 +6,7 @@
 mod calls;
 mod faults;
 mod places;
+mod rollout;
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
@@ -30,6 +31,9 @@ const QUANTUM: Duration = Duration::from_millis(10);
 /// How often those who are no replicas look.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How often the replicas are scraped.
+const SCRAPE: Duration = Duration::from_secs(10);
+
 /// Where Foos are: not in `default`, which nobody can delete.
 pub const FOOS: &str = "foos";
 
@@ -47,11 +51,14 @@ pub struct World {
     arrivals: BTreeMap<(Time, u64), Arriving>,
     streams: Vec<Stream>,
     faults: BTreeMap<u64, Ongoing>,
+    /// What the replicas are being updated to.
+    rollout: Option<Settings>,
     /// Counts whatever needs a number.
     count: u64,
     /// Up to when the API servers have served.
     served: Time,
     ticked: Time,
+    scraped: Time,
 }
 
 /// One API server's place.
@@ -113,9 +120,11 @@ impl World {
             arrivals: BTreeMap::new(),
             streams: Vec::new(),
             faults: BTreeMap::new(),
+            rollout: None,
             count: 0,
             served: Duration::ZERO,
             ticked: Duration::ZERO,
+            scraped: Duration::ZERO,
             store,
             servers,
             plan,
@@ -188,7 +197,8 @@ impl World {
                     place,
                     pod,
                     settings,
-                } => self.start(place, pod, settings),
+                } if self.places[place].is_wanted => self.start(place, pod, settings),
+                Due::Start { .. } => {}
                 Due::Kill { place, life, then } => self.kill_if(place, life, then),
             }
         }
@@ -197,6 +207,11 @@ impl World {
             let mut actors = mem::take(&mut self.actors);
             actors.tick(self);
             self.actors = actors;
+            self.roll_out();
+        }
+        if self.now >= self.scraped + SCRAPE {
+            self.scraped = self.now;
+            self.scrape();
         }
     }
 
@@ -218,12 +233,14 @@ impl World {
         let text = format!("{action:?}");
         match action {
             Action::Stop { replica } => self.ask_to_stop(replica, None),
+            Action::Replace { replica, .. } if !self.places[replica].is_wanted => {}
             Action::Replace { replica, settings } => {
                 let settings = settings.or_else(|| self.places[replica].settings.clone());
                 let settings = settings.unwrap_or_else(|| self.plan.settings.clone());
                 self.ask_to_stop(replica, Some(settings));
             }
             Action::Start { replica, settings } => self.start(replica, true, settings),
+            Action::Upgrade { settings } => self.rollout = Some(settings),
             action => {
                 let code = super::actors::carry_out(self, &action);
                 // Who is told that nobody is there tries again.

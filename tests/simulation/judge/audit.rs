@@ -37,7 +37,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let election = Election {
         users: case.pods.clone(),
         lease: LEASE.to_owned(),
-        renew_deadline: case.longest(case.plan.settings.renew_deadline),
+        renew_deadline: case.longest_of(|settings| settings.renew_deadline),
     };
     let quiet = (at(case.plan.rest), at(case.plan.end));
     for line in check_log(&log, &election, &[quiet]).violations {

@@ -10,7 +10,7 @@ use foo_controller::api::Foo;
 use super::{
     super::{
         api::{Kind, Others, Revision},
-        plan::{Action, Fault, Step, What},
+        plan::{Fault, Step, What},
         users::NAMESPACE,
     },
     Case, Violation, made, named,
@@ -32,7 +32,11 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
         .collect();
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
-        if let Err(what) = is_settled(foo, &deployments, image(case)) {
+        let wrong = is_settled(foo, &deployments, image(case));
+        if let Err(what) = wrong.or_else(|wrong| match waits(case, foo) {
+            true => Ok(()),
+            false => Err(wrong),
+        }) {
             found.push(Violation {
                 invariant: "I3",
                 at: case.plan.end,
@@ -41,6 +45,23 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// Whether the Foo's next retry is still to come. Each failure doubles the pause, also that of a reconcile that a change
+/// brought on, so that it may be longer than the Foo has failed.
+fn waits(case: &Case, foo: &Value) -> bool {
+    const FIRST: Duration = Duration::from_millis(5);
+    const LONGEST: Duration = Duration::from_secs(1000);
+    let name = text(&foo["metadata"]["name"]);
+    let mut reconciles = case.trace.reconciles.iter().rev();
+    let last = reconciles.find(|one| {
+        Some(one.who) == case.last_leader() && one.key == format!("{NAMESPACE}/{name}")
+    });
+    last.is_some_and(|last| {
+        let doubled = 2_u32.saturating_pow(last.attempt.saturating_sub(1));
+        let pause = FIRST.saturating_mul(doubled).min(LONGEST);
+        last.ended.unwrap_or(last.begun) + case.longest(pause) > case.plan.end
+    })
 }
 
 /// The Deployment without what others' policies have made of it: who asked in vain while there was one, and still leads, asks
@@ -95,16 +116,7 @@ fn as_asked(case: &Case, deployment: &Value) -> Value {
 /// The image that is configured last.
 fn image<'a>(case: &'a Case) -> &'a str {
     let mut upgrades = case.plan.steps.iter().filter_map(|step| match &step.what {
-        What::Action(
-            Action::Replace {
-                settings: Some(settings),
-                ..
-            }
-            | Action::Start {
-                settings: Some(settings),
-                ..
-            },
-        ) => Some(settings.image),
+        What::Action(action) => action.settings().map(|settings| settings.image),
         _ => None,
     });
     upgrades.next_back().unwrap_or(case.plan.settings.image)

@@ -27,12 +27,7 @@ pub fn lease() -> Key {
 /// deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
 /// late: its preconditions are what makes it harmless.
 pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
-    let settings = &case.plan.settings;
-    let (lease_ends, term_ends) = (
-        case.shortest(settings.lease_duration),
-        case.longest(settings.renew_deadline),
-    );
-    let margin = lease_ends.saturating_sub(term_ends);
+    let term_ends = case.longest_of(|settings| settings.renew_deadline);
     let (mut now, mut edited) = (String::new(), None::<(Time, String)>);
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
@@ -55,6 +50,11 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
         let is_untold = edited
             .as_ref()
             .is_some_and(|(at, before)| pod_of(before) == pod && made(revision) <= *at + term_ends);
+        let settings = case.life(call.who).map(|life| &life.settings);
+        let margin = settings.map_or(Duration::ZERO, |settings| {
+            let lease_ends = case.shortest(settings.lease_duration);
+            lease_ends.saturating_sub(case.longest(settings.renew_deadline))
+        });
         let was_late = made(revision).saturating_sub(call.sent) >= margin;
         // Who holds a restored Lease does not know it.
         if is_untold || was_late || case.is_restored {
@@ -108,7 +108,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                 over.until = over.until.min(call.begun);
                 terms.push(over);
             } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
-                let deadline = case.plan.settings.renew_deadline;
+                let deadline = life.settings.renew_deadline;
                 let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
                 if answered > looked + attempt {
                     // Nobody waits for it any more.
@@ -156,7 +156,7 @@ fn won(call: &Call, identity: &str) -> Option<Time> {
 
 /// I10: some time after everything works again, the Lease names a process that is there, and that renews it, to the end.
 pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
-    let lease_duration = case.longest(case.plan.settings.lease_duration);
+    let lease_duration = case.longest_of(|settings| settings.lease_duration);
     let end = case.plan.end;
     // A Lease may have been created by then that nobody has held, and an answer that is lost is waited for for a minute.
     let from = case.heal + 3 * lease_duration + Duration::from_secs(80);

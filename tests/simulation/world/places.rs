@@ -39,6 +39,10 @@ pub struct Place {
     pub pod: (String, String),
     /// Frozen, or its machine asleep, by so many faults.
     pub still: u32,
+    /// Whether there is to be a pod.
+    pub is_wanted: bool,
+    /// How many calls there had been when the process began.
+    pub first_call: usize,
     /// What becomes of the place when the process has ended that was asked to.
     stopping: Stopping,
     pods: u32,
@@ -58,6 +62,8 @@ impl Place {
             replica: None,
             pod: (String::new(), String::new()),
             still: 0,
+            is_wanted: true,
+            first_call: 0,
             stopping: Stopping::No,
             pods: 0,
             lives: 0,
@@ -95,19 +101,30 @@ impl World {
         place.lives += 1;
         (place.gone, place.still, place.stopping) = (false, 0, Stopping::No);
         place.connected = [None; 2];
+        (place.is_wanted, place.first_call) = (true, self.trace.calls.len());
         let settings = place.settings.as_ref().unwrap_or(&self.plan.settings);
+        let settings = settings.clone();
         let pod = (&*place.pod.0, &*place.pod.1);
-        let replica = Replica::boot(seed, who, pod, now, place.machine, settings);
+        let replica = Replica::boot(seed, who, pod, now, place.machine, &settings);
         place.replica = Some(replica);
         let pod = place.pod.clone();
         self.trace.lives.push(Life {
             who,
             pod,
+            settings,
             begun: now,
             asked: None,
             ended: None,
         });
         self.set_doors();
+    }
+
+    /// Has Prometheus ask every replica how much it has.
+    pub(super) fn scrape(&mut self) {
+        let there = self.places.iter().filter(|place| place.still == 0);
+        let replicas = there.filter_map(|place| place.replica.as_ref());
+        let sizes = replicas.filter_map(|replica| Some((self.now, replica.who, replica.sizes()?)));
+        self.trace.sizes.extend(sizes);
     }
 
     /// One replica's turn, up to the world's time `to`.
@@ -162,11 +179,17 @@ impl World {
                         text,
                     });
                 }
-                Record::Begins { span, key, trigger } => {
+                Record::Begins {
+                    span,
+                    key,
+                    trigger,
+                    attempt,
+                } => {
                     let reconcile = Reconcile {
                         who,
                         key,
                         trigger,
+                        attempt,
                         begun: at,
                         ended: None,
                     };
@@ -193,7 +216,9 @@ impl World {
     /// SIGTERM; `then` with these settings, in another pod.
     pub(super) fn ask_to_stop(&mut self, number: usize, then: Option<Settings>) {
         let place = &mut self.places[number];
+        place.is_wanted = then.is_some();
         if place.replica.is_none() {
+            place.gone &= place.is_wanted;
             if let settings @ Some(_) = then {
                 self.start(number, true, settings);
             }
