@@ -92,6 +92,7 @@ fn a_seed_is_one_run() {
 /// A leader that has Foos to see to, and what happens to it, to its calls, or to the API servers.
 fn plan_of(fault: &Fault, lasts: Duration) -> Plan {
     let mut plan = Plan::calm(SEED, 2, 2, seconds(110));
+    plan.fencing = matches!(fault, Fault::FencingPart { .. });
     let foo = |name: &str| (name.to_owned(), format!("{name}-web"));
     for name in ["made", "scaled", "renamed", "deleted"] {
         let (foo, deployment) = foo(name);
@@ -237,6 +238,8 @@ fn faults() -> Vec<(Fault, Duration)> {
         (Fault::NoDefinition, seconds(10)),
         (Fault::NoNamespace, seconds(3)),
         (Fault::Fencing, seconds(30)),
+        (Fault::FencingPart { record: true }, seconds(10)),
+        (Fault::FencingPart { record: false }, seconds(10)),
     ];
     for policy in Others::ALL {
         all.push((Fault::Policy(policy), seconds(15)));

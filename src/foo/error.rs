@@ -112,7 +112,7 @@ impl Failure for Error {
 impl From<ApiError> for Error {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::Rejected(words) => Self::Rejected(words),
+            ApiError::Rejected(words) | ApiError::Denied(words) => Self::Rejected(words),
             ApiError::NamespaceTerminating => Self::NamespaceTerminating,
             ApiError::Conflict => Self::Conflict,
             ApiError::NotLeading => Self::NotLeading,

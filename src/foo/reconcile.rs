@@ -223,9 +223,9 @@ impl FooReconciler {
         deleted.map_err(|error| {
             let retry = error.retry();
             match error {
-                ApiError::Rejected(words) | ApiError::Transient(words, _) => {
-                    Error::DeletionFailed(words, retry)
-                }
+                ApiError::Rejected(words)
+                | ApiError::Denied(words)
+                | ApiError::Transient(words, _) => Error::DeletionFailed(words, retry),
                 ApiError::Contested(..) => Error::DeletionFailed(error.to_string(), retry),
                 other => other.into(),
             }
@@ -291,6 +291,8 @@ impl FooReconciler {
                 self.foos.give_up(cx, foo, status);
                 Ok(())
             }
+            // Which the Foo may have nothing to do with: tried again as long as it is so.
+            Err(ApiError::Denied(words)) => Err(Error::StatusRejected(words)),
             Err(error @ ApiError::Contested(.., time)) => {
                 Err(Error::StatusContested(error.to_string(), time))
             }

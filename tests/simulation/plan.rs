@@ -172,6 +172,9 @@ pub enum Fault {
     NoDefinition,
     /// The fencing component is removed, and put back when it is over; or, where it is not installed, the other way round.
     Fencing,
+    /// Where the fencing component is installed, its record is removed, or else its policy and binding; and put back when it is
+    /// over.
+    FencingPart { record: bool },
     /// Somebody has a policy of theirs.
     Policy(Others),
     /// The Foos' namespace is deleted; when it is over, it is created again, and so are the Foos that were in it.

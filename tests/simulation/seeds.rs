@@ -67,7 +67,12 @@ impl Plan {
             .iter()
             .any(has(|fault| matches!(fault, Fault::Restore { .. })))
         {
-            let gone = has(|fault| matches!(fault, Fault::NoDefinition | Fault::Fencing));
+            let gone = has(|fault| {
+                matches!(
+                    fault,
+                    Fault::NoDefinition | Fault::Fencing | Fault::FencingPart { .. }
+                )
+            });
             plan.steps.retain(|step| !gone(step));
         }
         plan.steps.push(Step {
@@ -306,8 +311,13 @@ const FAULTS: &[Kind] = &[
     kind("definition", (10, 40_000), Some((200, 20_000)), |_, _| {
         fault(Fault::NoDefinition)
     }),
-    kind("fencing", (6, 20_000), Some((200, 20_000)), |_, _| {
-        fault(Fault::Fencing)
+    kind("fencing", (4, 20_000), Some((200, 20_000)), |draw, plan| {
+        let record = draw.once_in(2);
+        fault(if plan.fencing && draw.once_in(2) {
+            Fault::FencingPart { record }
+        } else {
+            Fault::Fencing
+        })
     }),
     kind("upgrade", (4, 20_000), None, |draw, _| {
         let image = draw.of(&["nginx:latest", "nginx:another"]);

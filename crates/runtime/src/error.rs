@@ -15,9 +15,13 @@ pub use crate::failure::{Failure, Retry};
 /// What the API server's answer to a write means.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// It refuses the object: a quota, an admission policy, missing rights, a schema.
+    /// It refuses the object: a quota, missing rights, a schema.
     #[error("{0}")]
     Rejected(String),
+
+    /// An admission policy or a webhook refuses it, which may be gone or think otherwise at any time.
+    #[error("{0}")]
+    Denied(String),
 
     /// The namespace is being deleted: nothing can be created there.
     #[error("the namespace is being deleted")]
@@ -55,7 +59,7 @@ impl ApiError {
 impl Failure for ApiError {
     fn name(&self) -> &'static str {
         match self {
-            Self::Rejected(_) => "Rejected",
+            Self::Rejected(_) | Self::Denied(_) => "Rejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
@@ -68,7 +72,7 @@ impl Failure for ApiError {
     fn reason(&self) -> Option<&'static str> {
         let told = matches!(
             self,
-            Self::Rejected(_) | Self::Foreign(..) | Self::Contested(..)
+            Self::Rejected(_) | Self::Denied(_) | Self::Foreign(..) | Self::Contested(..)
         );
         told.then(|| self.name())
     }
@@ -79,7 +83,9 @@ impl Failure for ApiError {
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Transient(_, time) => Retry::Backoff(*time),
-            Self::Rejected(_) | Self::Foreign(..) => Retry::Backoff(Duration::ZERO),
+            Self::Rejected(_) | Self::Denied(_) | Self::Foreign(..) => {
+                Retry::Backoff(Duration::ZERO)
+            }
         }
     }
 }
@@ -96,13 +102,25 @@ impl From<kube::Error> for ApiError {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
-            400 | 403 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
+            400 | 403 | 405 | 413 | 415 | 422 => {
+                let words = brief(&status.message);
+                if is_denied(&status.message) {
+                    Self::Denied(words)
+                } else {
+                    Self::Rejected(words)
+                }
+            }
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
                 Self::Transient(words, retry_after(&error).unwrap_or_default())
             }
         }
     }
+}
+
+/// As API servers have it of a policy, and of a webhook, whatever the code: there is no field that says so of both.
+fn is_denied(message: &str) -> bool {
+    message.contains(" denied request: ") || message.contains(" denied the request")
 }
 
 fn is_terminating(status: &Status) -> bool {

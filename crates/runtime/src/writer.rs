@@ -353,7 +353,12 @@ impl<V: Cached> Writer<V> {
     fn written<T>(&self, primary: &Key, key: &Key, answer: kube::Result<T>) -> Result<T, ApiError> {
         let answer = answer.map_err(ApiError::from);
         match &answer {
-            Err(ApiError::Rejected(_) | ApiError::NamespaceTerminating | ApiError::NotLeading) => {
+            Err(
+                ApiError::Rejected(_)
+                | ApiError::Denied(_)
+                | ApiError::NamespaceTerminating
+                | ApiError::NotLeading,
+            ) => {
                 self.store.withdraw_write(key);
             }
             // It was done, or may have been, or the watch tells what it met.
@@ -365,7 +370,9 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Contested(..),
             ) => {}
         }
-        if let (Err(ApiError::Rejected(_)), Some(scopes)) = (&answer, self.shared.scopes.get()) {
+        if let (Err(ApiError::Rejected(_) | ApiError::Denied(_)), Some(scopes)) =
+            (&answer, self.shared.scopes.get())
+        {
             scopes.refused(primary);
         }
         answer

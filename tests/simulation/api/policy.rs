@@ -51,8 +51,16 @@ impl Store {
 
     /// Takes the component away.
     pub fn remove_fencing(&mut self, now: Now) {
-        self.put(now, "admin", &key(), None);
-        self.put(now, "admin", &record_key(), None);
+        self.remove_fencing_part(now, true);
+        self.remove_fencing_part(now, false);
+    }
+
+    /// Takes the record away, or the policy and its binding.
+    pub fn remove_fencing_part(&mut self, now: Now, record: bool) {
+        let key = if record { record_key() } else { key() };
+        if self.get(&key).is_some() {
+            self.put(now, "admin", &key, None);
+        }
     }
 }
 

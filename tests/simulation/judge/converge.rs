@@ -32,11 +32,8 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
         .collect();
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
-        let wrong = is_settled(foo, &deployments, image(case));
-        if let Err(what) = wrong.or_else(|wrong| match waits(case, foo) {
-            true => Ok(()),
-            false => Err(wrong),
-        }) {
+        let wrong = is_settled(foo, &deployments, image(case)).err();
+        if let Some(what) = wrong.filter(|_| !waits(case, foo)) {
             found.push(Violation {
                 invariant: "I3",
                 at: case.plan.end,

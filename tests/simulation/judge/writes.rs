@@ -33,25 +33,24 @@ pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
             continue;
         }
         let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
-        let mut before = asked.entry((call.who, path)).or_default();
+        let before = asked.entry((call.who, path)).or_default();
         let body = timeless(&call.body);
-        let changed = |from: usize, to: usize| {
+        let has_changed = |from: usize, to: usize| {
             let all = case.store.history().get(from..to);
             all.is_none_or(|all| all.iter().any(|one| is_at(&one.key, path)))
         };
-        let again = before.iter().find(|(earlier, other)| {
+        let is_done = before.iter().any(|(earlier, other)| {
             *earlier == body
                 && other.answered.is_some_and(|(at, _)| at <= call.sent)
-                && !changed(other.written.end, call.written.start)
+                && !has_changed(other.written.end, call.written.start)
         });
-        if again.is_some() {
+        if is_done {
             found.push(Violation {
                 invariant: "I6",
                 at: answered,
                 object: path.to_owned(),
                 what: format!("{} asks again what is done: {body}", call.who),
             });
-            before = asked.entry((call.who, path)).or_default();
         }
         before.push((body, call));
     }

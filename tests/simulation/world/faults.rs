@@ -155,6 +155,7 @@ impl World {
             Fault::Revoke { verb, resource } => self.store.revoke(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.store.remove_definition(at(now)),
             Fault::Fencing => self.switch_fencing(false),
+            Fault::FencingPart { record } => self.store.remove_fencing_part(at(now), record),
             Fault::NoNamespace => self.actors.wake(),
             Fault::Policy(_)
             | Fault::Partition { .. }
@@ -234,7 +235,7 @@ impl World {
             }
             Fault::Revoke { verb, resource } => self.store.grant(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.install_definition(),
-            Fault::Fencing => self.switch_fencing(true),
+            Fault::Fencing | Fault::FencingPart { .. } => self.switch_fencing(true),
             Fault::NoNamespace => self.actors.wake(),
             Fault::Policy(_)
             | Fault::Crash { .. }

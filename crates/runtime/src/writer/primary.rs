@@ -172,7 +172,7 @@ impl<P: Primary> Writer<P> {
             ))
         })?;
         let found = answer.map_err(|error| match error.into() {
-            ApiError::Rejected(words) => ApiError::transient(words),
+            ApiError::Rejected(words) | ApiError::Denied(words) => ApiError::transient(words),
             other => other,
         })?;
         let was = &seen.view;

@@ -180,3 +180,40 @@ async fn a_refused_status_is_written_again_when_there_is_cause() {
         check.abort();
     }
 }
+
+/// What a policy or a webhook refuses of a Foo that is wrong in itself is tried again: they may be gone at any time.
+#[tokio::test]
+async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
+    let policy = "foos \"foo\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
+    let webhook = "admission webhook \"w.example\" denied the request: not this week";
+    for (code, message) in [(422, policy), (403, policy), (400, webhook)] {
+        let is_there = Arc::new(Mutex::new(true));
+        let now = Arc::clone(&is_there);
+        let (client, asked) = server(move |_, _, _| {
+            if !*now.lock() {
+                return pruned();
+            }
+            let status = json!({
+                "kind": "Status", "status": "Failure", "code": code, "message": message,
+            });
+            (code, status)
+        });
+        let mut invalid = foo();
+        invalid.view.spec.as_mut().unwrap().deployment_name.clear();
+        let key = &foo().key;
+        let reconciler = reconciler(&client, invalid, deployment());
+        let written = || std::mem::take(&mut *asked.lock()).len();
+        for _ in 0..3 {
+            let error = reconciler.reconcile(key).await.unwrap_err();
+            assert_eq!(error.retry(), Retry::Backoff(Duration::ZERO), "{error:?}");
+            assert_eq!(written(), 1, "{code}");
+            assert!(!reconciler.is_up_to_date(key));
+        }
+        *is_there.lock() = false;
+        for times in [1, 0] {
+            let error = reconciler.reconcile(key).await.unwrap_err();
+            assert_eq!(error.retry(), Retry::OnChange, "{error:?}");
+            assert_eq!(written(), times, "{code}");
+        }
+    }
+}
