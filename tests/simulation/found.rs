@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     api::Others,
-    plan::{Action, Calls, Fault, Machine, Plan, Settings, Step, What},
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
+    trace::Role,
     users::{Deed, Spoilt},
 };
 
@@ -20,6 +21,10 @@ pub fn all() -> Vec<(String, Plan)> {
             short_lease_and_silent_watch(),
         ),
         ("status_refused_for_a_while", status_refused_for_a_while()),
+        (
+            "answer_lost_of_a_lease_that_is_nobodys",
+            answer_lost_of_a_lease_that_is_nobodys(),
+        ),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
@@ -107,5 +112,60 @@ fn short_lease_and_silent_watch() -> Plan {
         ],
         rest: us(31_000_000),
         end: us(45_000_000),
+    }
+}
+
+/// Seed 415. A leader whose Lease was deleted created it, held by nobody, and never had the answer (H12). It works on to its
+/// deadline; the checker of I2 took that creation for a release.
+fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
+    let step = |at, what| Step { at: us(at), what };
+    let call = |of, happens| {
+        let nth = Some(1);
+        What::Fault(Fault::Call { of, nth, happens }, us(0))
+    };
+    let its_lease = Calls {
+        replica: Some(2),
+        role: Some(Role::Lease),
+        ..Calls::default()
+    };
+    let creation = Calls {
+        verb: Some("create"),
+        resource: Some("leases"),
+        ..Calls::default()
+    };
+    let other = Calls {
+        replica: Some(1),
+        ..Calls::default()
+    };
+    let partition = Fault::Partition {
+        of: its_lease,
+        way: Way::Requests,
+    };
+    let create = Deed::CreateFoo {
+        foo: 1,
+        deployment: 0,
+        replicas: Some(3),
+    };
+    let scale = Deed::Autoscale {
+        foo: 1,
+        replicas: 4,
+    };
+    Plan {
+        settings: Settings {
+            workers: 1,
+            retry_period: us(5_000_000),
+            ..Settings::default()
+        },
+        steps: vec![
+            step(42_172_000, What::Action(Action::User(create))),
+            step(57_872_000, What::Fault(partition, us(52_405_000))),
+            step(67_507_000, call(creation, Happens::AnswerLost)),
+            step(76_159_000, call(other, Happens::Html)),
+            step(87_581_000, What::Action(Action::User(Deed::DeleteLease))),
+            step(89_465_000, What::Action(Action::User(scale))),
+            step(89_977_000, What::Heal),
+        ],
+        rest: us(249_954_000),
+        ..Plan::calm(415, 3, 1, us(289_954_000))
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use foo_controller::{APP, FooConfig, foo};
-use futures::{FutureExt as _, future::LocalBoxFuture};
+use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use operator_runtime::{Config, Host, client::Cluster, election::Clock, telemetry::Metrics};
@@ -36,13 +36,16 @@ pub const BEGIN: Timestamp = Timestamp::constant(1_800_000_000, 0);
 /// How long the machines had been up by then.
 const UPTIME: Duration = Duration::from_hours(1000);
 
+/// The one future that is the process, which is polled when it is woken, and not at each step.
+type Root = FuturesUnordered<LocalBoxFuture<'static, Result<(), String>>>;
+
 /// A process that runs.
 pub struct Replica {
     pub who: Who,
     pub wire: Wire,
     pub limits: [Limits; 2],
     /// `None` once it is dropped.
-    inside: Option<(Runtime, LocalBoxFuture<'static, Result<(), String>>)>,
+    inside: Option<(Runtime, Root)>,
     stop: Option<oneshot::Sender<()>>,
     zero: Instant,
     times: Times,
@@ -155,7 +158,7 @@ impl Replica {
             who,
             wire,
             limits,
-            inside: Some((rt, root.boxed_local())),
+            inside: Some((rt, Root::from_iter([root.boxed_local()]))),
             stop: Some(stop),
             zero,
             times,
@@ -191,7 +194,7 @@ impl Replica {
             rt.block_on(async {
                 tokio::select! {
                     biased;
-                    ended = root => Some(ended),
+                    Some(ended) = root.next() => Some(ended),
                     () = sleep_until(until) => None,
                 }
             })
@@ -211,10 +214,7 @@ impl Replica {
 
     fn turn(
         &mut self,
-        turn: impl FnOnce(
-            &Runtime,
-            &mut LocalBoxFuture<'static, Result<(), String>>,
-        ) -> Option<Result<(), String>>,
+        turn: impl FnOnce(&Runtime, &mut Root) -> Option<Result<(), String>>,
     ) -> Stepped {
         let Some((rt, root)) = &mut self.inside else {
             return Stepped {
