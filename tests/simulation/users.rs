@@ -83,7 +83,7 @@ pub enum Deed {
         deployment: u8,
     },
 
-    /// A HorizontalPodAutoscaler's: of a Foo that says how many replicas it has, of the Foo; else of its Deployment.
+    /// An autoscaler's: of a Foo that says how many replicas it has, of the Foo; else of its Deployment.
     Autoscale {
         foo: u8,
         replicas: u8,

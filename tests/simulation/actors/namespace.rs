@@ -74,8 +74,8 @@ impl Namespace {
                         return;
                     }
                 } else if is_wanted && metadata["finalizers"][0] == "example.com/hold" {
-                    let patch = json!({ "metadata": { "finalizers": null } });
-                    world.request("admin", &Method::PATCH, &path, &patch);
+                    let let_go = json!({ "metadata": { "finalizers": null } });
+                    world.request("admin", &Method::PATCH, &path, &let_go);
                 }
             }
         }
