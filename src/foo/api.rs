@@ -82,7 +82,8 @@ pub struct FooSpec {
     /// How many pods the Deployment runs, 1 to 10.
     ///
     /// Leave it out to leave the Deployment's replicas alone, for instance to a HorizontalPodAutoscaler.
-    #[schemars(range(min = 1, max = 10))]
+    // Not nullable, so that the API server takes a null for what is left out: for the scale subresource it must be no null.
+    #[schemars(with = "i32", range(min = 1, max = 10))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 }

@@ -158,11 +158,17 @@ pub async fn events(client: &Client, namespace: &str, reason: &str) -> Vec<Event
 
 /// What the controller asked the API server for in this namespace, its watches (and their lists) aside.
 pub fn requests(cluster: &Cluster, namespace: &str) -> Vec<AuditEvent> {
+    let mut events = all_requests(cluster);
+    events.retain(|event| event.namespace == namespace);
+    events
+}
+
+/// The same in all namespaces.
+pub fn all_requests(cluster: &Cluster) -> Vec<AuditEvent> {
     let mut events = cluster.audit();
     events.retain(|event| {
-        event.namespace == namespace
-            && event.user_agent.starts_with("foo-controller/")
-            && !matches!(&*event.verb, "watch" | "list")
+        let is_ours = event.user_agent.starts_with("foo-controller/");
+        is_ours && !matches!(&*event.verb, "watch" | "list")
     });
     events
 }

@@ -107,7 +107,7 @@
 //!             uid: std::mem::take(&mut wire.metadata.uid),
 //!             generation: std::mem::take(&mut wire.metadata.generation).or_default(),
 //!             deleting: wire.metadata.deleting,
-//!             spec: wire.spec.into_result(),
+//!             spec: wire.spec.into_result("spec"),
 //!             status: wire.status.or_default(),
 //!         };
 //!         (wire.metadata.into_meta(), greeting)

@@ -7,6 +7,7 @@
 use std::{
     borrow::Cow,
     cell::RefCell,
+    collections::BTreeMap,
     fmt::Debug,
     hash::{Hash, Hasher},
     panic::catch_unwind,
@@ -304,30 +305,64 @@ impl<V: Cached> kube::Resource for Object<V> {
 ///
 /// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there. (For
 /// that it must be text still. In a watch it is, since the API server names an event's type before its object.)
-pub struct Field<T>(Result<T, String>);
+pub struct Field<T>(Result<T, Wrong>);
+
+/// What is wrong with a field.
+#[derive(Debug)]
+struct Wrong {
+    /// The member of the field that it is wrong with, if it is one.
+    member: Option<String>,
+    words: String,
+}
 
 impl<T: DeserializeOwned> Field<T> {
     pub(crate) fn read(text: &str) -> Self {
         let Ok(read) = catch_unwind(|| serde_json::from_str(text)) else {
-            return Self(Err("reading it panicked".to_owned()));
+            let words = "reading it panicked".to_owned();
+            return Self(Err(Wrong {
+                member: None,
+                words,
+            }));
         };
         Self(read.map_err(|error| {
             let words = error.to_string();
             // Where in the field's text is nothing that a user can look up.
             let place = words.rfind(" at line ").unwrap_or(words.len());
-            // It quotes the value, of whatever length.
-            brief(&words[..place])
+            Wrong {
+                member: member_at(text, &error).map(|member| brief(&member)),
+                // It quotes the value, of whatever length.
+                words: brief(&words[..place]),
+            }
         }))
     }
+}
+
+/// The member of this JSON map whose value the error is about.
+fn member_at(text: &str, error: &serde_json::Error) -> Option<String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    let lines = text
+        .split_inclusive('\n')
+        .take(error.line().saturating_sub(1));
+    // Within the value, or right behind it.
+    let at = lines.map(str::len).sum::<usize>() + error.column();
+    let mut members = members.into_iter();
+    let found = members.find(|(_, value)| {
+        let from = value.get().as_ptr().addr() - text.as_ptr().addr();
+        (from..=from + value.get().len()).contains(&at)
+    });
+    found.map(|(member, _)| member)
 }
 
 impl<T> Field<T> {
     /// What it should be.
     ///
     /// # Errors
-    /// What is wrong with it, for its user.
-    pub fn into_result(self) -> Result<T, String> {
-        self.0
+    /// What is wrong with it, or with which member of it, for its user, who knows it by this name.
+    pub fn into_result(self, name: &str) -> Result<T, String> {
+        self.0.map_err(|Wrong { member, words }| {
+            let member = member.map(|member| format!(".{member}"));
+            format!("{name}{}: {words}", member.unwrap_or_default())
+        })
     }
 }
 
@@ -466,4 +501,55 @@ impl OwnerReference {
 
 fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "whether it can be read is what counts")]
+    struct Spec {
+        name: String,
+        count: Option<i32>,
+        port: Option<Port>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "whether it can be read is what counts")]
+    struct Port {
+        number: u16,
+    }
+
+    /// A user reads which member to mend, wherever it is and however it is written.
+    #[test]
+    fn what_is_wrong_is_said_of_its_member() {
+        for (text, said) in [
+            ("5", "spec: invalid type: integer `5`, expected struct Spec"),
+            ("{}", "spec: missing field `name`"),
+            (
+                r#"{"name":"a","count":"two","port":null}"#,
+                r#"spec.count: invalid type: string "two", expected i32"#,
+            ),
+            (
+                "{\n  \"name\": \"a\",\n  \"count\": [1],\n  \"port\": null\n}",
+                "spec.count: invalid type: sequence, expected i32",
+            ),
+            (
+                r#"{"count":1,"na\u006de":5}"#,
+                "spec.name: invalid type: integer `5`, expected a string",
+            ),
+            (
+                r#"{"name":"a","port":{"number":65536},"count":1}"#,
+                "spec.port: invalid value: integer `65536`, expected u16",
+            ),
+            (
+                r#"{"name":"a","port":{}}"#,
+                "spec.port: missing field `number`",
+            ),
+        ] {
+            let read = Field::<Spec>::read(text).into_result("spec");
+            assert_eq!(read.unwrap_err(), said, "{text}");
+        }
+    }
 }

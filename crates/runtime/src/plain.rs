@@ -68,7 +68,7 @@ impl<S: Spec> Cached for Custom<S> {
             generation: std::mem::take(&mut metadata.generation).or_default(),
             deleting: metadata.deleting,
             finalizers: metadata.take_finalizers(),
-            spec: wire.spec.into_result().map_err(|e| format!("spec: {e}")),
+            spec: wire.spec.into_result("spec"),
             status: wire.status.or_default(),
         };
         (metadata.into_meta(), custom)

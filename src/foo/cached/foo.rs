@@ -61,8 +61,8 @@ impl Cached for Foo {
                 .map(Box::new),
             spec: wire
                 .spec
-                .into_result()
-                .map_err(|error| format!("spec: {error}").into()),
+                .into_result("spec")
+                .map_err(String::into_boxed_str),
             status,
         };
         (wire.metadata.into_meta(), view)

@@ -30,15 +30,23 @@ fn a_foo_of_any_shape_can_be_read() {
         ("spec: {}", "spec: missing field `deploymentName`"),
         (
             "spec: {deploymentName: 5}",
-            "spec: invalid type: integer `5`, expected a string",
+            "spec.deploymentName: invalid type: integer `5`, expected a string",
         ),
         (
             "spec: {deploymentName: a, replicas: two}",
-            "spec: invalid type: string \"two\", expected i32",
+            "spec.replicas: invalid type: string \"two\", expected i32",
         ),
         (
             "spec: {deploymentName: a, replicas: 2147483648}",
-            "spec: invalid value: integer `2147483648`, expected i32",
+            "spec.replicas: invalid value: integer `2147483648`, expected i32",
+        ),
+        (
+            "spec: {deploymentName: {a: 1}, replicas: 2}",
+            "spec.deploymentName: invalid type: map, expected a string",
+        ),
+        (
+            "spec: {replicas: [1], deploymentName: a}",
+            "spec.replicas: invalid type: sequence, expected i32",
         ),
     ] {
         let metadata =
