@@ -297,7 +297,7 @@ mod tests {
         for spec in [json!(null), json!(5), json!({ "of": [] })] {
             let odd: Custom<Wish> =
                 object(&json!({ "metadata": metadata, "spec": spec, "status": 5 }));
-            assert!(odd.spec.unwrap_err().starts_with("spec: "));
+            assert!(odd.spec.unwrap_err().starts_with("spec"));
             assert_eq!(odd.status, Said::default());
         }
         let none: Custom<Wish> = object(&json!({ "metadata": metadata }));
@@ -315,9 +315,9 @@ mod tests {
             }
         }
         let read = serde_json::from_str::<Vec<Field<Panics>>>("[5]").unwrap();
-        let read = read.into_iter().map(Field::into_result);
+        let read = read.into_iter().map(|field| field.into_result("spec"));
         let wrong: Vec<_> = read.map(Result::unwrap_err).collect();
-        assert_eq!(wrong, ["reading it panicked"]);
+        assert_eq!(wrong, ["spec: reading it panicked"]);
     }
 
     #[test]
