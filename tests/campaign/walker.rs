@@ -105,7 +105,7 @@ impl<'a> Walker<'a> {
 
     /// To this state, and waits for what is to come of it.
     pub async fn go(&mut self, state: &State) {
-        let step = self.begin();
+        let step = (Timestamp::now(), Instant::now());
         self.put(state).await;
         self.settle(state).await;
         self.end(step, 1, format!("{:?}", state.put));
@@ -113,7 +113,7 @@ impl<'a> Walker<'a> {
 
     /// To these states one upon the other; what is to come is said by the last.
     pub async fn hurry(&mut self, burst: &[&State]) {
-        let step = self.begin();
+        let step = (Timestamp::now(), Instant::now());
         self.known = None;
         for state in burst {
             self.put(state).await;
@@ -121,10 +121,6 @@ impl<'a> Walker<'a> {
         self.settle(burst[burst.len() - 1]).await;
         let what: Vec<_> = burst.iter().map(|state| &state.put).collect();
         self.end(step, burst.len(), format!("{what:?}"));
-    }
-
-    fn begin(&self) -> (Timestamp, Instant) {
-        (Timestamp::now(), Instant::now())
     }
 
     fn end(&mut self, (from, begun): (Timestamp, Instant), updates: usize, what: String) {
