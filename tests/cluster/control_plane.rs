@@ -117,15 +117,16 @@ impl ControlPlane {
 
     /// Starts the API server, on the port and the data that it had before, and waits until it is ready.
     pub async fn start_apiserver(&mut self) -> Result<()> {
-        self.start_apiserver_as(APISERVER, self.ports.apiserver(), "admin")
+        self.start_apiserver_as(APISERVER, self.ports.apiserver(), "admin", &[])
             .await
     }
 
-    /// Starts another API server on the same data, as one more behind a load balancer, and waits until it is ready.
-    pub async fn start_second_apiserver(&mut self) -> Result<()> {
+    /// Starts another API server on the same data, as one more behind a load balancer, with these flags more, and waits until
+    /// it is ready.
+    pub async fn start_second_apiserver(&mut self, flags: &[&str]) -> Result<()> {
         let port = self.ports.second_apiserver();
         self.write_kubeconfig(SECOND, &self.tokens["admin"], port)?;
-        self.start_apiserver_as(SECOND, port, SECOND).await
+        self.start_apiserver_as(SECOND, port, SECOND, flags).await
     }
 
     async fn start_apiserver_as(
@@ -133,6 +134,7 @@ impl ControlPlane {
         name: &'static str,
         port: u16,
         kubeconfig: &str,
+        more: &[&str],
     ) -> Result<()> {
         if self.children.contains_key(name) {
             return Err(format!("{name} runs already").into());
@@ -160,6 +162,7 @@ impl ControlPlane {
             // Megabytes: a log that turned over would hide what a checker looks for.
             flags.push("--audit-log-maxsize=100000".into());
         }
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         self.spawn(name, APISERVER, &flags)?;
         let config = Kubeconfig::read_from(self.kubeconfig(kubeconfig))?;
         let started = Instant::now();

@@ -187,7 +187,12 @@ impl Cluster {
     /// Starts a second API server on the same etcd, and returns the kubeconfig of the user `admin` there. It has caches and
     /// informers of its own; [`Self::audit`] has what both serve. The other commands are about the first one.
     pub async fn start_second_apiserver(&self) -> PathBuf {
-        self.command("second").await;
+        self.start_second_apiserver_with("").await
+    }
+
+    /// The same, with these flags more.
+    pub async fn start_second_apiserver_with(&self, flags: &str) -> PathBuf {
+        self.command(&format!("second {flags}")).await;
         self.ready.dir.join("kube-apiserver-2.kubeconfig")
     }
 
@@ -211,10 +216,10 @@ impl Cluster {
         self.command("thaw").await;
     }
 
-    async fn command(&self, line: &'static str) {
-        let supervisor = self.supervisor.clone();
+    async fn command(&self, line: &str) {
+        let (supervisor, line) = (self.supervisor.clone(), line.to_owned());
         // A thread of its own, so that what runs on the test's runtime goes on meanwhile.
-        tokio::task::spawn_blocking(move || supervisor.lock().unwrap().command(line))
+        tokio::task::spawn_blocking(move || supervisor.lock().unwrap().command(&line))
             .await
             .unwrap();
     }

@@ -4,8 +4,8 @@
 //! children, and the next supervisor removes the folder.
 //!
 //! `cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`ready::Ready`]), and then answers each
-//! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server; `second`: starts another one on the same etcd) with `{}`
-//! or `{"error": …}`. `--audit` keeps an audit log; `--controllers` adds kube-controller-manager, kube-scheduler and a kwok
+//! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server; `second FLAGS`: starts another one on the same etcd) with
+//! `{}` or `{"error": …}`. `--audit` keeps an audit log; `--controllers` adds kube-controller-manager, kube-scheduler and a kwok
 //! node whose pods become Ready.
 #![allow(clippy::print_stderr, reason = "a program whose user reads its stderr")]
 
@@ -90,12 +90,16 @@ async fn serve(plane: &mut ControlPlane, mut lines: mpsc::UnboundedReceiver<Stri
     plane.start().await?;
     say(&serde_json::to_value(plane.ready())?)?;
     while let Some(line) = lines.recv().await {
-        let done = match line.trim() {
+        let (command, flags) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        let done = match command {
             "kill" => plane.kill_apiserver().await,
             "start" => plane.start_apiserver().await,
             "freeze" => plane.signal_apiserver(rustix::process::Signal::STOP),
             "thaw" => plane.signal_apiserver(rustix::process::Signal::CONT),
-            "second" => plane.start_second_apiserver().await,
+            "second" => {
+                let flags: Vec<&str> = flags.split_whitespace().collect();
+                plane.start_second_apiserver(&flags).await
+            }
             other => Err(format!("{other}: want kill, start, freeze, thaw or second").into()),
         };
         say(&match done {
