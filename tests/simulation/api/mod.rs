@@ -19,6 +19,7 @@ mod delete;
 mod deployment;
 mod kind;
 mod list;
+mod managed;
 mod metadata;
 mod others;
 mod patch;

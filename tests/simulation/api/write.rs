@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store, metadata,
+    Key, Kind, Now, Server, Store, managed, metadata,
     patch::{self, Style},
     policy::Operation,
     request::{Part, Request, Unknown},
@@ -87,6 +87,7 @@ impl Server {
         {
             object["metadata"]["resourceVersion"] = version;
         }
+        managed::note(request, (key.kind, Part::Whole), &Value::Null, &mut object);
         put(store, now, request, key, object)
     }
 
@@ -298,6 +299,7 @@ impl Server {
             }
             return Ok(new);
         }
+        managed::note(request, (key.kind, part), old, &mut new);
         if new == *old {
             return Ok(new);
         }
