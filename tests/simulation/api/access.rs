@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Kind, Store,
+    Key, Kind, Store,
     request::{Part, Request, Unknown},
     status::{Refusal, Result},
 };
@@ -70,6 +70,25 @@ impl Store {
         self.tokens.insert(token.to_owned(), user.to_owned());
     }
 
+    /// A service account, as the API server knows it by its token.
+    fn account(&self, user: &str) -> Result<Value> {
+        let account = user.strip_prefix("system:serviceaccount:");
+        let account = account.and_then(|account| account.split_once(':'));
+        let (namespace, name) = account.ok_or_else(|| Unknown(format!("a token of {user}")))?;
+        let object = self.get(&Key::new(Kind::ServiceAccount, namespace, name));
+        let object =
+            object.ok_or_else(|| Unknown(format!("a token of {user}, who is not there")))?;
+        Ok(json!({
+            "username": user,
+            "uid": object["metadata"]["uid"],
+            "groups": [
+                "system:serviceaccounts",
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated",
+            ],
+        }))
+    }
+
     pub(super) fn authorize(
         &self,
         request: &Request<'_>,
@@ -77,6 +96,12 @@ impl Store {
         (kind, part): (Kind, Part),
         (namespace, name): (Option<&str>, Option<&str>),
     ) -> Result<()> {
+        // One that is selected is named.
+        let selected = match verb {
+            Verb::List | Verb::Watch => request.field_name()?,
+            _ => None,
+        };
+        let name = name.or(selected);
         let (user, verb) = (request.call.user.name, verb.name());
         let resource = resource(kind, part);
         if self.allows(user, verb, &resource) {
@@ -96,6 +121,10 @@ impl Store {
     /// Answers a review; nothing is stored.
     pub(super) fn review(&self, request: &Request<'_>, review: &str) -> Result<Value> {
         let mut body = request.json().map_err(Refusal::bad_request)?;
+        let attributes = body.pointer_mut("/spec/resourceAttributes");
+        if let Some(attributes) = attributes.and_then(Value::as_object_mut) {
+            attributes.retain(|_, value| *value != "");
+        }
         let asked = &body["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let status = match review {
@@ -103,7 +132,9 @@ impl Store {
                 .as_str()
                 .and_then(|token| self.tokens.get(token))
             {
-                Some(user) => json!({ "authenticated": true, "user": { "username": user } }),
+                Some(user) => json!({
+                    "authenticated": true, "user": self.account(user)?, "audiences": ["https://kubernetes.default.svc"],
+                }),
                 None => json!({ "user": {} }),
             },
             "subjectaccessreviews" | "selfsubjectaccessreviews" => {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store, managed, metadata,
+    Key, Kind, Now, Server, Store, Verb, managed, metadata,
     patch::{self, Style},
     policy::Operation,
     request::{Part, Request, Unknown},
@@ -66,6 +66,10 @@ impl Server {
         let causes = self.check_new(store, key, &object)?;
         if !causes.is_empty() {
             return Err(Refusal::invalid(key.kind, &key.name, &causes));
+        }
+        if request.call.method != http::Method::POST {
+            let of = (Some(key.namespace.as_str()), Some(key.name.as_str()));
+            store.authorize(request, Verb::Create, (key.kind, Part::Whole), of)?;
         }
         self.admit(
             store,
