@@ -53,7 +53,7 @@ pub fn schema_of(definition: &Value) -> &Value {
     &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 }
 
-/// Drops what the schema does not know.
+/// Drops what the schema does not know, and what is null without leave.
 pub fn prune(object: &mut Value, schema: &Value) {
     prune_below(object, schema, true);
 }
@@ -63,7 +63,13 @@ fn prune_below(value: &mut Value, schema: &Value, root: bool) {
         Value::Object(fields) => {
             let known = &schema["properties"];
             let always = |field: &str| root && matches!(field, "apiVersion" | "kind" | "metadata");
-            fields.retain(|field, _| always(field) || known.get(field).is_some());
+            let fits = |value: &Value, schema: &Value| {
+                !value.is_null() || schema["nullable"] == true || !schema["default"].is_null()
+            };
+            fields.retain(|field, value| {
+                let schema = known.get(field);
+                always(field) || schema.is_some_and(|schema| fits(value, schema))
+            });
             for (field, value) in fields {
                 if let Some(schema) = known.get(field) {
                     prune_below(value, schema, false);
