@@ -11,11 +11,15 @@
 
 #[path = "simulation/api/mod.rs"]
 mod api;
+#[path = "differential/caches.rs"]
+mod caches;
 #[path = "differential/cases.rs"]
 mod cases;
 mod cluster;
 #[path = "differential/normal.rs"]
 mod normal;
+#[path = "differential/rights.rs"]
+mod rights;
 #[path = "differential/side.rs"]
 mod side;
 #[path = "differential/special.rs"]
@@ -23,15 +27,20 @@ mod special;
 #[path = "differential/steps.rs"]
 mod steps;
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-use api::Method;
+use api::{Kind, Method};
 use normal::Names;
-use side::{ADMIN, Sent, Side, Simulated, Told, path, sent};
-use steps::{Act, KINDS, Step};
+use rights::LIMITED;
+use side::{ADMIN, Events, Sent, Side, Simulated, Told, path, sent};
+use steps::{Act, By, KINDS, Step};
 
 /// The requests of one sequence.
 const STEPS: usize = 30;
@@ -41,6 +50,8 @@ const REQUESTS: usize = 1500;
 /// Sequences at a time: an answer takes longer than it makes work.
 const WORKERS: u64 = 8;
 
+const DEADLINE: Duration = Duration::from_secs(30);
+
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
 /// The definition of Foos that is installed.
@@ -49,10 +60,34 @@ fn definition() -> Value {
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Installs it, once for all tests.
+/// Installs it, and gives the limited user its rights, once for all tests.
 async fn install(cluster: &cluster::Cluster) {
     static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
-    INSTALLED.get_or_init(|| cluster.install_crd()).await;
+    let install = async || {
+        cluster.install_crd().await;
+        let roles = rights::roles().to_string();
+        let applied = cluster.kubectl_stdin(&["apply", "-f", "-"], &roles).await;
+        applied.success();
+        let mut side = Side::Real(client(cluster).await);
+        let probe = side::get("/api/v1/namespaces/default");
+        cluster::eventually(
+            DEADLINE,
+            "the limited user has its rights",
+            async || match side.send(&probe, LIMITED).await {
+                (200, _) => Ok(()),
+                refused => Err(refused),
+            },
+        )
+        .await;
+    };
+    INSTALLED.get_or_init(install).await;
+}
+
+/// One that does nothing twice.
+async fn client(cluster: &cluster::Cluster) -> kube::Client {
+    let mut config = cluster.kube_config().await;
+    config.default_retry = false;
+    config.try_into().unwrap()
 }
 
 /// One side in one sequence.
@@ -62,6 +97,8 @@ struct Run {
     names: Names,
     /// The newest version that was told.
     newest: String,
+    /// Of each kind, the version to which its last streamed list came.
+    bookmarks: BTreeMap<Kind, String>,
 }
 
 impl Run {
@@ -71,6 +108,7 @@ impl Run {
             told: Told::default(),
             names: Names::default(),
             newest: String::new(),
+            bookmarks: BTreeMap::new(),
         }
     }
 
@@ -81,18 +119,29 @@ impl Run {
         let mut answers = Vec::new();
         if matches!(step.act, Act::Stream(_)) {
             SENT.fetch_add(1, Relaxed);
-            return self
-                .events(first, |event| event["type"] == "BOOKMARK")
-                .await;
+            return match self.side.watch(&request, step.by.user()).await {
+                Ok(watch) => {
+                    let events = self.side.events(watch, |event| event["type"] == "BOOKMARK");
+                    let events = events.await;
+                    let bookmark = &events.last().unwrap()["object"]["metadata"]["resourceVersion"];
+                    let bookmark = bookmark.as_str().unwrap_or_default().to_owned();
+                    self.bookmarks.insert(step.kind, bookmark);
+                    self.normal(events)
+                }
+                Err((code, body)) => {
+                    vec![json!({ "code": code, "body": self.names.normal(body) })]
+                }
+            };
         }
         loop {
             SENT.fetch_add(1, Relaxed);
-            let (code, body) = self.side.send(&request, ADMIN).await;
+            let (code, body) = self.side.send(&request, step.by.user()).await;
             if !matches!(
                 step.act,
                 Act::Put { dry: true, .. }
                     | Act::Patch { dry: true, .. }
                     | Act::Create { dry: true, .. }
+                    | Act::Review { .. }
             ) {
                 self.told.note(step.kind, &body);
             }
@@ -115,13 +164,14 @@ impl Run {
         }
     }
 
-    async fn events(&mut self, path: String, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
-        let watch = self.side.watch(path).await;
+    async fn events(&mut self, watch: Events, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
         let events = self.side.events(watch, is_last).await;
-        events
-            .into_iter()
-            .map(|event| self.names.normal(event))
-            .collect()
+        self.normal(events)
+    }
+
+    fn normal(&mut self, events: Vec<Value>) -> Vec<Value> {
+        let events = events.into_iter();
+        events.map(|event| self.names.normal(event)).collect()
     }
 }
 
@@ -149,6 +199,7 @@ async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
                 kind: KINDS[0],
                 name: "a",
                 act: Act::List,
+                by: By::Admin,
             },
             &namespace,
             &run.told,
@@ -165,14 +216,20 @@ async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
         run.newest.clone_from(begun);
     }
     let mut amid = begun.clone();
-    let end = KINDS.map(|kind| Step {
-        kind,
-        name: "end",
-        act: Act::Create {
-            body: steps::valid(kind),
-            dry: false,
-        },
-    });
+    let mut kinds = KINDS.to_vec();
+    kinds.retain(|kind| steps.iter().any(|step| step.kind == *kind));
+    let end: Vec<_> = kinds
+        .iter()
+        .map(|&kind| Step {
+            kind,
+            name: "end",
+            act: Act::Create {
+                body: steps::valid(kind),
+                dry: false,
+            },
+            by: By::Admin,
+        })
+        .collect();
     for (number, step) in steps.iter().chain(&end).enumerate() {
         let mut answers = Vec::new();
         for run in &mut sides {
@@ -188,27 +245,44 @@ async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
             ));
         }
     }
-    for kind in KINDS {
-        for resumed in [false, true] {
-            let mut told = Vec::new();
-            for (run, (begun, amid)) in sides.iter_mut().zip(begun.iter().zip(&amid)) {
-                let version = if resumed { amid } else { begun };
-                let path = format!(
-                    "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds=60&resourceVersion={version}",
-                    path(kind, &namespace)
-                );
-                let is_last = |event: &Value| event["object"]["metadata"]["name"] == "end";
-                told.push(run.events(path, is_last).await);
-            }
-            if told[0] != told[1] {
-                let differences = differences(&told[0], &told[1]);
-                return Err(format!(
-                    "events of {kind:?}, resumed: {resumed}:\n{differences}"
-                ));
+    for kind in kinds {
+        let bookmarks = sides
+            .each_ref()
+            .map(|run| run.bookmarks.get(&kind).cloned());
+        let bookmarks: Vec<_> = bookmarks.into_iter().flatten().collect();
+        let all = path(kind, &namespace);
+        for since in [&begun, &amid, &bookmarks] {
+            if !since.is_empty() {
+                compare_watches(&mut sides, &all, since).await?;
             }
         }
+        let now = [String::new(), String::new()];
+        compare_watches(&mut sides, &all, &now).await?;
+        // As the election watches its Lease.
+        let one = format!("{all}?fieldSelector=metadata.name%3Dend");
+        compare_watches(&mut sides, &one, &now).await?;
     }
     Ok(())
+}
+
+/// What both tell since these versions, up to the object that was created last.
+async fn compare_watches(sides: &mut [Run; 2], path: &str, since: &[String]) -> Result<(), String> {
+    let mut told = Vec::new();
+    for (run, version) in sides.iter_mut().zip(since) {
+        let and = if path.contains('?') { '&' } else { '?' };
+        let watch = format!(
+            "{path}{and}watch=true&timeoutSeconds=290&allowWatchBookmarks=true&resourceVersion={version}"
+        );
+        let watch = run.side.watch(&side::get(watch), ADMIN).await;
+        let watch = watch.map_err(|refused| format!("a watch of {path}: {refused:?}"))?;
+        let is_last = |event: &Value| event["object"]["metadata"]["name"] == "end";
+        told.push(run.events(watch, is_last).await);
+    }
+    if told[0] == told[1] {
+        return Ok(());
+    }
+    let differences = differences(&told[0], &told[1]);
+    Err(format!("events of {path} since {since:?}:\n{differences}"))
 }
 
 /// Where two lists differ, for people.
@@ -254,7 +328,7 @@ fn sequences(first: u64, by: u64, enough: usize) {
         .enable_all()
         .build()
         .unwrap();
-    let client = runtime.block_on(cluster::shared().client());
+    let client = runtime.block_on(client(cluster::shared()));
     let mut seed = first;
     while SENT.load(Relaxed) < enough {
         let mut bytes = [0; 32];
@@ -281,7 +355,7 @@ fn sequences(first: u64, by: u64, enough: usize) {
 #[tokio::test]
 async fn what_once_differed_is_the_same() {
     install(cluster::shared()).await;
-    let client = cluster::shared().client().await;
+    let client = client(cluster::shared()).await;
     let compared = cases::cases().into_iter().map(async |(name, steps)| {
         compare(&client, &steps)
             .await

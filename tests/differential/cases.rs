@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::Kind,
-    steps::{Act, Base, MERGE, STRATEGIC, Step, UNSAID, Which, valid},
+    steps::{Act, Base, By, MERGE, STRATEGIC, Step, UNSAID, Which, valid},
 };
 
 fn step(kind: Kind, act: Act) -> Step {
@@ -12,8 +12,91 @@ fn step(kind: Kind, act: Act) -> Step {
         kind,
         name: "a",
         act,
+        by: By::Admin,
     }
 }
+
+fn by_limited(kind: Kind, act: Act) -> Step {
+    Step {
+        by: By::Limited,
+        ..step(kind, act)
+    }
+}
+
+/// Steps that set the replicas, of the whole object or as a scale.
+fn replicas(kind: Kind, first: i32, parts: &[(&'static str, i32)]) -> Vec<Step> {
+    let mut body = valid(kind);
+    body["spec"]["replicas"] = first.into();
+    let mut steps = vec![step(kind, Act::Create { body, dry: false })];
+    for (part, replicas) in parts {
+        let body = match *part {
+            "status" => json!({ "status": { "observedGeneration": replicas } }),
+            "labels" => json!({ "metadata": { "labels": { "n": replicas.to_string() } } }),
+            _ => json!({ "spec": { "replicas": replicas } }),
+        };
+        let part = if *part == "labels" { "" } else { part };
+        steps.push(patch(kind, part, MERGE, body));
+    }
+    steps
+}
+
+/// Every way in which the replicas come to be managed by somebody, and by nobody.
+const MANAGED: &[(&str, i32)] = &[
+    ("scale", 1),
+    ("scale", 1),
+    ("scale", 1),
+    ("scale", 2),
+    ("scale", 2),
+    ("", 3),
+    ("scale", 3),
+    ("", 3),
+    ("", 4),
+    ("scale", 4),
+    ("labels", 1),
+    ("scale", 4),
+    ("", 5),
+    ("scale", 5),
+    ("status", 1),
+    ("scale", 5),
+    ("", 6),
+    ("scale", 5),
+    ("scale", 5),
+    ("scale", 4),
+    ("", 4),
+    ("labels", 2),
+    ("", 3),
+    ("scale", 4),
+    ("", 3),
+    ("scale", 3),
+    ("", 2),
+    ("scale", 2),
+    ("scale", 2),
+];
+
+/// The same with none, which a scale does not say.
+const NONE_MANAGED: &[(&str, i32)] = &[
+    ("scale", 0),
+    ("scale", 0),
+    ("scale", 1),
+    ("", 0),
+    ("scale", 0),
+    ("labels", 1),
+    ("", 2),
+    ("scale", 0),
+    ("scale", 0),
+    ("", 0),
+    ("labels", 2),
+    ("", 1),
+    ("scale", 2),
+    ("scale", 0),
+    ("scale", 0),
+    ("scale", 3),
+    ("", 0),
+    ("scale", 3),
+    ("scale", 3),
+    ("", 0),
+    ("scale", 0),
+];
 
 fn create(kind: Kind, change: &Value) -> Step {
     let mut body = valid(kind);
@@ -31,6 +114,24 @@ fn put(kind: Kind, body: Value, base: Base, dry: bool) -> Step {
             body,
             base,
             dry,
+        },
+    )
+}
+
+fn put_status(status: Value) -> Step {
+    let mut body = valid(Kind::Foo);
+    body["status"] = status;
+    let base = Base {
+        uid: Which::Current,
+        version: Which::Current,
+    };
+    step(
+        Kind::Foo,
+        Act::Put {
+            part: "status",
+            body,
+            base,
+            dry: false,
         },
     )
 }
@@ -70,7 +171,25 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
         uid: Which::Wrong,
         version: Which::Unsaid,
     };
+    let update = put(Kind::Lease, valid(Kind::Lease), UNSAID, false).act;
     vec![
+        ("managed replicas of a Foo", replicas(Kind::Foo, 1, MANAGED)),
+        (
+            "managed replicas of a Deployment",
+            replicas(Kind::Deployment, 1, MANAGED),
+        ),
+        (
+            "no managed replicas",
+            replicas(Kind::Deployment, 0, NONE_MANAGED),
+        ),
+        (
+            "who may update may not create by it",
+            vec![
+                by_limited(Kind::Lease, update.clone()),
+                create(Kind::Lease, &json!({})),
+                by_limited(Kind::Lease, update),
+            ],
+        ),
         (
             "a Lease that is updated before it is there",
             vec![
@@ -156,6 +275,14 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
                     MERGE,
                     json!({ "status": { "replicas": 0 } }),
                 ),
+            ],
+        ),
+        (
+            "no conditions at all",
+            vec![
+                create(Kind::Foo, &json!({})),
+                put_status(json!({ "conditions": null, "observedGeneration": null })),
+                step(Kind::Foo, Act::Get),
             ],
         ),
         (

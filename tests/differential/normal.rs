@@ -28,6 +28,12 @@ impl Names {
             let more = metadata.remove("continue").is_some_and(|token| token != "");
             metadata.insert("more".to_owned(), more.into());
         }
+        if answer["kind"]
+            .as_str()
+            .is_some_and(|kind| kind.ends_with("Review"))
+        {
+            review(&mut answer);
+        }
         self.walk(&mut answer);
         if answer["kind"] == "Status" {
             self.status(&mut answer);
@@ -92,6 +98,13 @@ impl Names {
         let causes = status["details"]["causes"].as_array_mut();
         let several = causes.as_ref().is_some_and(|causes| causes.len() > 1);
         if let Some(causes) = causes {
+            for cause in &mut *causes {
+                let mut message = cause["message"].as_str().unwrap_or_default().to_owned();
+                for (uid, number) in &self.uids {
+                    message = message.replace(uid, &format!("uid {number}"));
+                }
+                cause["message"] = message.into();
+            }
             // Go tells them in any order.
             causes.sort_by_key(Value::to_string);
             if of_parser {
@@ -106,5 +119,18 @@ impl Names {
             (false, true) => json!("several causes"),
             (false, false) => message.into(),
         };
+    }
+}
+
+/// What is each side's own in a review: a token, its number, and by which role or why not, by which nobody goes.
+fn review(review: &mut Value) {
+    for (part, fields) in [
+        ("/spec", &["token", "extra"][..]),
+        ("/status", &["reason", "error"]),
+        ("/status/user", &["extra"]),
+    ] {
+        if let Some(part) = review.pointer_mut(part).and_then(Value::as_object_mut) {
+            part.retain(|field, _| !fields.contains(&field.as_str()));
+        }
     }
 }

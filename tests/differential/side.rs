@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::{AsyncBufReadExt as _, TryStreamExt as _, io::Lines};
+use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::{
     api::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch},
-    steps::{Act, Base, Step, Which},
+    rights::LIMITED,
+    steps::{Act, Base, By, Step, Which},
 };
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -28,6 +30,15 @@ pub const ADMIN: User<'static> = User {
     pod: None,
 };
 
+impl By {
+    pub fn user(self) -> User<'static> {
+        match self {
+            Self::Admin => ADMIN,
+            Self::Limited => LIMITED,
+        }
+    }
+}
+
 /// One of the two.
 pub enum Side {
     Real(kube::Client),
@@ -46,6 +57,7 @@ impl Simulated {
         let mut store = Store::new();
         store.install_definition(now, crate::definition());
         store.create_namespace(now, namespace);
+        crate::rights::revoke(&mut store);
         let server = Server::new(&store);
         Self {
             store,
@@ -90,12 +102,7 @@ impl Side {
             Self::Real(client) => {
                 let answer = client.send(request(sent, user)).await.unwrap();
                 let code = answer.status().as_u16();
-                let body = answer.into_body().collect_bytes().await.unwrap();
-                let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
-                (
-                    code,
-                    serde_json::from_slice(&body).unwrap_or_else(|_| text()),
-                )
+                (code, whole_body(answer.into_body()).await)
             }
             Self::Simulated(simulated) => match simulated.send(sent, user) {
                 Ok(Answer::Whole { code, body, .. }) => (code, body),
@@ -105,27 +112,24 @@ impl Side {
         }
     }
 
-    pub async fn watch(&mut self, path: String) -> Events {
-        let sent = Sent {
-            method: Method::GET,
-            path,
-            content_type: "",
-            accept: None,
-            body: Vec::new(),
-        };
+    /// `Err`: it is refused, with this code and body.
+    pub async fn watch(&mut self, sent: &Sent, user: User<'_>) -> Result<Events, (u16, Value)> {
         match self {
             Self::Real(client) => {
-                let lines = client
-                    .request_stream(request(&sent, ADMIN).map(|_| Vec::new()))
-                    .await
-                    .unwrap();
-                Events::Real(
-                    (Box::new(lines) as Box<dyn futures::AsyncBufRead + Send + Unpin>).lines(),
-                )
+                let answer = client.send(request(sent, user)).await.unwrap();
+                let code = answer.status().as_u16();
+                if code != 200 {
+                    return Err((code, whole_body(answer.into_body()).await));
+                }
+                let body = answer.into_body().into_data_stream();
+                let lines = body.map_err(std::io::Error::other).into_async_read();
+                let lines: Box<dyn futures::AsyncBufRead + Send + Unpin> = Box::new(lines);
+                Ok(Events::Real(lines.lines()))
             }
-            Self::Simulated(simulated) => match simulated.send(&sent, ADMIN) {
-                Ok(Answer::Watch(watch)) => Events::Simulated(watch),
-                _ => panic!("{} is no watch", sent.path),
+            Self::Simulated(simulated) => match simulated.send(sent, user) {
+                Ok(Answer::Watch(watch)) => Ok(Events::Simulated(watch)),
+                Ok(Answer::Whole { code, body, .. }) => Err((code, body)),
+                Err(unknown) => Err((0, Value::String(unknown))),
             },
         }
     }
@@ -182,6 +186,24 @@ impl Side {
     }
 }
 
+/// JSON, or a text as a string.
+async fn whole_body(body: Body) -> Value {
+    let body = body.collect_bytes().await.unwrap();
+    let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
+    serde_json::from_slice(&body).unwrap_or_else(|_| text())
+}
+
+/// A request without a body.
+pub fn get(path: impl Into<String>) -> Sent {
+    Sent {
+        method: Method::GET,
+        path: path.into(),
+        content_type: "",
+        accept: None,
+        body: Vec::new(),
+    }
+}
+
 fn request(sent: &Sent, user: User<'_>) -> http::Request<Body> {
     let mut request = http::Request::builder()
         .method(&sent.method)
@@ -192,7 +214,9 @@ fn request(sent: &Sent, user: User<'_>) -> http::Request<Body> {
     if user.name != ADMIN.name {
         let extra = "Impersonate-Extra-authentication.kubernetes.io%2F";
         request = request.header("Impersonate-User", user.name);
-        request = request.header("Impersonate-Group", "system:masters");
+        if user.name != LIMITED.name {
+            request = request.header("Impersonate-Group", "system:masters");
+        }
         if let Some((pod, uid)) = user.pod {
             request = request.header(format!("{extra}pod-name"), pod);
             request = request.header(format!("{extra}pod-uid"), uid);
@@ -282,13 +306,6 @@ pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
             "?fieldManager=test&timeout=5000ms"
         }
     };
-    let get = |path: String| Sent {
-        method: Method::GET,
-        path,
-        content_type: "",
-        accept: None,
-        body: Vec::new(),
-    };
     let json = "application/json";
     match &step.act {
         Act::Get => get(one),
@@ -360,10 +377,37 @@ pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
             let body = options.to_string().into_bytes();
             Sent {
                 method: Method::DELETE,
-                path: one,
+                path: format!("{one}?timeout=5000ms"),
                 content_type: json,
                 accept: None,
                 body,
+            }
+        }
+        Act::Review {
+            verb,
+            part,
+            everywhere,
+        } => {
+            let info = step.kind.info();
+            let mut attributes =
+                json!({ "group": info.group, "resource": info.plural, "verb": verb });
+            if !part.is_empty() {
+                attributes["subresource"] = (*part).into();
+            }
+            if !everywhere {
+                attributes["namespace"] = namespace.into();
+            }
+            let review = json!({
+                "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
+                "spec": { "resourceAttributes": attributes },
+            });
+            Sent {
+                method: Method::POST,
+                path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?timeout=5000ms"
+                    .to_owned(),
+                content_type: json,
+                accept: None,
+                body: review.to_string().into_bytes(),
             }
         }
         Act::Raw {

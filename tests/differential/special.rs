@@ -1,21 +1,23 @@
-//! What needs its own stage: versions that are gone, the end of a watch, the fencing policy.
-
-use std::time::Duration;
+//! What needs its own stage: the end of a namespace, the fencing policy, the tokens of others.
 
 use serde_json::{Value, json};
 
 use crate::{
-    Run,
-    api::{CONTROLLER, Kind, Lag, Method, RECORD, Server, User},
-    cluster::{self, Cluster, Options, eventually},
+    DEADLINE, Run,
+    api::{CONTROLLER, Kind, Method, RECORD, User},
+    cluster::{self, Cluster, eventually},
     side::{ADMIN, Sent, Side, Simulated, at, path},
 };
 
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
-const DEADLINE: Duration = Duration::from_secs(30);
+pub const JSON: &str = "application/json";
+pub const MERGE: &str = "application/merge-patch+json";
 
-fn ask(method: Method, path: impl Into<String>, content_type: &'static str, body: &Value) -> Sent {
+pub fn ask(
+    method: Method,
+    path: impl Into<String>,
+    content_type: &'static str,
+    body: &Value,
+) -> Sent {
     let body = if body.is_null() {
         Vec::new()
     } else {
@@ -30,11 +32,7 @@ fn ask(method: Method, path: impl Into<String>, content_type: &'static str, body
     }
 }
 
-fn get(path: impl Into<String>) -> Sent {
-    ask(Method::GET, path, "", &Value::Null)
-}
-
-fn foo(name: &str) -> Value {
+pub fn foo(name: &str) -> Value {
     json!({
         "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": { "name": name },
         "spec": { "deploymentName": name, "replicas": 1 },
@@ -42,10 +40,10 @@ fn foo(name: &str) -> Value {
 }
 
 /// Both, with a namespace of this name in each.
-async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
+pub async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
     let simulated = Simulated::new(namespace);
     let create = json!({ "metadata": { "name": namespace } });
-    let mut real = Side::Real(cluster.client().await);
+    let mut real = Side::Real(crate::client(cluster).await);
     let create = ask(Method::POST, "/api/v1/namespaces", JSON, &create);
     let (code, created) = real.send(&create, ADMIN).await;
     assert_eq!(code, 201, "{created}");
@@ -56,7 +54,7 @@ async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
 }
 
 /// What both say, which is the same.
-async fn same(sides: &mut [Run; 2], user: User<'_>, sent: [Sent; 2]) -> (u16, Value) {
+pub async fn same(sides: &mut [Run; 2], user: User<'_>, sent: [Sent; 2]) -> (u16, Value) {
     let mut answers = Vec::new();
     for (run, sent) in sides.iter_mut().zip(&sent) {
         let (code, body) = run.side.send(sent, user).await;
@@ -71,7 +69,7 @@ async fn same(sides: &mut [Run; 2], user: User<'_>, sent: [Sent; 2]) -> (u16, Va
     real
 }
 
-async fn same_of(
+pub async fn same_of(
     sides: &mut [Run; 2],
     method: Method,
     path: &str,
@@ -80,206 +78,6 @@ async fn same_of(
 ) -> (u16, Value) {
     let sent = || ask(method.clone(), path, content_type, body);
     same(sides, ADMIN, [sent(), sent()]).await
-}
-
-/// What versions are called in messages is each side's own.
-fn without_numbers(value: &Value) -> Value {
-    let text = value.to_string();
-    let mut short = String::new();
-    for c in text.chars() {
-        if !c.is_ascii_digit() {
-            short.push(c);
-        } else if !short.ends_with('#') {
-            short.push('#');
-        }
-    }
-    serde_json::from_str(&short).unwrap_or(Value::String(short))
-}
-
-/// Forgets in etcd what there was before the newest version, which is returned.
-async fn compact(cluster: &Cluster, version: &str) {
-    let etcd = cluster.ready().pids["etcd"];
-    let flags = std::fs::read_to_string(format!("/proc/{etcd}/cmdline")).unwrap();
-    let url = flags
-        .split('\0')
-        .find_map(|flag| flag.strip_prefix("--listen-client-urls="));
-    let mut config = kube::Config::new(url.unwrap().parse().unwrap());
-    config.proxy_url = None;
-    let etcd = kube::Client::try_from(config).unwrap();
-    let body = json!({ "revision": version, "physical": true })
-        .to_string()
-        .into_bytes();
-    let request = http::Request::post("/v3/kv/compaction").body(body).unwrap();
-    etcd.request_text(request).await.unwrap();
-}
-
-/// The newest version and where the second page begins, on one side.
-async fn page(run: &mut Run, foos: &str) -> (String, String) {
-    let (_, page) = run.side.send(&get(format!("{foos}?limit=1")), ADMIN).await;
-    let text = |field: &str| page["metadata"][field].as_str().unwrap().to_owned();
-    (text("resourceVersion"), text("continue"))
-}
-
-/// A query, by a version that is gone and where its next page began.
-type Query = fn(&(String, String)) -> String;
-
-const QUERIES: [Query; 12] = [
-    |page| format!("limit=1&continue={}", page.1),
-    |page| format!("resourceVersion={}&resourceVersionMatch=Exact", page.0),
-    |page| {
-        format!(
-            "resourceVersion={}&resourceVersionMatch=NotOlderThan",
-            page.0
-        )
-    },
-    |page| format!("resourceVersion={}", page.0),
-    |page| format!("limit=1&resourceVersion={}", page.0),
-    |page| {
-        format!(
-            "limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
-            page.0
-        )
-    },
-    |_| "resourceVersion=0".to_owned(),
-    |_| "resourceVersion=0&limit=1".to_owned(),
-    |_| "resourceVersion=x".to_owned(),
-    |_| "resourceVersionMatch=Exact".to_owned(),
-    |_| "resourceVersion=0&resourceVersionMatch=Exact".to_owned(),
-    |_| "continue=garbage".to_owned(),
-];
-
-const WATCHES: [Query; 2] = [
-    |page| format!("watch=true&timeoutSeconds=10&resourceVersion={}", page.0),
-    |_| {
-        "watch=true&timeoutSeconds=10&allowWatchBookmarks=true&sendInitialEvents=true\
-         &resourceVersionMatch=NotOlderThan&resourceVersion=99999999"
-            .to_owned()
-    },
-];
-
-/// After a compaction and a restart of the API server.
-#[tokio::test]
-async fn versions_that_are_gone_are_refused_alike() {
-    let cluster = Cluster::start(Options::default());
-    cluster.install_crd().await;
-    let namespace = "gone";
-    let foos = path(Kind::Foo, namespace);
-    let mut sides = both(&cluster, namespace).await;
-    for name in ["a", "b", "c"] {
-        same_of(&mut sides, Method::POST, &foos, JSON, &foo(name)).await;
-    }
-    let mut pages = Vec::new();
-    for run in &mut sides {
-        pages.push(page(run, &foos).await);
-    }
-    let more = json!({ "spec": { "replicas": 2 } });
-    same_of(
-        &mut sides,
-        Method::PATCH,
-        &format!("{foos}/c"),
-        MERGE,
-        &more,
-    )
-    .await;
-    for run in &mut sides {
-        let (newest, _) = page(run, &foos).await;
-        match &mut run.side {
-            Side::Real(_) => {
-                compact(&cluster, &newest).await;
-                cluster.kill_apiserver().await;
-                cluster.start_apiserver().await;
-            }
-            Side::Simulated(it) => {
-                it.store.compact(newest.parse().unwrap());
-                it.server = Server::new(&it.store);
-            }
-        }
-    }
-    eventually(DEADLINE, "Foos are served again", async || {
-        match sides[0].side.send(&get(foos.as_str()), ADMIN).await {
-            (200, _) => Ok(()),
-            other => Err(other),
-        }
-    })
-    .await;
-    let [real, simulated] = [&pages[0], &pages[1]];
-    let alike = |query: fn(&(String, String)) -> String| {
-        let path = |page| get(format!("{foos}?{}", query(page)));
-        [path(real), path(simulated)]
-    };
-    let mut told = Vec::new();
-    for query in QUERIES {
-        let sent = alike(query);
-        let mut answers = Vec::new();
-        let mut tokens = Vec::new();
-        for (run, sent) in sides.iter_mut().zip(&sent) {
-            let (code, body) = run.side.send(sent, ADMIN).await;
-            tokens.push(
-                body["metadata"]["continue"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-            );
-            let mut body = run.names.normal(body);
-            if code == 410 && body["metadata"]["continue"].is_string() {
-                body["metadata"]["continue"] = json!("a token");
-            }
-            answers.push((code, without_numbers(&body)));
-        }
-        assert_eq!(
-            answers[0], answers[1],
-            "{} (the real one's first)",
-            sent[0].path
-        );
-        told.push(answers[0].0);
-        if query as usize == QUERIES[0] as usize {
-            let rest = |token: &str| get(format!("{foos}?continue={token}"));
-            let (code, rest) = same(&mut sides, ADMIN, [rest(&tokens[0]), rest(&tokens[1])]).await;
-            assert_eq!(
-                (code, rest["items"].as_array().unwrap().len()),
-                (200, 2),
-                "b and c, as they are now"
-            );
-        }
-    }
-    assert_eq!(told[..2], [410, 410]);
-    for query in WATCHES {
-        let mut told = Vec::new();
-        for (run, sent) in sides.iter_mut().zip(alike(query)) {
-            let watch = run.side.watch(sent.path).await;
-            told.push(run.side.rest(watch, Duration::from_secs(12)).await);
-        }
-        assert_eq!(
-            without_numbers(&json!(told[0])),
-            without_numbers(&json!(told[1]))
-        );
-    }
-}
-
-/// Of an object that is there, changes, and nothing: one bookmark 2 s before the end.
-#[tokio::test]
-async fn a_watch_ends_alike() {
-    let cluster = cluster::shared();
-    crate::install(cluster).await;
-    let namespace = format!("e-{}", uuid::Uuid::new_v4().simple());
-    let foos = path(Kind::Foo, &namespace);
-    let mut sides = both(cluster, &namespace).await;
-    same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
-    let watch = format!("{foos}?watch=true&timeoutSeconds=4&allowWatchBookmarks=true");
-    let mut told = Vec::new();
-    for run in &mut sides {
-        let watch = run.side.watch(watch.clone()).await;
-        let events = run.side.rest(watch, Duration::from_secs(6)).await;
-        let mut types: Vec<_> = events
-            .into_iter()
-            .map(|event| event["type"].clone())
-            .collect();
-        // The real one says the last one several times, as its ticks fall.
-        types.dedup();
-        told.push(types);
-    }
-    assert_eq!(told[0], told[1]);
-    assert_eq!(told[0], ["ADDED", "BOOKMARK"]);
 }
 
 /// A namespace that is on its way out takes nothing new.
@@ -317,69 +115,6 @@ async fn a_namespace_ends_alike() {
     let nowhere = path(Kind::Foo, "nowhere");
     same_of(&mut sides, Method::POST, &nowhere, JSON, &foo("a")).await;
     same_of(&mut sides, Method::GET, &nowhere, "", &Value::Null).await;
-}
-
-/// A cache that is behind: what comes late, and what does not.
-#[test]
-fn what_a_cache_has_not_seen_comes_late() {
-    let mut it = Simulated::new("n");
-    let foos = path(Kind::Foo, "n");
-    let send = |it: &mut Simulated, sent: &Sent| it.send(sent, ADMIN).unwrap();
-    send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("a")));
-    let lag = Duration::from_secs(2);
-    it.server.set_lag(&it.store, at(it.now), Lag::By(lag));
-    send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("b")));
-    let list = |query: &str| get(format!("{foos}?{query}"));
-    let names = |answer: crate::api::Answer| match answer {
-        crate::api::Answer::Whole { body, .. } => body["items"].as_array().unwrap().len(),
-        crate::api::Answer::Watch(_) => panic!("a list"),
-    };
-    assert_eq!(
-        names(send(&mut it, &list("limit=500"))),
-        2,
-        "a list is never late"
-    );
-    assert_eq!(names(send(&mut it, &list("resourceVersion=0"))), 1);
-    let stream = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    let crate::api::Answer::Watch(mut watch) =
-        send(&mut it, &list(&format!("{stream}&resourceVersion=")))
-    else {
-        panic!("a watch");
-    };
-    assert_eq!(
-        watch.poll(&it.store, &it.server, at(it.now)),
-        Vec::<Value>::new(),
-        "it waits"
-    );
-    it.now += lag;
-    let types = |events: Vec<Value>| {
-        events
-            .iter()
-            .map(|it| it["type"].clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        types(watch.poll(&it.store, &it.server, at(it.now))),
-        ["ADDED", "ADDED", "BOOKMARK"]
-    );
-    it.server.set_lag(&it.store, at(it.now), Lag::Stuck);
-    send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("c")));
-    let crate::api::Answer::Watch(mut stuck) =
-        send(&mut it, &list(&format!("{stream}&resourceVersion=")))
-    else {
-        panic!("a watch");
-    };
-    it.now += Duration::from_secs(3);
-    let told = stuck.poll(&it.store, &it.server, at(it.now));
-    assert_eq!(
-        (&told[0]["type"], &told[0]["object"]["code"]),
-        (&json!("ERROR"), &json!(504))
-    );
-    assert!(stuck.is_over());
-    assert_eq!(
-        watch.poll(&it.store, &it.server, at(it.now)),
-        Vec::<Value>::new()
-    );
 }
 
 /// Every write that the policy may be about, by everybody, under every holder: the same answers, and the same words.
@@ -599,4 +334,102 @@ async fn the_fencing_policy_judges_alike() {
             }
         }
     }
+}
+
+/// Whose a token is and whether its user may read metrics, as the operator asks on behalf of who scrapes it.
+#[tokio::test]
+async fn tokens_and_their_users_are_reviewed_alike() {
+    let cluster = cluster::shared();
+    crate::install(cluster).await;
+    let namespace = format!("r-{}", uuid::Uuid::new_v4().simple());
+    let mut sides = both(cluster, &namespace).await;
+    let accounts = path(Kind::ServiceAccount, &namespace);
+    let mut tokens = vec![["nonsense".to_owned(), "nonsense".to_owned()]];
+    for name in ["scraper", "another"] {
+        let account = json!({ "metadata": { "name": name } });
+        same_of(&mut sides, Method::POST, &accounts, JSON, &account).await;
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "audiences": [] },
+        });
+        let request = ask(
+            Method::POST,
+            format!("{accounts}/{name}/token"),
+            JSON,
+            &request,
+        );
+        let (code, issued) = sides[0].side.send(&request, ADMIN).await;
+        assert_eq!(code, 201, "{issued}");
+        let token = issued["status"]["token"].as_str().unwrap().to_owned();
+        tokens.push([token, name.to_owned()]);
+        if let Side::Simulated(it) = &mut sides[1].side {
+            let user = format!("system:serviceaccount:{namespace}:{name}");
+            if name != "scraper" {
+                it.store.revoke(&user, "get", "/metrics");
+            }
+            it.store.set_token(name, &user);
+        }
+    }
+    let (role, account) = (
+        format!("metrics-{namespace}"),
+        format!("{namespace}:scraper"),
+    );
+    for command in [
+        &[
+            "create",
+            "clusterrole",
+            &role,
+            "--verb=get",
+            "--non-resource-url=/metrics",
+        ][..],
+        &[
+            "create",
+            "clusterrolebinding",
+            &role,
+            &format!("--clusterrole={role}"),
+            &format!("--serviceaccount={account}"),
+        ],
+    ] {
+        cluster.kubectl(command).await.success();
+    }
+    let subject = |user: &Value| {
+        let mut spec = user.clone();
+        spec["user"] = spec["username"].take();
+        spec.as_object_mut().unwrap().remove("username");
+        spec["nonResourceAttributes"] = json!({ "path": "/metrics", "verb": "get" });
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec,
+        });
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        ask(Method::POST, path, JSON, &review)
+    };
+    let scraper = json!({ "username": format!("system:serviceaccount:{account}") });
+    eventually(
+        DEADLINE,
+        "the API server knows the role",
+        async || match sides[0].side.send(&subject(&scraper), ADMIN).await {
+            (201, review) if review["status"]["allowed"] == true => Ok(()),
+            other => Err(other),
+        },
+    )
+    .await;
+    let mut allowed = Vec::new();
+    for token in tokens {
+        let review = |token: &String| {
+            let review = json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
+                "spec": { "token": token },
+            });
+            let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+            ask(Method::POST, path, JSON, &review)
+        };
+        same(&mut sides, ADMIN, token.each_ref().map(review)).await;
+        let mut subjects = Vec::new();
+        for (run, token) in sides.iter_mut().zip(&token) {
+            let (_, reviewed) = run.side.send(&review(token), ADMIN).await;
+            subjects.push(subject(&reviewed["status"]["user"]));
+        }
+        let (_, reviewed) = same(&mut sides, ADMIN, subjects.try_into().ok().unwrap()).await;
+        allowed.push(reviewed["status"]["allowed"].clone());
+    }
+    assert_eq!(allowed[1..], [json!(true), json!(false)]);
 }

@@ -48,6 +48,12 @@ pub enum Act {
     Find,
     /// All pages of so many, one after the other.
     Pages(usize),
+    /// Whether one may do this to the kind's objects, or to a part of them, here or everywhere.
+    Review {
+        verb: &'static str,
+        part: &'static str,
+        everywhere: bool,
+    },
     Create {
         body: Value,
         dry: bool,
@@ -82,6 +88,16 @@ pub struct Step {
     pub kind: Kind,
     pub name: &'static str,
     pub act: Act,
+    pub by: By,
+}
+
+/// Whose request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Who may do everything.
+    Admin,
+    /// Who may do some things, as [`rights`](crate::rights) has it.
+    Limited,
 }
 
 pub const MERGE: &str = "application/merge-patch+json";
@@ -143,6 +159,10 @@ fn foos() -> Vec<Value> {
         status(json!(null)),
         status(json!({ "conditions": null, "observedGeneration": null })),
         json!({ "status": { "observedGeneration": 2 } }),
+        json!({ "status": {
+            "availableReplicas": 0, "conditions": conditions(&["Ready", "Progressing"]), "deploymentName": "a",
+            "observedGeneration": 1, "replicas": 0, "selector": "app=nginx,controller=a",
+        } }),
         json!({ "apiVersion": "samplecontroller.k8s.io/v1", "spec": { "deploymentName": "a" } }),
         json!({ "apiVersion": null, "spec": { "deploymentName": "a" } }),
     ]
@@ -174,6 +194,7 @@ fn deployments() -> Vec<Value> {
     vec![
         deployment(|_| {}),
         spec("replicas", json!(3)),
+        json!({ "spec": { "replicas": 2 } }),
         spec("replicas", json!(0)),
         spec("replicas", json!(null)),
         spec("replicas", json!(-1)),
@@ -233,6 +254,7 @@ fn deployments() -> Vec<Value> {
 /// What a Lease may say.
 fn leases() -> Vec<Value> {
     let spec = |spec: Value| json!({ "spec": spec });
+    let named = |spec: Value| json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec });
     vec![
         spec(json!({
             "holderIdentity": "x", "leaseDurationSeconds": 15, "leaseTransitions": 0,
@@ -241,6 +263,17 @@ fn leases() -> Vec<Value> {
         spec(
             json!({ "holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:01.123456Z" }),
         ),
+        // As the election creates, takes, renews and releases it.
+        spec(json!({ "leaseDurationSeconds": 15, "leaseTransitions": 0 })),
+        named(json!({
+            "holderIdentity": "pod_uid", "leaseDurationSeconds": 15, "leaseTransitions": 1,
+            "acquireTime": "2026-01-01T00:00:02.206000Z", "renewTime": "2026-01-01T00:00:02.206000Z",
+        })),
+        named(json!({ "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:04.000000Z" })),
+        named(json!({
+            "holderIdentity": "", "leaseDurationSeconds": 1,
+            "acquireTime": "2026-01-01T00:00:05.206000Z", "renewTime": "2026-01-01T00:00:05.206000Z",
+        })),
         spec(json!({ "holderIdentity": "y", "leaseTransitions": 3, "leaseDurationSeconds": 1 })),
         spec(json!({ "holderIdentity": "" })),
         spec(json!({ "holderIdentity": null })),
@@ -275,7 +308,17 @@ fn events() -> Vec<Value> {
             "regarding": { "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "a", "uid": "u" },
         })
     };
-    vec![event("x"), event(""), event("y")]
+    let of_lease = json!({
+        "eventTime": "2026-01-01T00:00:00.234000Z", "reportingController": "foo-controller", "type": "Normal",
+        "reportingInstance": "pod_uid", "action": "BecomeLeader", "reason": "LeaderElection",
+        "note": "pod_uid became leader",
+        "regarding": { "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "a", "uid": "u" },
+    });
+    let mut warning = event("not ours");
+    warning["type"] = "Warning".into();
+    let mut traced = event("x");
+    traced["metadata"] = json!({ "annotations": { "samplecontroller.k8s.io/trace": "00-1-2-01" } });
+    vec![event("x"), event(""), event("y"), of_lease, warning, traced]
 }
 
 fn event_patches() -> Vec<Value> {
@@ -294,7 +337,8 @@ fn scales() -> Vec<Value> {
     vec![
         scale(json!({ "replicas": 2 })),
         scale(json!({ "replicas": 3 })),
-        // Not zero, which is left out: of that the API server forgets who managed it, which is a change.
+        scale(json!({ "replicas": 0 })),
+        scale(json!({ "replicas": 1 })),
         scale(json!({ "replicas": 12 })),
         scale(json!({ "replicas": -1 })),
     ]
@@ -318,6 +362,9 @@ fn metadata() -> Vec<Value> {
         json!({ "labels": { "bad key": "x" } }),
         json!({ "annotations": { "samplecontroller.k8s.io/foo-generation": "1" } }),
         json!({ "annotations": { "samplecontroller.k8s.io/foo-generation": "2", "x": "" } }),
+        json!({ "annotations": {
+            "samplecontroller.k8s.io/lease-holder": "pod_uid", "samplecontroller.k8s.io/lease-term": "uid/1",
+        } }),
         json!({ "annotations": null }),
         json!({ "finalizers": ["example.com/a"] }),
         json!({ "finalizers": ["example.com/b", "example.com/a"] }),
@@ -354,7 +401,7 @@ fn bodies(kind: Kind) -> BoxedStrategy<Value> {
         Kind::Deployment => one_of(deployments(), 3),
         Kind::ServiceAccount => one_of(accounts(), 1),
         Kind::Event => return prop::sample::select(events()).boxed(),
-        _ => one_of(leases(), 3),
+        _ => one_of(leases(), 6),
     };
     (bodies, one_of(metadata(), 1))
         .prop_map(|(mut body, metadata)| {
@@ -380,25 +427,40 @@ fn parts(kind: Kind) -> BoxedStrategy<&'static str> {
     }
 }
 
+/// What a write of this part says. Of whoever says something of the rest that is of wrong types, which is ignored, the API
+/// server forgets who manages which field, and it takes a time of deletion, which is kept, to be managed from then on: both
+/// make a version, which is not modelled.
 fn of_part(part: &'static str, kind: Kind) -> BoxedStrategy<Value> {
-    match part {
-        // Over a spec of wrong types, which is ignored, the API server forgets who manages which field, which is a change.
-        "status" => bodies(kind)
-            .prop_map(move |mut body| {
-                let spec = &body["spec"];
-                let typed = |value: &Value| value.is_null() || value.is_i64();
-                let fits = spec.is_object()
-                    && typed(&spec["replicas"])
-                    && (spec["deploymentName"].is_string() || kind != Kind::Foo);
-                if !fits {
-                    body.as_object_mut().unwrap().remove("spec");
-                }
-                body
-            })
-            .boxed(),
-        "scale" => prop::sample::select(scales()).boxed(),
-        _ => bodies(kind),
+    if part == "scale" {
+        return prop::sample::select(scales()).boxed();
     }
+    bodies(kind)
+        .prop_map(move |mut body| {
+            if let Some(metadata) = body["metadata"].as_object_mut() {
+                metadata.remove("deletionTimestamp");
+            }
+            let typed = |value: &Value| value.is_null() || value.is_i64();
+            let (rest, fits) = match part {
+                "status" => {
+                    let spec = &body["spec"];
+                    let is_named = spec["deploymentName"].is_string() || kind != Kind::Foo;
+                    let fits = spec.is_object() && typed(&spec["replicas"]) && is_named;
+                    ("spec", fits)
+                }
+                _ => ("status", typed(&body["status"]["availableReplicas"])),
+            };
+            let fields = body.as_object_mut().unwrap();
+            if !fits {
+                fields.remove(rest);
+            }
+            if (kind, part) == (Kind::Foo, "status")
+                && fields.get("apiVersion").is_some_and(|it| !it.is_null())
+            {
+                fields.remove("apiVersion");
+            }
+            body
+        })
+        .boxed()
 }
 
 fn deletions() -> impl Strategy<Value = Value> {
@@ -408,7 +470,20 @@ fn deletions() -> impl Strategy<Value = Value> {
         json!({ "propagationPolicy": "Foreground" }),
         json!({ "propagationPolicy": "Orphan" }),
         json!({ "propagationPolicy": "None" }),
+        json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background" }),
     ])
+}
+
+fn reviews() -> impl Strategy<Value = Act> {
+    let verb = prop::sample::select(vec![
+        "get", "list", "watch", "create", "update", "patch", "delete",
+    ]);
+    let part = prop::sample::select(vec!["", "status", "scale"]);
+    (verb, part, any::<bool>()).prop_map(|(verb, part, everywhere)| Act::Review {
+        verb,
+        part,
+        everywhere,
+    })
 }
 
 /// Of events, what the operator does: of what it does not, nothing is known.
@@ -423,6 +498,7 @@ fn event_acts() -> BoxedStrategy<Act> {
             part: "", style: MERGE, body, base, dry,
         }),
         1 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
+        1 => reviews(),
     ]
     .boxed()
 }
@@ -466,18 +542,35 @@ fn acts(kind: Kind) -> BoxedStrategy<Act> {
                 Act::Patch { part, style, body, base, dry }
             })),
         2 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
+        1 => reviews(),
         1 => raw.prop_map(|(method, style, body)| Act::Raw { method, style, body }),
     ]
     .boxed()
 }
 
+/// Steps about all objects, or, so that more of them meet, about one or two.
 pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
-    let step = (
-        prop::sample::select(KINDS.to_vec()),
-        prop::sample::select(NAMES.to_vec()),
-    )
-        .prop_flat_map(|(kind, name)| acts(kind).prop_map(move |act| Step { kind, name, act }));
-    prop::collection::vec(step, 1..=count)
+    let kinds = prop_oneof![
+        2 => Just(KINDS.to_vec()),
+        1 => prop::sample::select(KINDS.to_vec()).prop_map(|kind| vec![kind]),
+    ];
+    let names = prop_oneof![2 => Just(NAMES.to_vec()), 1 => Just(vec![NAMES[0]])];
+    (kinds, names).prop_flat_map(move |(kinds, names)| {
+        let step = (
+            prop::sample::select(kinds),
+            prop::sample::select(names),
+            prop_oneof![6 => Just(By::Admin), 1 => Just(By::Limited)],
+        )
+            .prop_flat_map(|(kind, name, by)| {
+                acts(kind).prop_map(move |act| Step {
+                    kind,
+                    name,
+                    act,
+                    by,
+                })
+            });
+        prop::collection::vec(step, 1..=count)
+    })
 }
 
 /// What every kind takes.

@@ -1,0 +1,386 @@
+//! What caches make of it: versions that are gone or to come, caches that are not filled yet, lists that cannot be streamed,
+//! the end of a watch.
+
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::{
+    DEADLINE, Run,
+    api::{Kind, Lag, Method, Server},
+    cluster::{self, Cluster, Options, eventually},
+    side::{ADMIN, Sent, Side, Simulated, at, get, path},
+    special::{JSON, MERGE, ask, both, foo, same, same_of},
+};
+
+/// What versions are called in messages is each side's own.
+fn without_numbers(value: &Value) -> Value {
+    let text = value.to_string();
+    let mut short = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            short.push(c);
+        } else if !short.ends_with('#') {
+            short.push('#');
+        }
+    }
+    serde_json::from_str(&short).unwrap_or(Value::String(short))
+}
+
+/// Forgets in etcd what there was before the newest version, which is returned.
+async fn compact(cluster: &Cluster, version: &str) {
+    let etcd = cluster.ready().pids["etcd"];
+    let flags = std::fs::read_to_string(format!("/proc/{etcd}/cmdline")).unwrap();
+    let url = flags
+        .split('\0')
+        .find_map(|flag| flag.strip_prefix("--listen-client-urls="));
+    let mut config = kube::Config::new(url.unwrap().parse().unwrap());
+    config.proxy_url = None;
+    let etcd = kube::Client::try_from(config).unwrap();
+    let body = json!({ "revision": version, "physical": true })
+        .to_string()
+        .into_bytes();
+    let request = http::Request::post("/v3/kv/compaction").body(body).unwrap();
+    etcd.request_text(request).await.unwrap();
+}
+
+/// The newest version and where the second page begins, on one side.
+async fn page(run: &mut Run, foos: &str) -> (String, String) {
+    let (_, page) = run.side.send(&get(format!("{foos}?limit=1")), ADMIN).await;
+    let text = |field: &str| page["metadata"][field].as_str().unwrap().to_owned();
+    (text("resourceVersion"), text("continue"))
+}
+
+/// A query, by a version that is gone and where its next page began.
+type Query = fn(&(String, String)) -> String;
+
+const QUERIES: [Query; 15] = [
+    |page| format!("limit=1&continue={}", page.1),
+    |page| format!("resourceVersion={}&resourceVersionMatch=Exact", page.0),
+    |page| {
+        format!(
+            "resourceVersion={}&resourceVersionMatch=NotOlderThan",
+            page.0
+        )
+    },
+    |page| format!("resourceVersion={}", page.0),
+    |page| format!("limit=1&resourceVersion={}", page.0),
+    |page| {
+        format!(
+            "limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
+            page.0
+        )
+    },
+    |_| "resourceVersion=0".to_owned(),
+    |_| "resourceVersion=0&limit=1".to_owned(),
+    |_| "resourceVersion=x".to_owned(),
+    |_| "resourceVersionMatch=Exact".to_owned(),
+    |_| "resourceVersion=0&resourceVersionMatch=Exact".to_owned(),
+    |_| "continue=garbage".to_owned(),
+    |_| "resourceVersion=99999999".to_owned(),
+    |_| "watch=true&resourceVersion=x".to_owned(),
+    |_| "watch=true&resourceVersionMatch=NotOlderThan&resourceVersion=0".to_owned(),
+];
+
+const WATCHES: [Query; 3] = [
+    |page| format!("watch=true&timeoutSeconds=10&resourceVersion={}", page.0),
+    |_| {
+        "watch=true&timeoutSeconds=10&allowWatchBookmarks=true&sendInitialEvents=true\
+         &resourceVersionMatch=NotOlderThan&resourceVersion=99999999"
+            .to_owned()
+    },
+    |_| "watch=true&timeoutSeconds=1&resourceVersion=99999999".to_owned(),
+];
+
+/// After a compaction and a restart of the API server.
+#[tokio::test]
+async fn versions_that_are_gone_are_refused_alike() {
+    let cluster = Cluster::start(Options::default());
+    cluster.install_crd().await;
+    let namespace = "gone";
+    let foos = path(Kind::Foo, namespace);
+    let mut sides = both(&cluster, namespace).await;
+    no_watch_begins_with_cold_caches(&cluster, &mut sides, &foos).await;
+    for name in ["a", "b", "c"] {
+        same_of(&mut sides, Method::POST, &foos, JSON, &foo(name)).await;
+    }
+    let mut pages = Vec::new();
+    for run in &mut sides {
+        pages.push(page(run, &foos).await);
+    }
+    let more = json!({ "spec": { "replicas": 2 } });
+    same_of(
+        &mut sides,
+        Method::PATCH,
+        &format!("{foos}/c"),
+        MERGE,
+        &more,
+    )
+    .await;
+    for run in &mut sides {
+        let (newest, _) = page(run, &foos).await;
+        match &mut run.side {
+            Side::Real(_) => {
+                compact(&cluster, &newest).await;
+                cluster.kill_apiserver().await;
+                cluster.start_apiserver().await;
+            }
+            Side::Simulated(it) => {
+                it.store.compact(newest.parse().unwrap());
+                it.server = Server::new(&it.store);
+            }
+        }
+    }
+    eventually(DEADLINE, "Foos are served again", async || {
+        match sides[0].side.send(&get(foos.as_str()), ADMIN).await {
+            (200, _) => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    let [real, simulated] = [&pages[0], &pages[1]];
+    let alike = |query: fn(&(String, String)) -> String| {
+        let path = |page| get(format!("{foos}?{}", query(page)));
+        [path(real), path(simulated)]
+    };
+    let mut told = Vec::new();
+    for query in QUERIES {
+        let sent = alike(query);
+        let mut answers = Vec::new();
+        let mut tokens = Vec::new();
+        for (run, sent) in sides.iter_mut().zip(&sent) {
+            let (code, body) = run.side.send(sent, ADMIN).await;
+            tokens.push(
+                body["metadata"]["continue"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+            );
+            let mut body = run.names.normal(body);
+            if code == 410 && body["metadata"]["continue"].is_string() {
+                body["metadata"]["continue"] = json!("a token");
+            }
+            answers.push((code, without_numbers(&body)));
+        }
+        assert_eq!(
+            answers[0], answers[1],
+            "{} (the real one's first)",
+            sent[0].path
+        );
+        told.push(answers[0].0);
+        if query as usize == QUERIES[0] as usize {
+            let rest = |token: &str| get(format!("{foos}?continue={token}"));
+            let (code, rest) = same(&mut sides, ADMIN, [rest(&tokens[0]), rest(&tokens[1])]).await;
+            assert_eq!(
+                (code, rest["items"].as_array().unwrap().len()),
+                (200, 2),
+                "b and c, as they are now"
+            );
+        }
+    }
+    assert_eq!(told[..2], [410, 410]);
+    for query in WATCHES {
+        let mut told = Vec::new();
+        for (run, sent) in sides.iter_mut().zip(alike(query)) {
+            let watch = run.side.watch(&sent, ADMIN).await.ok().unwrap();
+            told.push(run.side.rest(watch, Duration::from_secs(12)).await);
+        }
+        assert_eq!(
+            without_numbers(&json!(told[0])),
+            without_numbers(&json!(told[1])),
+        );
+    }
+    everywhere_is_alike(&mut sides).await;
+    no_list_is_streamed_where_none_can_be(&cluster, &mut sides, &foos).await;
+}
+
+/// An API server whose caches are not filled yet says when to come again. With the real one, that is so of a kind that is new
+/// while etcd stands still.
+async fn no_watch_begins_with_cold_caches(cluster: &Cluster, sides: &mut [Run; 2], foos: &str) {
+    let list = format!("{foos}?limit=1");
+    same_of(sides, Method::GET, &list, "", &Value::Null).await;
+    let (group, cold) = ("samplecontroller.k8s.io", "cold.k8s.io");
+    let definition = crate::definition().to_string().replace(group, cold);
+    let applied = cluster.kubectl_stdin(&["apply", "-f", "-"], &definition);
+    applied.await.success();
+    let crd = format!("crd/foos.{cold}");
+    let wait = ["wait", "--for=condition=Established", "--timeout=30s", &crd];
+    cluster.kubectl(&wait).await.success();
+
+    let etcd = i32::try_from(cluster.ready().pids["etcd"]).unwrap();
+    let signal = |signal| kill_process(Pid::from_raw(etcd).unwrap(), signal).unwrap();
+    signal(Signal::STOP);
+    if let Side::Simulated(it) = &mut sides[1].side {
+        it.server.cold = true;
+    }
+    let paths = [foos.replace(group, cold), foos.to_owned()];
+    let mut answers = Vec::new();
+    for version in ["", "0", "5"] {
+        for (run, path) in sides.iter_mut().zip(&paths) {
+            let watch = get(format!(
+                "{path}?watch=true&timeoutSeconds=10&resourceVersion={version}"
+            ));
+            let refused = run.side.watch(&watch, ADMIN).await.err();
+            answers.push(refused.map(|(code, body)| (code, run.names.normal(body))));
+        }
+    }
+    signal(Signal::CONT);
+    if let Side::Simulated(it) = &mut sides[1].side {
+        it.server.cold = false;
+    }
+    for answers in answers.chunks(2) {
+        assert_eq!(answers[0], answers[1], "the real one's first");
+        assert!(answers[0].as_ref().is_some_and(|(code, _)| *code == 429));
+    }
+}
+
+/// The streamed list of all namespaces.
+const STREAM: &str = "watch=true&timeoutSeconds=290&allowWatchBookmarks=true&sendInitialEvents=true\
+                      &resourceVersionMatch=NotOlderThan&resourceVersion=";
+
+/// What the operator lists and watches in all namespaces.
+async fn everywhere_is_alike(sides: &mut [Run; 2]) {
+    for kind in [Kind::Foo, Kind::Deployment] {
+        let info = kind.info();
+        let all = format!("/apis/{}/{}/{}", info.group, info.version, info.plural);
+        same_of(
+            sides,
+            Method::GET,
+            &format!("{all}?limit=500"),
+            "",
+            &Value::Null,
+        )
+        .await;
+        let stream = get(format!("{all}?{STREAM}"));
+        let mut told = Vec::new();
+        for run in &mut *sides {
+            let watch = run.side.watch(&stream, ADMIN).await.ok().unwrap();
+            told.push(run.events(watch, |event| event["type"] == "BOOKMARK").await);
+        }
+        assert_eq!(told[0], told[1], "{all} (the real one's first)");
+    }
+}
+
+/// An API server without the feature `WatchList`.
+async fn no_list_is_streamed_where_none_can_be(
+    cluster: &Cluster,
+    sides: &mut [Run; 2],
+    foos: &str,
+) {
+    let flags = "--feature-gates=WatchList=false";
+    let kubeconfig = cluster.start_second_apiserver_with(flags).await;
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let mut config = config.unwrap();
+    config.proxy_url = None;
+    config.default_retry = false;
+    sides[0].side = Side::Real(config.try_into().unwrap());
+    if let Side::Simulated(it) = &mut sides[1].side {
+        it.server.watch_list = false;
+    }
+    let queries = [
+        (STREAM, 422),
+        (
+            "watch=true&resourceVersionMatch=NotOlderThan&resourceVersion=",
+            422,
+        ),
+        ("limit=500", 200),
+    ];
+    for (query, code) in queries {
+        let path = format!("{foos}?{query}");
+        let (is, _) = same_of(sides, Method::GET, &path, "", &Value::Null).await;
+        assert_eq!(is, code, "{path}");
+    }
+}
+
+/// Of an object that is there, changes, and nothing: one bookmark 2 s before the end.
+#[tokio::test]
+async fn a_watch_ends_alike() {
+    let cluster = cluster::shared();
+    crate::install(cluster).await;
+    let namespace = format!("e-{}", uuid::Uuid::new_v4().simple());
+    let foos = path(Kind::Foo, &namespace);
+    let mut sides = both(cluster, &namespace).await;
+    same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
+    let watch = format!("{foos}?watch=true&timeoutSeconds=4&allowWatchBookmarks=true");
+    let mut told = Vec::new();
+    for run in &mut sides {
+        let watch = run.side.watch(&get(&watch), ADMIN).await.ok().unwrap();
+        let events = run.side.rest(watch, Duration::from_secs(6)).await;
+        let mut types: Vec<_> = events
+            .into_iter()
+            .map(|event| event["type"].clone())
+            .collect();
+        // The real one says the last one several times, as its ticks fall.
+        types.dedup();
+        told.push(types);
+    }
+    assert_eq!(told[0], told[1]);
+    assert_eq!(told[0], ["ADDED", "BOOKMARK"]);
+}
+
+/// A cache that is behind: what comes late, and what does not.
+#[test]
+fn what_a_cache_has_not_seen_comes_late() {
+    let mut it = Simulated::new("n");
+    let foos = path(Kind::Foo, "n");
+    let send = |it: &mut Simulated, sent: &Sent| it.send(sent, ADMIN).unwrap();
+    send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("a")));
+    let lag = Duration::from_secs(2);
+    it.server.set_lag(&it.store, at(it.now), Lag::By(lag));
+    send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("b")));
+    let list = |query: &str| get(format!("{foos}?{query}"));
+    let names = |answer: crate::api::Answer| match answer {
+        crate::api::Answer::Whole { body, .. } => body["items"].as_array().unwrap().len(),
+        crate::api::Answer::Watch(_) => panic!("a list"),
+    };
+    assert_eq!(
+        names(send(&mut it, &list("limit=500"))),
+        2,
+        "a list is never late"
+    );
+    assert_eq!(names(send(&mut it, &list("resourceVersion=0"))), 1);
+    let stream = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let crate::api::Answer::Watch(mut watch) =
+        send(&mut it, &list(&format!("{stream}&resourceVersion=")))
+    else {
+        panic!("a watch");
+    };
+    assert_eq!(
+        watch.poll(&it.store, &it.server, at(it.now)),
+        Vec::<Value>::new(),
+        "it waits"
+    );
+    it.now += lag;
+    let types = |events: Vec<Value>| {
+        events
+            .iter()
+            .map(|it| it["type"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        types(watch.poll(&it.store, &it.server, at(it.now))),
+        ["ADDED", "ADDED", "BOOKMARK"]
+    );
+    it.server.set_lag(&it.store, at(it.now), Lag::Stuck);
+    send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("c")));
+    let crate::api::Answer::Watch(mut stuck) =
+        send(&mut it, &list(&format!("{stream}&resourceVersion=")))
+    else {
+        panic!("a watch");
+    };
+    it.now += Duration::from_secs(3);
+    let told = stuck.poll(&it.store, &it.server, at(it.now));
+    assert_eq!(
+        (&told[0]["type"], &told[0]["object"]["code"]),
+        (&json!("ERROR"), &json!(504))
+    );
+    assert!(stuck.is_over());
+    assert_eq!(
+        watch.poll(&it.store, &it.server, at(it.now)),
+        Vec::<Value>::new()
+    );
+}
