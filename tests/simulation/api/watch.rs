@@ -243,7 +243,10 @@ fn next_bookmark(now: Duration, end: Duration) -> Duration {
 }
 
 fn invalid_version(text: &str) -> Refusal {
-    Refusal::bad_request(format!("invalid resource version \"{text}\""))
+    let words = format!(
+        "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+    );
+    Refusal::new(500, "", &words, None)
 }
 
 fn failure(refusal: Refusal) -> State {
