@@ -40,9 +40,13 @@ fn what_mutants_take_out_is_there_once() {
     let mutants = mutants::all();
     assert!(mutants.len() >= 25, "{}", mutants.len());
     for mutant in mutants {
-        let source = fs::read_to_string(&mutant.file).unwrap();
-        assert_eq!(source.matches(&mutant.old).count(), 1, "{}", mutant.name);
-        assert_ne!(mutant.old, mutant.new, "{}", mutant.name);
+        for edit in mutant.edits() {
+            let source = fs::read_to_string(&edit.file).unwrap();
+            let (at, name) = (edit.at(), &mutant.name);
+            assert_eq!(source.matches(at).count(), 1, "{name}: {at}");
+            assert_eq!(at.matches(&*edit.old).count(), 1, "{name}: {at}");
+            assert_ne!(edit.old, edit.new, "{name}");
+        }
     }
 }
 

@@ -1,31 +1,102 @@
-//! Takes each protection of `mutants.toml` out of a copy of the workspace, one at a time, and has the simulation find that
-//! it is gone. The copy, and what is built of it, are below the folder of builds, so that the next time is faster.
+//! Takes each protection of `mutants.toml` out, one at a time, and has the simulation find that it is gone.
+//!
+//! All of them are built at once, in a copy of the workspace, in which each stands beside what is there without it; an
+//! environment variable says which are taken out. What ships has neither. The copy, and what is built of it, are below the
+//! folder of builds.
 
 use std::{
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use serde::Deserialize;
 
-/// How many seeds a mutant may live through.
-const SEEDS: &str = "2000";
+/// How a line begins that says what was found.
+pub const VIOLATED: &str = "violated: ";
 
-/// Without some protections a run ends nowhere, which is found, too.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// What a mutant may live through: so many seeds, and then the scripts, with every fault at every place.
+const RUNS: [&str; 2] = ["--seeds=2000", "--exhaustive"];
+
+/// Without some protections a run ends nowhere, which is found, too: so long it takes a hundred of them at most.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What the copy has beside the workspace: whether the protection of this number is taken out.
+const IS_TAKEN_OUT: &str = r#"
+extern crate self as operator_runtime;
+#[doc(hidden)]
+pub mod mutant {
+    static TAKEN_OUT: std::sync::LazyLock<Vec<usize>> = std::sync::LazyLock::new(|| {
+        let numbers = std::env::var("MUTANTS").unwrap_or_default();
+        numbers.split(',').filter_map(|number| number.parse().ok()).collect()
+    });
+    pub fn is(number: usize) -> bool {
+        TAKEN_OUT.contains(&number)
+    }
+}
+"#;
 
 /// A protection, and what is in its place when it is taken out.
 #[derive(Deserialize)]
 pub struct Mutant {
     pub name: String,
-    pub file: PathBuf,
-    pub old: String,
-    pub new: String,
     /// The invariant that should show it; others may be faster.
     pub finder: String,
+    #[serde(flatten)]
+    pub edit: Edit,
+    /// What is taken out with it.
+    #[serde(default)]
+    pub also: Vec<Edit>,
+    /// The names of others that are.
+    #[serde(default)]
+    pub with: Vec<String>,
+}
+
+/// An expression or a statement, and another one.
+#[derive(Deserialize)]
+pub struct Edit {
+    pub file: PathBuf,
+    /// What is in the file once, and has `old` in it once.
+    at: Option<String>,
+    pub old: String,
+    pub new: String,
+}
+
+impl Mutant {
+    pub fn edits(&self) -> impl Iterator<Item = &Edit> {
+        iter::once(&self.edit).chain(&self.also)
+    }
+}
+
+impl Edit {
+    pub fn at(&self) -> &str {
+        self.at.as_ref().unwrap_or(&self.old)
+    }
+
+    /// Puts `new` beside `old`, for when the protection of this number is taken out.
+    fn apply(&self, number: usize, workspace: &Path) {
+        let Self { file, old, new, .. } = self;
+        let path = workspace.join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text.matches(self.at()).count(),
+            1,
+            "{}: {}",
+            file.display(),
+            self.at()
+        );
+        let both =
+            format!("if operator_runtime::mutant::is({number}) {{ {new} }} else {{ {old} }}");
+        let both = if old.ends_with(';') {
+            both
+        } else {
+            format!("({both})")
+        };
+        let at = self.at().replacen(old, &both, 1);
+        fs::write(path, text.replacen(self.at(), &at, 1)).unwrap();
+    }
 }
 
 /// All of them.
@@ -34,30 +105,37 @@ pub fn all() -> Vec<Mutant> {
     struct Table {
         mutant: Vec<Mutant>,
     }
-    let table: Table = toml::from_str(include_str!("mutants.toml")).unwrap();
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/mutants.toml");
+    let table: Table = toml::from_str(&fs::read_to_string(table).unwrap()).unwrap();
     table.mutant
 }
 
 /// Tries those whose names contain `part`; prints of each what found it. Returns how many were not found.
 pub fn run(part: &str) -> usize {
+    let all = all();
     let folder = builds().join("mutants");
-    let copy = folder.join("workspace");
-    copy_workspace(&copy);
+    let program = build(&all, &folder.join("workspace"), &folder.join("builds"));
     let (mut tried, mut missed) = (0, Vec::new());
-    for mutant in all().iter().filter(|mutant| mutant.name.contains(part)) {
+    let chosen = all.iter().enumerate();
+    for (number, mutant) in chosen.filter(|(_, mutant)| mutant.name.contains(part)) {
+        let Mutant {
+            name, finder, with, ..
+        } = mutant;
+        let with = with
+            .iter()
+            .map(|name| all.iter().position(|other| other.name == *name));
+        let numbers = iter::once(number).chain(with.map(Option::unwrap));
+        let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
         let begun = Instant::now();
-        let path = copy.join(&mutant.file);
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, text.replacen(&mutant.old, &mutant.new, 1)).unwrap();
-        let found = simulate(&copy, &folder.join("builds"));
-        fs::write(&path, text).unwrap();
+        let violation = RUNS
+            .iter()
+            .find_map(|what| violation(&program, what, &numbers.join(","), &folder));
         tried += 1;
         let seconds = begun.elapsed().as_secs();
-        let (name, finder) = (&mutant.name, &mutant.finder);
-        if let Some(violation) = found {
-            println!("found after {seconds} s ({finder}): {name}: {violation}");
+        if let Some(violation) = violation {
+            println!("found in {seconds} s ({finder}): {name}: {violation}");
         } else {
-            println!("NOT FOUND after {seconds} s ({finder}): {name}");
+            println!("NOT FOUND in {seconds} s ({finder}): {name}");
             missed.push(name.clone());
         }
     }
@@ -97,32 +175,53 @@ fn copy_workspace(to: &Path) {
     }
 }
 
-/// What the simulation of this workspace finds first.
-fn simulate(workspace: &Path, builds: &Path) -> Option<String> {
-    let built = Command::new(env!("CARGO"))
+/// The simulation, with all of them in it.
+fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
+    copy_workspace(workspace);
+    for (number, mutant) in all.iter().enumerate() {
+        mutant
+            .edits()
+            .for_each(|edit| edit.apply(number, workspace));
+    }
+    let runtime = workspace.join("crates/runtime/src/lib.rs");
+    let text = fs::read_to_string(&runtime).unwrap();
+    fs::write(runtime, text + IS_TAKEN_OUT).unwrap();
+    // Not the one that built this program: rustup has to see which toolchain the workspace asks for.
+    let built = Command::new("cargo")
         .args(["build", "--quiet", "--locked", "--profile", "bench"])
         .args(["--example", "simulate", "--target-dir"])
         .arg(builds)
         .current_dir(workspace)
-        .status()
+        .output()
         .unwrap();
-    assert!(built.success(), "a mutant that cannot be built");
-    let log = builds.join("simulate.log");
-    let mut program = Command::new(builds.join("release/examples/simulate"))
-        .args(["--first", "--seeds", SEEDS])
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(&log).unwrap())
+    let errors = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{errors}");
+    builds.join("release/examples/simulate")
+}
+
+/// What these runs of the program find first, if they find anything.
+fn violation(program: &Path, runs: &str, numbers: &str, folder: &Path) -> Option<String> {
+    let [found, progress] = ["found", "progress"].map(|name| folder.join(name));
+    let mut program = Command::new(program)
+        .args(["--first", runs])
+        .env("MUTANTS", numbers)
+        .stdout(fs::File::create(&found).unwrap())
+        .stderr(fs::File::create(&progress).unwrap())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let (mut length, mut since) = (0, Instant::now());
     loop {
         if let Some(ended) = program.try_wait().unwrap() {
-            let text = fs::read_to_string(&log).unwrap();
-            let said = text.lines().find(|line| !line.contains(" of "));
-            let said = said.unwrap_or("it ended").to_owned();
-            return (!ended.success()).then_some(said);
+            let found = fs::read_to_string(&found).unwrap();
+            let mut violations = found.lines().filter_map(|line| line.strip_prefix(VIOLATED));
+            let said = violations.next().unwrap_or("the simulation itself ended");
+            return (!ended.success()).then(|| said.to_owned());
         }
-        if Instant::now() > deadline {
+        let now = fs::metadata(&progress).unwrap().len();
+        if now != length {
+            (length, since) = (now, Instant::now());
+        }
+        if since.elapsed() > PATIENCE {
             program.kill().unwrap();
             program.wait().unwrap();
             return Some(format!("a run that ends nowhere, within {PATIENCE:?}"));

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use simulation::{
     found,
     judge::{Violation, examine},
-    mutants,
+    mutants::{self, VIOLATED},
     plan::Plan,
     scripts,
     shrink::{shrink, source},
@@ -62,7 +62,9 @@ fn main() -> ExitCode {
     let first = arguments.get_flag("first");
     let cases = found::all();
     let mended = all(&cases, "found before", first, Clone::clone);
-    let found = if arguments.get_flag("exhaustive") {
+    let found = if first && mended > 0 {
+        0
+    } else if arguments.get_flag("exhaustive") {
         exhaustive(first)
     } else {
         let (from, count) = (number("from").unwrap_or(1), number("seeds").unwrap_or(1000));
@@ -136,7 +138,7 @@ fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
         println!("{line}");
     }
     for violation in &found {
-        println!("violated: {violation}");
+        println!("{VIOLATED}{violation}");
     }
     if found.is_empty() {
         ExitCode::SUCCESS
@@ -184,7 +186,11 @@ fn all<T: Sync>(
             }
             let found: Vec<Violation> = examine(&plan(case)).0;
             if let Some(violation) = found.first() {
-                eprintln!("{name}: {violation} ({} in all)", found.len());
+                println!(
+                    "{VIOLATED}{name} ({number} of {} {what}): {violation} ({} in all)",
+                    cases.len(),
+                    found.len()
+                );
                 wrong.lock().push(name.clone());
                 if first {
                     next.store(cases.len(), Relaxed);
