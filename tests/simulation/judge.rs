@@ -5,6 +5,7 @@
 
 mod audit;
 mod converge;
+mod deployments;
 mod leader;
 mod rates;
 mod sizes;
@@ -56,10 +57,12 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     let mut found = Vec::new();
     leader::holds_the_lease(&case, &mut found);
     leader::one_leads(&case, &mut found);
+    leader::keeps_to_its_term(&case, &mut found);
     leader::somebody_leads(&case, &mut found);
     audit::check(&case, &mut found);
     converge::settled(&case, &mut found);
     converge::at_rest(&case, &mut found);
+    deployments::check(&case, &mut found);
     statuses::check(&case, &mut found);
     statuses::warned(&case, &mut found);
     writes::asked_once(&case, &mut found);
@@ -105,8 +108,6 @@ struct Case<'a> {
     rates: (u32, u32),
     /// A backup was restored: a version names more than one state.
     is_restored: bool,
-    /// Somebody edits the Lease.
-    lease_is_edited: bool,
 }
 
 impl<'a> Case<'a> {
@@ -135,7 +136,6 @@ impl<'a> Case<'a> {
                 (fast.max(rate), slow.min(rate))
             }),
             is_restored: whats().any(|what| matches!(what, What::Fault(Fault::Restore { .. }, _))),
-            lease_is_edited: whats().any(is_edit_of_the_lease),
         }
     }
 
@@ -184,20 +184,6 @@ impl<'a> Case<'a> {
             .into_iter()
             .any(|step| matches!(&step.what, What::Fault(fault, _) if is(fault)))
     }
-}
-
-fn is_edit_of_the_lease(what: &What) -> bool {
-    let What::Action(Action::User(deed)) = what else {
-        return false;
-    };
-    matches!(
-        deed,
-        Deed::DeleteLease
-            | Deed::EmptyLease
-            | Deed::ClearHolder
-            | Deed::GiveLeaseAway
-            | Deed::ShortenLease
-    )
 }
 
 /// The pod of a Lease's holder.

@@ -57,7 +57,7 @@ pub struct Mutant {
 /// An expression or a statement, and another one.
 #[derive(Deserialize)]
 pub struct Edit {
-    pub file: PathBuf,
+    pub file: String,
     /// What is in the file once, and has `old` in it once.
     at: Option<String>,
     pub old: String,
@@ -75,18 +75,10 @@ impl Edit {
         self.at.as_ref().unwrap_or(&self.old)
     }
 
-    /// Puts `new` beside `old`, for when the protection of this number is taken out.
-    fn apply(&self, number: usize, workspace: &Path) {
-        let Self { file, old, new, .. } = self;
-        let path = workspace.join(file);
-        let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(
-            text.matches(self.at()).count(),
-            1,
-            "{}: {}",
-            file.display(),
-            self.at()
-        );
+    /// The text with `new` beside `old`, for when the protection of this number is taken out.
+    fn apply(&self, number: usize, text: &str) -> String {
+        let (at, Self { old, new, .. }) = (self.at(), self);
+        assert_eq!(text.matches(at).count(), 1, "{at}");
         let both =
             format!("if operator_runtime::mutant::is({number}) {{ {new} }} else {{ {old} }}");
         let both = if old.ends_with(';') {
@@ -94,8 +86,7 @@ impl Edit {
         } else {
             format!("({both})")
         };
-        let at = self.at().replacen(old, &both, 1);
-        fs::write(path, text.replacen(self.at(), &at, 1)).unwrap();
+        text.replacen(at, &at.replacen(old, &both, 1), 1)
     }
 }
 
@@ -154,38 +145,21 @@ fn builds() -> PathBuf {
     this.ancestors().nth(3).unwrap().to_owned()
 }
 
-/// The files that git knows of, as they are.
-fn copy_workspace(to: &Path) {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let files = Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(from)
-        .output()
-        .unwrap();
-    assert!(files.status.success(), "git ls-files: {}", files.status);
-    let files = String::from_utf8(files.stdout).unwrap();
-    for file in files.split_terminator('\0') {
-        let (from, to) = (from.join(file), to.join(file));
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        let new = fs::read(&from).unwrap();
-        // Cargo builds anew what has another time.
-        if fs::read(&to).ok().as_ref() != Some(&new) {
-            fs::write(&to, new).unwrap();
-        }
-    }
-}
-
 /// The simulation, with all of them in it.
 fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
-    copy_workspace(workspace);
-    for (number, mutant) in all.iter().enumerate() {
-        mutant
-            .edits()
-            .for_each(|edit| edit.apply(number, workspace));
-    }
-    let runtime = workspace.join("crates/runtime/src/lib.rs");
-    let text = fs::read_to_string(&runtime).unwrap();
-    fs::write(runtime, text + IS_TAKEN_OUT).unwrap();
+    let edit = |file: &str, text: String| {
+        let edits = all.iter().enumerate();
+        let edits =
+            edits.flat_map(|(number, mutant)| mutant.edits().map(move |edit| (number, edit)));
+        let edits = edits.filter(|(_, edit)| edit.file == file);
+        let text = edits.fold(text, |text, (number, edit)| edit.apply(number, &text));
+        if file == "crates/runtime/src/lib.rs" {
+            text + IS_TAKEN_OUT
+        } else {
+            text
+        }
+    };
+    copy_workspace(workspace, edit);
     // Not the one that built this program: rustup has to see which toolchain the workspace asks for.
     let built = Command::new("cargo")
         .args(["build", "--quiet", "--locked", "--profile", "bench"])
@@ -197,6 +171,30 @@ fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
     let errors = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{errors}");
     builds.join("release/examples/simulate")
+}
+
+/// The files that git knows of, as `edit` has them.
+fn copy_workspace(to: &Path, edit: impl Fn(&str, String) -> String) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(from)
+        .output()
+        .unwrap();
+    assert!(files.status.success(), "git ls-files: {}", files.status);
+    let files = String::from_utf8(files.stdout).unwrap();
+    for file in files.split_terminator('\0') {
+        let (from, to) = (from.join(file), to.join(file));
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        let new = match String::from_utf8(fs::read(&from).unwrap()) {
+            Ok(text) => edit(file, text).into_bytes(),
+            Err(no_text) => no_text.into_bytes(),
+        };
+        // Cargo builds anew what has another time.
+        if fs::read(&to).ok().as_ref() != Some(&new) {
+            fs::write(&to, new).unwrap();
+        }
+    }
 }
 
 /// What these runs of the program find first, if they find anything.

@@ -39,6 +39,9 @@ const UPTIME: Duration = Duration::from_hours(1000);
 /// The one future that is the process, which is polled when it is woken, and not at each step.
 type Root = FuturesUnordered<LocalBoxFuture<'static, Result<(), String>>>;
 
+/// So often no process has reason to read its clock at one instant.
+const SPINS: u64 = 1_000_000;
+
 /// A process that runs.
 pub struct Replica {
     pub who: Who,
@@ -76,6 +79,23 @@ struct Clocks {
     still: AtomicU64,
     looks: AtomicI64,
     drawn: AtomicU64,
+    /// How often the clock of deadlines was read at this time of its own, in microseconds.
+    reads: AtomicU64,
+    read_at: AtomicU64,
+}
+
+impl Clocks {
+    /// A process that turns round and round without ever waiting would never end its step.
+    fn read(&self, at: u64) {
+        if self.read_at.swap(at, Relaxed) != at {
+            self.reads.store(0, Relaxed);
+        }
+        let reads = self.reads.fetch_add(1, Relaxed);
+        assert!(
+            reads < SPINS,
+            "the clock was read {SPINS} times at one instant"
+        );
+    }
 }
 
 impl Times {
@@ -328,6 +348,7 @@ fn host(
         let clocks = Arc::clone(clocks);
         Clock::from_fn(move || {
             let asleep = Duration::from_micros(clocks.asleep.load(Relaxed));
+            clocks.read(micros(lived() + asleep));
             UPTIME + before + lived() + asleep
         })
     };

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, What},
-    trace::{Time, Trace},
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
+    trace::{Role, Time, Trace},
     users::{Deed, Policy},
 };
 
@@ -15,6 +15,10 @@ const FIRST: usize = 20;
 /// How long whatever a fault makes late is late; longer than a term, but for the slowest clock.
 const LATE: Duration = Duration::from_millis(1500);
 
+/// In this time after the last thing that somebody does, all is as it should be: longer than any rollout in here takes, and shorter
+/// than a retry's pause is after six seconds.
+const PROMPTLY: Duration = Duration::from_secs(4);
+
 /// A script, and where it is different from run to run.
 #[derive(Clone, Debug)]
 pub struct Script {
@@ -22,7 +26,8 @@ pub struct Script {
     pub plan: Plan,
 }
 
-/// What happens in each, and from when, in milliseconds. Whoever leads does so from the fourth second on.
+/// What happens in each, and from when, in milliseconds. Whoever leads does so from the fourth second on. What was in the way
+/// for six seconds is tried again, if nothing brings that about, every five seconds.
 const DEEDS: &[(&str, &[(u64, Deed)])] = &[
     ("create", &[(6_000, CREATE)]),
     (
@@ -79,7 +84,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
                 },
             ),
             (
-                8_000,
+                7_000,
                 Deed::DeleteDeployment {
                     deployment: 0,
                     policy: Policy::Foreground,
@@ -152,7 +157,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             (1_000, Deed::CreateDeployment { deployment: 0 }),
             (6_000, CREATE),
             (
-                9_000,
+                12_000,
                 Deed::DeleteDeployment {
                     deployment: 0,
                     policy: Policy::Background,
@@ -166,7 +171,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             (1_000, CREATE),
             (6_000, Deed::OrphanDeployment { deployment: 0 }),
             (
-                8_000,
+                12_000,
                 Deed::DeleteDeployment {
                     deployment: 0,
                     policy: Policy::Background,
@@ -187,7 +192,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
                 },
             ),
             (
-                8_000,
+                12_000,
                 Deed::DeleteFoo {
                     foo: 0,
                     policy: Policy::Background,
@@ -195,6 +200,72 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             ),
         ],
     ),
+    (
+        "copy",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::CopyDeployment {
+                    foo: 0,
+                    deployment: 4,
+                },
+            ),
+            (8_000, rename(1)),
+        ],
+    ),
+    (
+        "rename without a number",
+        &[
+            (
+                1_000,
+                Deed::CreateFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: None,
+                },
+            ),
+            (
+                6_000,
+                Deed::ScaleDeployment {
+                    deployment: 0,
+                    replicas: 4,
+                },
+            ),
+            (9_000, rename(1)),
+        ],
+    ),
+    (
+        "Lease deleted",
+        &[
+            (1_000, CREATE),
+            (6_000, Deed::DeleteLease),
+            (
+                6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "Lease overfilled",
+        &[
+            (1_000, CREATE),
+            (6_000, Deed::OverfillLease),
+            (
+                6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    ("first cut off", CUT_OFF),
+    ("second cut off", CUT_OFF),
+    ("watches end at once", CUT_OFF),
     (
         "hand-over",
         &[
@@ -242,6 +313,18 @@ const CREATE: Deed = Deed::CreateFoo {
     replicas: Some(2),
 };
 
+const CUT_OFF: &[(u64, Deed)] = &[
+    (1_000, CREATE),
+    (
+        15_000,
+        Deed::CreateFoo {
+            foo: 1,
+            deployment: 1,
+            replicas: Some(1),
+        },
+    ),
+];
+
 const fn rename(deployment: u8) -> Deed {
     Deed::RenameDeployment { foo: 0, deployment }
 }
@@ -279,6 +362,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     for (at, deed) in deeds {
         plan.act(ms(*at), Action::User(*deed));
     }
+    let mut heal = ms(20_000);
     match name {
         "hand-over" => (0..2).for_each(|replica| {
             plan.act(
@@ -297,6 +381,32 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             };
             plan.fault(ms(6_400 + 8_000 * replica), crash, Time::ZERO);
         }),
+        // It may lead, and then somebody else has to.
+        "first cut off" | "second cut off" => {
+            let of = Calls {
+                replica: Some(usize::from(name == "second cut off")),
+                role: Some(Role::Work),
+                ..Calls::default()
+            };
+            heal = ms(2_000);
+            plan.fault(ms(6_000), Fault::Partition { of, way: Way::Both }, plan.end);
+        }
+        "watches end at once" => {
+            let of = Calls {
+                verb: Some("watch"),
+                ..Calls::default()
+            };
+            let happens = Happens::WatchEnds(ms(10));
+            plan.fault(
+                ms(6_000),
+                Fault::Call {
+                    of,
+                    nth: None,
+                    happens,
+                },
+                ms(11_000),
+            );
+        }
         "relist" => {
             plan.fault(ms(6_000), Fault::Compact, Time::ZERO);
             plan.fault(ms(6_400), Fault::Kill { server: 0 }, ms(1_000));
@@ -304,13 +414,25 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         _ => {}
     }
     plan.steps.push(Step {
-        at: ms(20_000),
+        at: heal,
         what: What::Heal,
     });
     plan
 }
 
 impl Script {
+    /// Without a fault that is not its own. Where it has none, nothing waits for a resync, or for a retry that is seconds away.
+    pub fn itself(&self) -> Plan {
+        let mut plan = self.plan.clone();
+        let actions = plan.steps.iter();
+        let is_fault = |step: &Step| matches!(step.what, What::Fault(..));
+        if !actions.clone().any(is_fault) {
+            let actions = actions.filter(|step| matches!(step.what, What::Action(_)));
+            plan.rest = actions.map(|step| step.at).max().unwrap_or_default() + PROMPTLY;
+        }
+        plan
+    }
+
     /// Each of its variations, of which `trace` is the one without a fault.
     pub fn variations(&self, trace: &Trace) -> Vec<Plan> {
         let mut counted = BTreeMap::<(&'static str, &str), usize>::new();
@@ -388,6 +510,7 @@ fn faults(verb: &str) -> Vec<Happens> {
         Happens::RequestLost,
         Happens::RequestLate(LATE),
         Happens::AnswerLost,
+        Happens::AnswerLate(LATE),
         Happens::ResetBefore,
         Happens::ResetAfter,
         Happens::Cut,

@@ -16,6 +16,7 @@ mod invariants;
 mod simulation;
 
 use std::{
+    iter,
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
@@ -150,19 +151,18 @@ fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
 /// Every variation of every script.
 fn exhaustive(first: bool) -> usize {
     let variations = scripts::all().into_iter().flat_map(|script| {
-        let (found, world) = examine(&script.plan);
-        for violation in found {
-            eprintln!("{}, without a fault: {violation}", script.name);
-        }
+        let world = examine(&script.plan).1;
         let variations = world.map_or_else(Vec::new, |world| script.variations(&world.trace));
-        variations.into_iter().map(move |plan| {
+        let itself = (format!("{}, without a fault", script.name), script.itself());
+        let variations = variations.into_iter().map(move |plan| {
             let what = plan
                 .steps
                 .last()
                 .map(|step| step.what.to_string())
                 .unwrap_or_default();
             (format!("{}: {what}", script.name), plan)
-        })
+        });
+        iter::once(itself).chain(variations)
     });
     let variations: Vec<_> = variations.collect();
     all(&variations, "runs", first, Clone::clone)

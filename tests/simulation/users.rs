@@ -82,6 +82,11 @@ pub enum Deed {
     OrphanDeployment {
         deployment: u8,
     },
+    /// By somebody, who names this Foo as what controls it: a copy, to look into something.
+    CopyDeployment {
+        foo: u8,
+        deployment: u8,
+    },
 
     /// An autoscaler's: of a Foo that says how many replicas it has, of the Foo; else of its Deployment.
     Autoscale {
@@ -96,6 +101,8 @@ pub enum Deed {
     GiveLeaseAway,
     /// `leaseDurationSeconds: 1`.
     ShortenLease,
+    /// Values that nobody gets past who takes them as they are (H16).
+    OverfillLease,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +136,7 @@ fn deployment_name(number: u8) -> String {
 type Request = (Method, String, Value);
 
 /// Does it, whatever the API server says to it. Returns the last code.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub fn act(world: &mut World, deed: Deed) -> u16 {
     let request = match deed {
         Deed::CreateFoo {
@@ -172,6 +180,18 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             delete(deployment_path(deployment), policy)
         }
         Deed::CreateDeployment { deployment } => create_deployment(deployment),
+        Deed::CopyDeployment { foo, deployment } => {
+            let (_, object) = send(world, get(foo_path(foo)));
+            let (method, path, mut body) = create_deployment(deployment);
+            body["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": object["apiVersion"],
+                "kind": object["kind"],
+                "name": object["metadata"]["name"],
+                "uid": object["metadata"]["uid"],
+                "controller": true,
+            }]);
+            (method, path, body)
+        }
         Deed::ScaleDeployment {
             deployment,
             replicas,
@@ -220,6 +240,15 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             lease_path(),
             json!({ "spec": { "leaseDurationSeconds": 1 } }),
         ),
+        Deed::OverfillLease => {
+            let spec = json!({
+                "holderIdentity": "",
+                "leaseDurationSeconds": i32::MAX,
+                "leaseTransitions": i32::MAX,
+                "renewTime": "9999-12-31T23:59:59.999999Z",
+            });
+            patch(lease_path(), json!({ "spec": spec }))
+        }
     };
     send(world, request).0
 }

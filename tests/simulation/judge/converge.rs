@@ -119,11 +119,13 @@ fn image<'a>(case: &'a Case) -> &'a str {
     upgrades.next_back().unwrap_or(case.plan.settings.image)
 }
 
-fn text(value: &Value) -> &str {
+/// A text, empty where there is none.
+pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn owner(deployment: &Value) -> &str {
+/// The UID of what controls it.
+pub fn owner(deployment: &Value) -> &str {
     let owners = deployment["metadata"]["ownerReferences"].as_array();
     let controller = owners
         .into_iter()
@@ -180,7 +182,21 @@ fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Res
     let Some((actual, asked_for)) = actual else {
         return Err(format!("has no Deployment {wanted}"));
     };
+    let available = |of: &Value| of["availableReplicas"].as_i64().unwrap_or_default();
     if owner(actual) != text(&metadata["uid"]) {
+        // What serves it meanwhile, its status goes on to count (row R5).
+        let serving = deployments.iter().find(|one| {
+            one["metadata"]["name"] == status["deploymentName"]
+                && owner(one) == text(&metadata["uid"])
+        });
+        if let Some(serving) = serving
+            && available(&serving["status"]) != available(status)
+        {
+            let (says, is) = (available(status), available(&serving["status"]));
+            return Err(format!(
+                "its status says {says} are available, and {is} are"
+            ));
+        }
         return (told == ("False", "ErrResourceExists") && is_current)
             .then_some(())
             .ok_or_else(|| {
@@ -201,7 +217,6 @@ fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Res
             actual["status"]
         ));
     }
-    let available = |of: &Value| of["availableReplicas"].as_i64().unwrap_or_default();
     let says = (available(status), text(&status["deploymentName"]), told.0);
     let is = (available(&actual["status"]), wanted, "True");
     if says != is {

@@ -1,12 +1,13 @@
 //! Who may write, and that somebody does: I1, I9 and I10.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
 use super::{
     super::{
         api::{Key, Kind},
+        plan::Fault,
         trace::{Call, Time},
         users::{LEASE, LEASE_NAMESPACE},
     },
@@ -25,18 +26,26 @@ pub fn lease() -> Key {
 ///
 /// Two things are granted. Who led when somebody else than a replica edits the Lease works until it sees that, which its
 /// deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
-/// late: its preconditions are what makes it harmless.
+/// late: its preconditions are what makes it harmless. But who gives the Lease back has seen to it before that nothing of its
+/// own is on its way any more (H19), unless an API server, or its own machine, stands still.
 pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     let term_ends = case.longest_of(|settings| settings.renew_deadline);
     let (mut now, mut edited) = (String::new(), None::<(Time, String)>);
+    let mut gave_back = BTreeMap::new();
+    let stands_still =
+        case.has_fault(|fault| matches!(fault, Fault::Pause { .. } | Fault::Suspend { .. }));
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
         if revision.key == lease() {
             if writer.is_none() {
-                edited = Some((made(revision), now));
+                edited = Some((made(revision), now.clone()));
             }
             let after = revision.after.as_deref();
-            now = after.map_or_else(String::new, |lease| holder(lease).into());
+            let next = after.map_or_else(String::new, |lease| holder(lease).into());
+            if let Some(call) = writer.filter(|_| next.is_empty() && !now.is_empty()) {
+                gave_back.insert(call.who, call.begun);
+            }
+            now = next;
             continue;
         }
         let is_work = matches!(revision.key.kind, Kind::Deployment | Kind::Foo);
@@ -55,7 +64,9 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             let lease_ends = case.shortest(settings.lease_duration);
             lease_ends.saturating_sub(case.longest(settings.renew_deadline))
         });
-        let was_late = made(revision).saturating_sub(call.sent) >= margin;
+        let was_over = gave_back.get(&call.who).is_some_and(|at| call.sent < *at);
+        let was_late =
+            made(revision).saturating_sub(call.sent) >= margin && (!was_over || stands_still);
         // Who holds a restored Lease does not know it.
         if is_untold || was_late || case.is_restored {
             continue;
@@ -75,14 +86,33 @@ struct Term<'a> {
     pod: &'a str,
     from: Time,
     until: Time,
+    /// When this process had seen the Lease for the first time.
+    first_look: Time,
 }
 
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
 /// of its last renewal, its release, or its end.
+///
+/// One thing is granted: who sees the Lease for the first time cannot know that it was somebody else than its holder who
+/// cleared it (H21).
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
-    if case.lease_is_edited || case.is_restored {
+    if case.is_restored {
         return;
     }
+    let cleared: Vec<Time> = case
+        .store
+        .history()
+        .iter()
+        .enumerate()
+        .filter(|(index, revision)| revision.key == lease() && case.writer(*index).is_none())
+        .filter(|(_, revision)| {
+            revision
+                .after
+                .as_deref()
+                .is_some_and(|lease| holder(lease).is_empty())
+        })
+        .map(|(_, revision)| made(revision))
+        .collect();
     let mut terms = Vec::new();
     for life in &case.trace.lives {
         let calls = case
@@ -93,7 +123,10 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
         let identity = life.identity();
         let (mut looked, mut term) = (None, None::<Term>);
+        let mut first_look = None;
         for call in calls {
+            let answered = call.answered.filter(|(_, code)| *code < 300);
+            first_look = first_look.or(answered.map(|(at, _)| at));
             let gives_back = || {
                 call.body
                     .pointer("/spec/holderIdentity")
@@ -122,6 +155,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                             pod: &life.pod.0,
                             from: answered,
                             until,
+                            first_look: first_look.unwrap_or_default(),
                         };
                         terms.extend(none.replace(next));
                     }
@@ -133,12 +167,90 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     terms.sort_by_key(|term| term.from);
     for (number, one) in terms.iter().enumerate() {
         let mut later = terms[number + 1..].iter();
-        if let Some(other) = later.find(|other| other.from < one.until && other.pod != one.pod) {
+        let overlaps = |other: &&Term| {
+            let at = one.from..other.first_look;
+            let cannot_know = cleared.iter().any(|cleared| at.contains(cleared));
+            other.from < one.until && other.pod != one.pod && !cannot_know
+        };
+        if let Some(other) = later.find(overlaps) {
             found.push(Violation {
                 invariant: "I9",
                 at: other.from,
                 object: other.pod.to_owned(),
                 what: format!("leads while {} does, until {:?}", one.pod, one.until),
+            });
+        }
+    }
+}
+
+/// I2, as each process itself can know it, to the step: no write of the work is sent past the end of its sender's term, or
+/// after an answer told it that somebody else holds the Lease; and each says to the API server that it has to be over by the
+/// end, or little later.
+pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
+    /// Two steps of the world's.
+    const SLACK: Duration = Duration::from_millis(20);
+    let deadline = case.plan.settings.renew_deadline;
+    let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
+    for life in &case.trace.lives {
+        let identity = life.identity();
+        let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
+        // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.
+        let (mut looked, mut told) = (None, Vec::new());
+        for call in calls().filter(|call| call.resource == "leases") {
+            if call.verb == "get" {
+                looked = Some(call.begun);
+            }
+            let Some((at, begun)) = call.answered.map(|(at, _)| at).zip(looked) else {
+                continue;
+            };
+            // Nobody waits for what comes later.
+            if at > begun + attempt {
+                continue;
+            }
+            if won(call, &identity).is_some() {
+                told.push((at, Some(begun + case.longest(deadline))));
+            } else if let Some(answer) = call.answer.as_deref()
+                && matches!(call.verb, "get" | "patch")
+                && ![identity.as_str(), ""].contains(&holder(answer))
+            {
+                told.push((at, None));
+            }
+        }
+        told.sort_unstable();
+        let is_work = |call: &&Call| {
+            matches!(call.verb, "create" | "update" | "patch" | "delete")
+                && matches!(&*call.resource, "deployments" | "foos/status")
+        };
+        for call in calls().filter(is_work) {
+            // What has just come may not have been read yet.
+            let read = told.partition_point(|(at, _)| *at + SLACK < call.sent);
+            let arrived = told.partition_point(|(at, _)| *at <= call.sent);
+            let term = told[..arrived].iter().skip(read.saturating_sub(1));
+            let until = term.filter_map(|(_, until)| *until).max();
+            let timeout = call.path.split(['?', '&']).find_map(|part| {
+                let milliseconds = part.strip_prefix("timeout=")?.strip_suffix("ms")?;
+                Some(Duration::from_millis(milliseconds.parse().ok()?))
+            });
+            let what = match (until, timeout) {
+                (None, _) => "sent without a term".to_owned(),
+                (Some(until), _) if call.sent > until + SLACK => {
+                    let late = call.sent.saturating_sub(until);
+                    format!("sent {late:?} past the end of the term")
+                }
+                (_, None) => "says not when it has to be over".to_owned(),
+                (Some(until), Some(limit)) if call.sent + limit > until + limit / 8 + SLACK => {
+                    format!(
+                        "may take {limit:?}, {:?} before the end of the term",
+                        until.saturating_sub(call.sent)
+                    )
+                }
+                _ => continue,
+            };
+            found.push(Violation {
+                invariant: "I2",
+                at: call.sent,
+                object: life.pod.0.clone(),
+                what: format!("{} {}: {what}", call.verb, call.resource),
             });
         }
     }

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// As `kubectl rollout status` has it: with more pods than are asked for, too, while a Deployment is scaled down.
-fn is_rolled_out(deployment: &Value) -> bool {
+pub fn is_rolled_out(deployment: &Value) -> bool {
     let status = &deployment["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
     let (wanted, updated) = (&deployment["spec"]["replicas"], count("updatedReplicas"));

@@ -1,0 +1,192 @@
+//! What is done to Deployments is what their Foo asks for: I16.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::{Key, Kind, Revision},
+        plan::Fault,
+        trace::{Call, Time},
+    },
+    Case, Violation,
+    converge::{owner, text},
+    made, named,
+    statuses::is_rolled_out,
+};
+
+/// How often a Deployment may be created for a Foo that is gone, or about to go: by each who leads before its watch tells.
+const OF_THE_GONE: usize = 5;
+
+/// What the store's history has come to.
+#[derive(Default)]
+struct State<'a> {
+    /// By UID, as they are or were last.
+    foos: BTreeMap<&'a str, &'a Value>,
+    gone: BTreeSet<&'a str>,
+    /// By the Foo's UID, since when it asks for what it asks for.
+    renamed: BTreeMap<&'a str, Time>,
+    /// By the Foo's UID, the Deployments that its status has named.
+    served: BTreeSet<(&'a str, &'a str)>,
+    deployments: BTreeMap<Key, Deployment>,
+    /// By the Foo's UID and the Deployment's name, how often it was created for one that is gone.
+    of_the_gone: BTreeMap<(&'a str, &'a str), usize>,
+}
+
+/// One that was there at some time, whoever made it.
+#[derive(Default)]
+struct Deployment {
+    owner: String,
+    is_there: bool,
+    /// A replica wrote it since it was created.
+    is_ours: bool,
+    was_complete: bool,
+    /// What it was scaled to.
+    counts: BTreeSet<Option<i64>>,
+}
+
+/// I16: no Deployment is deleted that its Foo asks for, or before what the Foo asks for instead was complete, or that
+/// neither a replica made nor the Foo's status named; none is created again and again for a Foo that is gone; and where the
+/// Foo does not say how many replicas, the next one begins with as many as the last one had.
+pub fn check(case: &Case, found: &mut Vec<Violation>) {
+    // Where there are no Foos at all, no answer names one that is gone.
+    if case.is_restored || case.has_fault(|fault| matches!(fault, Fault::NoDefinition)) {
+        return;
+    }
+    let mut state = State::default();
+    for (index, revision) in case.store.history().iter().enumerate() {
+        let writer = case.writer(index);
+        if revision.key.kind == Kind::Deployment
+            && let Some(call) = writer
+            && let Some(what) = state.wrong(case, revision, call)
+        {
+            found.push(Violation {
+                invariant: "I16",
+                at: made(revision),
+                object: named(&revision.key),
+                what,
+            });
+        }
+        state.comes_to(revision, writer.is_some());
+    }
+}
+
+fn is_going(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+fn uid(object: &Value) -> &str {
+    text(&object["metadata"]["uid"])
+}
+
+fn asked_for(foo: &Value) -> &str {
+    text(&foo["spec"]["deploymentName"])
+}
+
+impl<'a> State<'a> {
+    fn comes_to(&mut self, revision: &'a Revision, by_us: bool) {
+        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
+        match revision.key.kind {
+            Kind::Foo => {
+                let Some(foo) = after.or(before) else {
+                    return;
+                };
+                let uid = uid(foo);
+                if before.is_none_or(|before| asked_for(before) != asked_for(foo)) {
+                    self.renamed.insert(uid, made(revision));
+                }
+                if after.is_none() {
+                    self.gone.insert(uid);
+                }
+                self.served
+                    .insert((uid, text(&foo["status"]["deploymentName"])));
+                self.foos.insert(uid, foo);
+            }
+            Kind::Deployment => {
+                let one = self.deployments.entry(revision.key.clone()).or_default();
+                if before.is_none() {
+                    *one = Deployment::default();
+                }
+                one.is_there = after.is_some_and(|after| !is_going(after));
+                one.is_ours |= by_us;
+                if let Some(after) = after {
+                    owner(after).clone_into(&mut one.owner);
+                    one.was_complete |= is_rolled_out(after);
+                    one.counts.insert(after["spec"]["replicas"].as_i64());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn wrong(&mut self, case: &Case, revision: &'a Revision, call: &Call) -> Option<String> {
+        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
+        let name = &*revision.key.name;
+        match (before, after) {
+            (None, Some(new)) => {
+                let foo = *self.foos.get(owner(new))?;
+                if self.gone.contains(uid(foo)) || is_going(foo) {
+                    let times = self.of_the_gone.entry((uid(foo), name)).or_default();
+                    *times += 1;
+                    return (*times > OF_THE_GONE)
+                        .then(|| format!("created {times} times for a Foo that is gone"));
+                }
+                self.begins_anew(foo, &revision.key, new)
+            }
+            (Some(old), after) if !is_going(old) && after.is_none_or(is_going) => {
+                let foo = *self.foos.get(owner(old))?;
+                if self.gone.contains(uid(foo)) || is_going(foo) {
+                    return None;
+                }
+                self.is_too_early(case, foo, &revision.key, call)
+            }
+            _ => None,
+        }
+    }
+
+    /// What is wrong with this new Deployment of a Foo that does not say how many replicas.
+    fn begins_anew(&self, foo: &Value, key: &Key, new: &Value) -> Option<String> {
+        let served = text(&foo["status"]["deploymentName"]);
+        if !foo["spec"]["replicas"].is_null() || served == key.name {
+            return None;
+        }
+        let before = self
+            .deployments
+            .get(&Key::new(key.kind, &key.namespace, served))?;
+        let begins = new["spec"]["replicas"].as_i64();
+        let goes_on =
+            !before.is_there || before.owner != uid(foo) || before.counts.contains(&begins);
+        (!goes_on).then(|| {
+            let counts = &before.counts;
+            format!("begins with {begins:?} replicas in place of {served}, which had {counts:?}")
+        })
+    }
+
+    /// What is wrong with the deletion of a Deployment whose Foo is there.
+    fn is_too_early(&self, case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
+        let (uid, wanted) = (uid(foo), asked_for(foo));
+        if wanted == key.name {
+            // Who deletes it has asked before.
+            let asked = case.trace.calls.iter().filter(|other| {
+                other.who == call.who
+                    && (other.verb, &*other.resource) == ("list", "foos")
+                    && other.answered.is_some_and(|(at, _)| at <= call.begun)
+            });
+            let asked = asked.filter_map(|call| call.arrived).max();
+            let since = *self.renamed.get(uid)?;
+            return asked
+                .is_none_or(|asked| asked > since)
+                .then(|| "deleted, and its Foo asks for it".to_owned());
+        }
+        let one = self.deployments.get(key)?;
+        if !one.is_ours && !self.served.contains(&(uid, &*key.name)) {
+            return Some("deleted, and it was nobody's of ours".to_owned());
+        }
+        let new = self
+            .deployments
+            .get(&Key::new(key.kind, &key.namespace, wanted));
+        let is_available = new.is_some_and(|new| new.owner == uid && new.was_complete);
+        (!is_available).then(|| format!("deleted before {wanted} was complete"))
+    }
+}
