@@ -266,12 +266,26 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
     ("first cut off", CUT_OFF),
     ("second cut off", CUT_OFF),
     ("watches end at once", CUT_OFF),
+    ("time stands still", CUT_OFF),
     (
         "hand-over",
         &[
             (1_000, CREATE),
             (
                 6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "hand-over of what is on its way",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
                 Deed::ScaleFoo {
                     foo: 0,
                     replicas: Some(3),
@@ -373,6 +387,21 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 },
             );
         }),
+        // Its connection breaks first, so that nobody waits for an answer (H19).
+        "hand-over of what is on its way" => {
+            let of = Calls {
+                role: Some(Role::Work),
+                verb: Some("write"),
+                ..Calls::default()
+            };
+            let (way, by) = (Way::Requests, ms(400));
+            plan.fault(ms(5_500), Fault::Slow { of, way, by }, ms(2_000));
+            plan.fault(ms(6_200), Fault::Reset { of }, Time::ZERO);
+            (0..2).for_each(|replica| {
+                let settings = None;
+                plan.act(ms(6_250), Action::Replace { replica, settings });
+            });
+        }
         "takeover" => (0..2).for_each(|replica| {
             let then = Then::Container(ms(2_000));
             let crash = Fault::Crash {
@@ -391,6 +420,10 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             heal = ms(2_000);
             plan.fault(ms(6_000), Fault::Partition { of, way: Way::Both }, plan.end);
         }
+        // What is written then is what was there, if it says nothing but the time (H11).
+        "time stands still" => (0..2).for_each(|replica| {
+            plan.fault(ms(6_000), Fault::WallStill { replica }, ms(13_000));
+        }),
         "watches end at once" => {
             let of = Calls {
                 verb: Some("watch"),
@@ -406,6 +439,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 },
                 ms(11_000),
             );
+            let of = Calls::default();
+            plan.fault(ms(6_010), Fault::Reset { of }, Time::ZERO);
         }
         "relist" => {
             plan.fault(ms(6_000), Fault::Compact, Time::ZERO);

@@ -16,7 +16,6 @@ mod invariants;
 mod simulation;
 
 use std::{
-    iter,
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
@@ -61,8 +60,10 @@ fn main() -> ExitCode {
         };
     }
     let first = arguments.get_flag("first");
-    let cases = found::all();
-    let mended = all(&cases, "found before", first, Clone::clone);
+    let scripts = scripts::all().into_iter();
+    let scripts = scripts.map(|script| (script.name.to_owned(), script.itself()));
+    let cases: Vec<_> = found::all().into_iter().chain(scripts).collect();
+    let mended = all(&cases, "scripts", first, Clone::clone);
     let found = if first && mended > 0 {
         0
     } else if arguments.get_flag("exhaustive") {
@@ -153,16 +154,14 @@ fn exhaustive(first: bool) -> usize {
     let variations = scripts::all().into_iter().flat_map(|script| {
         let world = examine(&script.plan).1;
         let variations = world.map_or_else(Vec::new, |world| script.variations(&world.trace));
-        let itself = (format!("{}, without a fault", script.name), script.itself());
-        let variations = variations.into_iter().map(move |plan| {
+        variations.into_iter().map(move |plan| {
             let what = plan
                 .steps
                 .last()
                 .map(|step| step.what.to_string())
                 .unwrap_or_default();
             (format!("{}: {what}", script.name), plan)
-        });
-        iter::once(itself).chain(variations)
+        })
     });
     let variations: Vec<_> = variations.collect();
     all(&variations, "runs", first, Clone::clone)

@@ -245,7 +245,7 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
                 "holderIdentity": "",
                 "leaseDurationSeconds": i32::MAX,
                 "leaseTransitions": i32::MAX,
-                "renewTime": "9999-12-31T23:59:59.999999Z",
+                "renewTime": "9999-12-30T12:00:00.000000Z",
             });
             patch(lease_path(), json!({ "spec": spec }))
         }

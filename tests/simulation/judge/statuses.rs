@@ -29,7 +29,8 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
         && count("availableReplicas") >= updated
 }
 
-/// I13: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had.
+/// I13: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had,
+/// and a condition's time moves with its status alone.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     // Of each Deployment, by its name: how many replicas were available at some time, and whether a rollout was over.
     let mut available = BTreeMap::<Key, BTreeSet<i64>>::new();
@@ -74,6 +75,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
                     > generation(&after["metadata"]["generation"])
                 {
                     "says that it has seen a generation that is to come".to_owned()
+                } else if let Some(moved) = moved(revision.before.as_deref(), after) {
+                    format!("says since when it is {moved} anew, and it was so before")
                 } else {
                     continue;
                 };
@@ -87,6 +90,19 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
             _ => {}
         }
     }
+}
+
+/// The condition whose time is another one though its status is not.
+fn moved<'a>(before: Option<&Value>, after: &'a Value) -> Option<&'a str> {
+    let before = before?["status"]["conditions"].as_array()?;
+    let after = after["status"]["conditions"].as_array()?;
+    let is_moved = |now: &&Value| {
+        before.iter().any(|was| {
+            let is_same = |field: &str| was[field] == now[field];
+            is_same("type") && is_same("status") && !is_same("lastTransitionTime")
+        })
+    };
+    after.iter().find(is_moved)?["type"].as_str()
 }
 
 /// What is the user's to mend, of the reasons of conditions.
