@@ -62,7 +62,7 @@ simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEE
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1))
 
-mutants: ## each protection taken out, for the simulation to find: two hours (NAME=part of a name: those)
+mutants: ## each protection taken out, for the simulation to find: an hour (NAME=part of a name: those)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 

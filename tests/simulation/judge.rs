@@ -63,6 +63,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     converge::settled(&case, &mut found);
     converge::at_rest(&case, &mut found);
     deployments::check(&case, &mut found);
+    deployments::was_read(&case, &mut found);
     statuses::check(&case, &mut found);
     statuses::warned(&case, &mut found);
     writes::asked_once(&case, &mut found);

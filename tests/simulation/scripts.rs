@@ -92,6 +92,26 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             ),
         ],
     ),
+    (
+        "deleted before the answer has come",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Background,
+                },
+            ),
+            (
+                7_000,
+                Deed::DeleteDeployment {
+                    deployment: 0,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
     ("rename", &[(1_000, CREATE), (6_000, rename(1))]),
     (
         "rename chain",
@@ -101,6 +121,23 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             (6_300, rename(2)),
             (6_600, rename(0)),
             (7_500, rename(3)),
+        ],
+    ),
+    (
+        "renamed back, and not told",
+        &[(1_000, CREATE), (6_000, rename(1)), (6_400, rename(0))],
+    ),
+    (
+        "scaled, and the next leader not told",
+        &[
+            (1_000, CREATE),
+            (
+                6_000,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
         ],
     ),
     (
@@ -354,6 +391,7 @@ pub fn all() -> Vec<Script> {
         .collect()
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     let ms = Duration::from_millis;
     let mut plan = Plan {
@@ -419,6 +457,35 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             };
             heal = ms(2_000);
             plan.fault(ms(6_000), Fault::Partition { of, way: Way::Both }, plan.end);
+        }
+        "renamed back, and not told" => {
+            let of = Calls {
+                resource: Some("foos"),
+                ..Calls::default()
+            };
+            let (way, by) = (Way::Answers, ms(2_000));
+            plan.fault(ms(6_300), Fault::Slow { of, way, by }, ms(3_000));
+        }
+        // The second leads, and then the first.
+        "scaled, and the next leader not told" => {
+            let of = Calls {
+                replica: Some(0),
+                resource: Some("foos"),
+                ..Calls::default()
+            };
+            let (way, by) = (Way::Answers, ms(5_000));
+            plan.fault(ms(5_500), Fault::Slow { of, way, by }, ms(3_000));
+            let (replica, settings) = (1, None);
+            plan.act(ms(6_800), Action::Replace { replica, settings });
+        }
+        "deleted before the answer has come" => {
+            let of = Calls {
+                verb: Some("create"),
+                resource: Some("deployments"),
+                ..Calls::default()
+            };
+            let (nth, happens) = (Some(1), Happens::AnswerLate(LATE));
+            plan.fault(ms(5_900), Fault::Call { of, nth, happens }, Time::ZERO);
         }
         // What is written then is what was there, if it says nothing but the time (H11).
         "time stands still" => (0..2).for_each(|replica| {

@@ -1,4 +1,4 @@
-//! What is done to Deployments is what their Foo asks for: I16.
+//! What is done to Deployments is what their Foo asks for, and is done to what was read: I16.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,26 @@ struct Deployment {
     was_complete: bool,
     /// What it was scaled to.
     counts: BTreeSet<Option<i64>>,
+}
+
+/// I16: whatever is changed was read: each change names the UID and the version that it is based on.
+pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
+    for call in &case.trace.calls {
+        let names = match (call.verb, &*call.resource) {
+            ("patch", "deployments") | ("update", "foos/status") => &call.body["metadata"],
+            ("delete", "deployments") => &call.body["preconditions"],
+            _ => continue,
+        };
+        if names["uid"].is_string() && names["resourceVersion"].is_string() {
+            continue;
+        }
+        found.push(Violation {
+            invariant: "I16",
+            at: call.sent,
+            object: call.who.to_string(),
+            what: format!("{} {} on no condition", call.verb, call.path),
+        });
+    }
 }
 
 /// I16: no Deployment is deleted that its Foo asks for, or before what the Foo asks for instead was complete, or that
