@@ -286,20 +286,6 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             ),
         ],
     ),
-    (
-        "Lease overfilled",
-        &[
-            (1_000, CREATE),
-            (6_000, Deed::OverfillLease),
-            (
-                6_500,
-                Deed::ScaleFoo {
-                    foo: 0,
-                    replicas: Some(3),
-                },
-            ),
-        ],
-    ),
     ("first cut off", CUT_OFF),
     ("second cut off", CUT_OFF),
     ("watches end at once", CUT_OFF),

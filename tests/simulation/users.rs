@@ -101,8 +101,6 @@ pub enum Deed {
     GiveLeaseAway,
     /// `leaseDurationSeconds: 1`.
     ShortenLease,
-    /// Values that nobody gets past who takes them as they are (H16).
-    OverfillLease,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,15 +238,6 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             lease_path(),
             json!({ "spec": { "leaseDurationSeconds": 1 } }),
         ),
-        Deed::OverfillLease => {
-            let spec = json!({
-                "holderIdentity": "",
-                "leaseDurationSeconds": i32::MAX,
-                "leaseTransitions": i32::MAX,
-                "renewTime": "9999-12-30T12:00:00.000000Z",
-            });
-            patch(lease_path(), json!({ "spec": spec }))
-        }
     };
     send(world, request).0
 }
