@@ -21,9 +21,8 @@ use std::{
 
 use super::{
     api::{Key, Revision, Store},
-    plan::{Action, Fault, Plan, Settings, What},
+    plan::{Fault, Plan, Settings, What},
     trace::{Call, End, Life, Time, Trace, Who, seconds},
-    users::Deed,
     world::World,
 };
 

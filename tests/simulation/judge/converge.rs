@@ -185,11 +185,11 @@ fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Res
     let available = |of: &Value| of["availableReplicas"].as_i64().unwrap_or_default();
     if owner(actual) != text(&metadata["uid"]) {
         // What serves it meanwhile, its status goes on to count (row R5).
-        let serving = deployments.iter().find(|one| {
+        let serving = deployments.iter().find(|(one, _)| {
             one["metadata"]["name"] == status["deploymentName"]
                 && owner(one) == text(&metadata["uid"])
         });
-        if let Some(serving) = serving
+        if let Some((serving, _)) = serving
             && available(&serving["status"]) != available(status)
         {
             let (says, is) = (available(status), available(&serving["status"]));
