@@ -278,6 +278,26 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "a condition of no time",
+            vec![
+                create(Kind::Deployment, &json!({})),
+                patch(
+                    Kind::Deployment,
+                    "status",
+                    MERGE,
+                    json!({ "status": { "conditions": [
+                        { "type": "Available", "status": "True", "reason": "R", "message": "m" },
+                    ] } }),
+                ),
+                patch(
+                    Kind::Deployment,
+                    "",
+                    MERGE,
+                    json!({ "spec": { "replicas": 3 } }),
+                ),
+            ],
+        ),
+        (
             "no conditions at all",
             vec![
                 create(Kind::Foo, &json!({})),

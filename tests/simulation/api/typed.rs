@@ -43,6 +43,14 @@ pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
             {
                 status.remove("replicas");
             }
+            let conditions = object.pointer_mut("/status/conditions");
+            for condition in (conditions.and_then(Value::as_array_mut).into_iter()).flatten() {
+                for time in ["lastTransitionTime", "lastUpdateTime"] {
+                    if condition[time].is_null() {
+                        condition[time] = Value::Null;
+                    }
+                }
+            }
             for field in ["spec", "status"] {
                 if object[field].is_null() {
                     object[field] = serde_json::json!({});
