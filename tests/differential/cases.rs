@@ -278,6 +278,22 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "a Deployment of another version, or another kind",
+            [MERGE, STRATEGIC]
+                .into_iter()
+                .flat_map(|style| {
+                    [json!({ "apiVersion": "v1" }), json!({ "kind": "Foo" })]
+                        .map(|body| patch(Kind::Deployment, "", style, body))
+                })
+                .fold(
+                    vec![create(Kind::Deployment, &json!({}))],
+                    |mut steps, step| {
+                        steps.push(step);
+                        steps
+                    },
+                ),
+        ),
+        (
             "a condition of no time",
             vec![
                 create(Kind::Deployment, &json!({})),

@@ -169,7 +169,12 @@ impl Server {
             let old = old
                 .as_ref()
                 .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
-            let patched = style.apply(old, request.call.body)?;
+            let mut patched = style.apply(old, request.call.body)?;
+            if style == Style::Strategic {
+                // It goes by the type that the API server has for the kind, whatever the patch says.
+                patched["apiVersion"] = key.kind.api_version().into();
+                patched["kind"] = key.kind.info().kind.into();
+            }
             let mut new = self.patched(store, key, patched)?;
             check_name(&mut new, key)?;
             new
