@@ -32,10 +32,9 @@ use std::time::{Duration, Instant};
 use cluster::{AuditEvent, Cluster, Options, eventually};
 use controller::Controller;
 use draw::Draws;
-use foos::{DEADLINE, all_requests, counts, events, subject, tries_allowed};
+use foos::{DEADLINE, all_requests, counts, subject, tries_allowed};
 use futures::{StreamExt as _, stream::iter};
 use k8s_openapi::jiff::Timestamp;
-use kube::Client;
 use states::{State, States, TAKEN};
 use tokio::time::sleep;
 use walker::{Step, Walker};
@@ -79,8 +78,8 @@ async fn each_spec_after_every_other_ends_as_it_says() {
     misnamed.go(&states.misnamed).await;
     let walked: Vec<Walker> = iter(walks).buffer_unordered(AT_ONCE).collect().await;
     let took = begun.elapsed();
-    for walker in &walked {
-        assert_warned(&client, walker).await;
+    for walker in walked.iter().chain([&misnamed]) {
+        walker.assert_warned().await;
     }
     let sent = at_rest(&cluster).await;
     let theirs = |event: &AuditEvent| event.resource == "deployments" && subject(event) == TAKEN;
@@ -131,22 +130,6 @@ async fn walk<'a>(mut walker: Walker<'a>, states: &States, from: usize) -> Walke
     }
     walker.go(&states.good).await;
     walker
-}
-
-/// Each reason that the Foo was not as its spec said came with a Warning event.
-async fn assert_warned(client: &Client, walker: &Walker<'_>) {
-    for reason in &walker.reasons {
-        let what = format!("{}: {reason}", walker.namespace);
-        eventually(DEADLINE, &what, async || {
-            let events = events(client, &walker.namespace, reason).await;
-            let mut types = events.iter().map(|event| event.type_.as_deref());
-            types
-                .any(|type_| type_ == Some("Warning"))
-                .then_some(())
-                .ok_or(events.len())
-        })
-        .await;
-    }
 }
 
 /// Invariant I6: all Foos are as they should be, and no request is sent. What was sent before that.

@@ -11,17 +11,20 @@ use std::{
 };
 
 use foo_controller::api;
-use k8s_openapi::{api::apps::v1::Deployment, jiff::Timestamp};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Event},
+    jiff::Timestamp,
+};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
 use crate::{
     actor::Stores,
     cluster::{Cluster, eventually},
-    foos::{DEADLINE, events},
+    foos::DEADLINE,
     states::{self, LAX, LEAVING, Put, SLOW, STUCK, State, assert_names_field},
     values::Case,
 };
@@ -45,8 +48,8 @@ pub struct Walker<'a> {
     turns: i32,
     /// The steps so far.
     pub steps: Vec<Step>,
-    /// Why it was not as it should be, so far.
-    pub reasons: BTreeSet<&'static str>,
+    /// Why it was not as it should be, so far: its UID, the reason, and what the message has in it.
+    warned: BTreeSet<(String, &'static str, String)>,
 }
 
 /// What is known of the Foo's Deployments.
@@ -99,7 +102,7 @@ impl<'a> Walker<'a> {
             known: Some(Known::default()),
             turns: 0,
             steps: Vec::new(),
-            reasons: BTreeSet::new(),
+            warned: BTreeSet::new(),
         }
     }
 
@@ -282,12 +285,12 @@ impl<'a> Walker<'a> {
                 self.is_as_said(state, expected.as_ref())
             })
             .await;
-        } else {
-            self.is_warned(outcome.ready.1, &state.words).await;
         }
         self.known = expected;
         if outcome.warns {
-            self.reasons.insert(outcome.ready.1);
+            let uid = self.foo.as_ref().unwrap().uid().unwrap();
+            self.warned
+                .insert((uid, outcome.ready.1, state.words.clone()));
         }
         if self.known.is_none() && state.is_ready() {
             self.known = Some(self.seen());
@@ -330,26 +333,29 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Where no status can be stored: by an event.
-    async fn is_warned(&self, reason: &str, words: &str) {
-        let uid = self.foo.as_ref().unwrap().uid();
+    /// Each time that the Foo could not be as its spec said, a Warning event said why; and events may be late.
+    pub async fn assert_warned(&self) {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         eventually(
             DEADLINE,
-            &format!("{}: {reason}: {words}", self.namespace),
+            &format!("{}: events", self.namespace),
             async || {
-                let events = events(self.client, &self.namespace, reason).await;
-                let about = |event: &k8s_openapi::api::core::v1::Event| {
-                    event.involved_object.uid == uid
-                        && event
-                            .message
-                            .as_ref()
-                            .is_some_and(|text| text.contains(words))
+                let events = api.list(&ListParams::default()).await.unwrap().items;
+                let is_there = |(uid, reason, words): &&(String, &str, String)| {
+                    events.iter().any(|event| {
+                        event.type_.as_deref() == Some("Warning")
+                            && event.involved_object.uid.as_deref() == Some(uid.as_str())
+                            && event.reason.as_deref() == Some(*reason)
+                            && event
+                                .message
+                                .as_ref()
+                                .is_some_and(|text| text.contains(words))
+                    })
                 };
-                events
-                    .iter()
-                    .any(about)
-                    .then_some(())
-                    .ok_or_else(|| format!("{events:?}"))
+                match self.warned.iter().find(|warned| !is_there(warned)) {
+                    None => Ok(()),
+                    missing => Err(format!("{missing:?}")),
+                }
             },
         )
         .await;
