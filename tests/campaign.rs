@@ -48,7 +48,7 @@ const SEED: u64 = 1;
 const AT_ONCE: usize = 16;
 const RESYNC: Duration = Duration::from_secs(2);
 /// What a step may cost beside what the backoff tries again: the Deployment, the one before, and a status for each.
-const REQUESTS: usize = 20;
+const REQUESTS: usize = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_spec_after_every_other_ends_as_it_says() {

@@ -16,7 +16,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::states::{self, LEAVING, SLOW, STUCK, TAKEN};
 
@@ -24,6 +24,8 @@ use crate::states::{self, LEAVING, SLOW, STUCK, TAKEN};
 pub struct Stores {
     pub foos: Store<DynamicObject>,
     pub deployments: Store<Deployment>,
+    /// They end with this: a watch that goes on would be opened anew without a pause while the API server ends.
+    _tasks: JoinSet<()>,
 }
 
 impl Stores {
@@ -47,22 +49,20 @@ fn owner(deployment: &Deployment) -> Option<&str> {
         .map(|owner| &*owner.uid)
 }
 
-/// Both go on until the test ends.
 pub fn start(client: &Client) -> Stores {
     let foos = Api::all_with(client.clone(), &states::resource(api::VERSION));
-    let stores = Stores {
-        foos: watch(foos, states::resource(api::VERSION)),
-        deployments: watch(Api::all(client.clone()), ()),
-    };
-    tokio::spawn(act(
-        client.clone(),
-        stores.foos.clone(),
-        stores.deployments.clone(),
-    ));
-    stores
+    let mut tasks = JoinSet::new();
+    let foos = watch(&mut tasks, foos, states::resource(api::VERSION));
+    let deployments = watch(&mut tasks, Api::all(client.clone()), ());
+    tasks.spawn(act(client.clone(), foos.clone(), deployments.clone()));
+    Stores {
+        foos,
+        deployments,
+        _tasks: tasks,
+    }
 }
 
-fn watch<K>(api: Api<K>, type_: K::DynamicType) -> Store<K>
+fn watch<K>(tasks: &mut JoinSet<()>, api: Api<K>, type_: K::DynamicType) -> Store<K>
 where
     K: Resource<DynamicType: Eq + Hash + Clone + Send + Sync>
         + Clone
@@ -75,7 +75,7 @@ where
     let writer = Writer::new(type_);
     let store = writer.as_reader();
     let events = reflector(writer, watcher(api, watcher::Config::default()));
-    tokio::spawn(events.for_each(|_| ready(())));
+    tasks.spawn(events.for_each(|_| ready(())));
     store
 }
 
