@@ -189,9 +189,9 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
 pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
     /// Two steps of the world's.
     const SLACK: Duration = Duration::from_millis(20);
-    let deadline = case.plan.settings.renew_deadline;
-    let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
     for life in &case.trace.lives {
+        let deadline = life.settings.renew_deadline;
+        let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
         let identity = life.identity();
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
         // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.

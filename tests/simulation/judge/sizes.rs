@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     super::{
         api::{Key, Kind},
+        plan::{Step, What},
         trace::Sizes,
     },
     Case, Violation,
 };
 
-/// A queue or a cache has no more than there has been; and at rest the queue is empty, and a cache has what there is.
+/// A queue or a cache has no more than there has been; and at rest the queue is empty, and a cache has what there is, unless
+/// something goes on to be wrong.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let mut names = BTreeMap::<Kind, BTreeSet<&Key>>::new();
     for revision in case.store.history() {
@@ -19,6 +21,11 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             .or_default()
             .insert(&revision.key);
     }
+    let goes_on = |step: &Step| match step.what {
+        What::Fault(_, lasts) => step.at >= case.heal && step.at + lasts > case.plan.rest,
+        What::Action(_) | What::Heal => false,
+    };
+    let goes_on = case.plan.steps.iter().any(goes_on);
     let ever = |kind| names.get(&kind).map_or(0, BTreeSet::len);
     let now = |kind| case.store.list(kind, None).count();
     for (at, who, sizes) in &case.trace.sizes {
@@ -27,7 +34,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             foos,
             deployments,
         } = *sizes;
-        let is_at_rest = *at >= case.plan.rest;
+        let is_at_rest = *at >= case.plan.rest && !goes_on;
         let what = if is_at_rest
             && (queue, foos, deployments) != (0, now(Kind::Foo), now(Kind::Deployment))
         {
