@@ -365,6 +365,7 @@ mod host;
 mod ineffective;
 mod instruments;
 mod key;
+mod kind;
 mod layer;
 mod log_once;
 mod manager;
@@ -397,12 +398,13 @@ pub use controller::Died;
 pub use error::{ApiError, Failure, Retry};
 pub use host::Host;
 pub use key::Key;
+pub use kind::Kind;
 pub use manager::{Candidate, Error, candidate, run};
 pub use object::{
-    Cached, Field, Finalizable, Kind, Meta, Metadata, Object, Owner, OwnerReference, Primary,
+    Cached, Field, Finalizable, Meta, Metadata, Object, Owner, OwnerReference, Primary,
 };
 pub use plain::{Custom, Dependent, Fields, Spec, condition};
 pub use reconciler::{Action, Context, Reconciler};
 pub use recorder::Event;
 pub use store::{Snapshot, Store};
-pub use writer::{Finalizer, Patched, Writer, wanted};
+pub use writer::{Patched, Writer, finalizer::Finalizer, wanted};

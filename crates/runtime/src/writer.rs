@@ -4,7 +4,7 @@
 //! answer in the store before anybody looks again. What an answer did not change is not asked again until somebody changes
 //! the object, and what somebody else undoes again and again is made ever more slowly, whichever the write.
 
-mod finalizer;
+pub mod finalizer;
 mod primary;
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tracing::info;
 
-pub use self::finalizer::Finalizer;
 use crate::{
     App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
     corrections::{Corrections, GONE, THERE, Wait, fields},

@@ -22,7 +22,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::{
-    Action, Builder, Custom, Dependent, Event, Fields, Kind, Reconciler, Spec,
+    Action, Builder, Custom, Dependent, Event, Fields, Finalizer, Kind, Reconciler, Spec,
     app::tests::APP,
     corrections::AT_ONCE,
     error::Failure as _,
