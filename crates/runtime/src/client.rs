@@ -25,7 +25,7 @@ use crate::{
     config::LeaderElection,
     election::{
         self, Term,
-        fence::{FenceLayer, recheck_before_sending},
+        fence::{FenceLayer, connection, recheck_before_sending},
     },
     telemetry::{
         Metrics,
@@ -289,6 +289,7 @@ fn transport(
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(election.send_timeout());
+    let tcp = tcp.map_response(connection::fenced);
     let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);
@@ -307,6 +308,7 @@ fn transport(
         .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
         .map_err(BoxError::from)
         .map_response(move |response| {
+            connection::answered(&response);
             if let Some(token) = &refusals {
                 token.observe(&response);
             }

@@ -5,10 +5,11 @@ use std::{
     time::Instant,
 };
 
+use http_body_util::BodyExt as _;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
 use tokio::{
-    io::AsyncReadExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
     time::{sleep, timeout},
 };
@@ -91,22 +92,59 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
     client
 }
 
-/// Invariant I2: the controller's client has both halves of the fence. The term is live when the write begins, and over
-/// when it is handed to its connection.
+/// Invariant I2: the controller's client looks at the term when a write begins, when it is handed to its connection, and when that
+/// hands it to the kernel: whichever look is the first after the term's end, nothing is sent.
 #[tokio::test]
-async fn i2_the_fence_rechecks_before_sending() {
+async fn i2_the_fence_rechecks_until_the_bytes_are_the_kernels() {
+    for looks in 1..=3 {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let reads = AtomicU64::new(0);
+        let lasts = Duration::from_secs(10);
+        let clock = Clock::from_fn(move || lasts * u32::from(reads.fetch_add(1, SeqCst) >= looks));
+        let term = Term::new(1, 0, lasts, clock);
+        let client = client(&server, &Config::shipped(&APP).leader_election, term);
+        let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
+        let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
+        let is_sent = async {
+            let (mut connection, _) = server.accept().await.unwrap();
+            let is_sent = connection.read(&mut [0]).await.unwrap() == 1;
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            _ = connection.write_all(answer).await;
+            is_sent
+        };
+        let (answer, is_sent) = tokio::join!(write, is_sent);
+        assert_eq!(is_sent, looks == 3, "{looks} looks before the term's end");
+        let is_refused = answer.is_err_and(|error| is_refused(&error));
+        assert_eq!(is_refused, !is_sent, "{looks} looks before the term's end");
+    }
+}
+
+/// Invariant I2: a connection that has sent a write sends reads after the term, too.
+#[tokio::test]
+async fn i2_a_read_needs_no_term_on_the_connection_of_a_write() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let reads = AtomicU64::new(0);
-    let clock = Clock::from_fn(move || Duration::from_secs(10 * reads.fetch_add(1, SeqCst)));
+    let over = Arc::new(AtomicU64::new(0));
+    let now = Arc::clone(&over);
+    let clock = Clock::from_fn(move || Duration::from_secs(now.load(SeqCst)));
     let term = Term::new(1, 0, Duration::from_secs(10), clock);
     let client = client(&server, &Config::shipped(&APP).leader_election, term);
-    let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
-    let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
-    let sent = async {
-        let (mut connection, _) = server.accept().await.unwrap();
-        connection.read(&mut [0]).await.unwrap()
+    let requests = async {
+        for request in [Request::post("/a"), Request::get("/b")] {
+            let answer = client.send(request.body(Body::from(b"{}".to_vec())).unwrap());
+            answer.await.unwrap().into_body().collect().await.unwrap();
+            over.store(10, SeqCst);
+        }
     };
-    let (answer, sent) = tokio::join!(write, sent);
-    assert!(is_refused(&answer.unwrap_err()));
-    assert_eq!(sent, 0);
+    let answers = async {
+        let (mut connection, _) = server.accept().await.unwrap();
+        for _ in 0..2 {
+            let mut request = Vec::new();
+            while !request.ends_with(b"{}") {
+                connection.read_buf(&mut request).await.unwrap();
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            connection.write_all(answer).await.unwrap();
+        }
+    };
+    tokio::join!(requests, answers);
 }

@@ -2,9 +2,9 @@
 //!
 //! A mutation needs a live term, ends with it at the latest, and carries that to the API server (`timeout=`), which
 //! then drops it rather than carry it out late. It needs the term again when it is handed to its connection
-//! ([`recheck_before_sending`]): what waited for a connection, or in a process that was frozen, is not sent late. Reads
-//! pass: a standby keeps its caches warm. Events, which change nothing that is reconciled, are exempt, and reviews,
-//! which store nothing.
+//! ([`recheck_before_sending`]), and when that hands it to the kernel ([`connection`]): what waited for either, or in a
+//! process that was frozen, is not sent late. Reads pass: a standby keeps its caches warm. Events, which change nothing that
+//! is reconciled, are exempt, and reviews, which store nothing.
 //!
 //! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its rejection
 //! is then reported to the election, which reads the Lease anew, and has the policy know this leader. Where it goes on
@@ -24,11 +24,13 @@ use http::{
 };
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use kube::{client::Body, core::Status};
 use opentelemetry::metrics::{BoundCounter, BoundGauge};
 use parking_lot::Mutex;
 use std::{
     error::Error as StdError,
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -57,7 +59,9 @@ pub struct TimedOut(pub Duration);
 pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
     let mut source = Some(error);
     while let Some(error) = source {
-        if error.is::<Refused>() {
+        // What an `io::Error` was made of is no source of it.
+        let inner = error.downcast_ref().and_then(io::Error::get_ref);
+        if error.is::<Refused>() || inner.is_some_and(<dyn StdError + Send + Sync>::is::<Refused>) {
             return true;
         }
         source = error.source();
@@ -198,6 +202,7 @@ impl Permit {
 /// moment when hyper puts its bytes into the connection. Until then it may have waited for one, or for its turn.
 pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
     let permit = request.extensions_mut().remove();
+    let permit = permit.map(|permit| (permit, capture_connection(&mut request)));
     request.map(|body| Guarded { body, permit })
 }
 
@@ -206,7 +211,7 @@ pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
 #[derive(Debug)]
 pub struct Guarded {
     body: Body,
-    permit: Option<Permit>,
+    permit: Option<(Permit, CaptureConnection)>,
 }
 
 impl HttpBody for Guarded {
@@ -217,11 +222,12 @@ impl HttpBody for Guarded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(permit) = self.permit.take() {
+        if let Some((permit, connection)) = self.permit.take() {
             if !permit.is_valid() {
-                return Poll::Ready(Some(Err(permit.fence.refused().into())));
+                return Poll::Ready(Some(Err(Refused.into())));
             }
             permit.write.iter().for_each(Write::sent);
+            connection::begin(&connection, permit);
         }
         Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
     }
@@ -332,6 +338,7 @@ where
         let reply = async move {
             let reply = reply.await.map_err(plain).inspect_err(|error| {
                 if is_refused(&**error) {
+                    fence.refused();
                     write.iter().for_each(Write::over);
                 }
             })?;
@@ -358,5 +365,6 @@ where
     }
 }
 
+pub mod connection;
 #[cfg(test)]
 mod tests;
