@@ -2,7 +2,7 @@
 //!
 //! A mutation needs a live term, ends with it at the latest, and carries that to the API server (`timeout=`), which
 //! then drops it rather than carry it out late. It needs the term again when it is handed to its connection
-//! ([`recheck_before_sending`]), and when that hands it to the kernel ([`connection`]): what waited for either, or in a
+//! ([`recheck_before_sending`]), and when that hands it to the kernel (`connection.rs`): what waited for either, or in a
 //! process that was frozen, is not sent late. Reads pass: a standby keeps its caches warm. Events, which change nothing that
 //! is reconciled, are exempt, and reviews, which store nothing.
 //!
@@ -365,6 +365,6 @@ where
     }
 }
 
-pub mod connection;
+pub(crate) mod connection;
 #[cfg(test)]
 mod tests;

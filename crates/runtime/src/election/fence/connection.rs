@@ -19,7 +19,7 @@ use super::{Permit, Refused};
 #[derive(Clone, Default)]
 struct Sending(Arc<Mutex<Option<Permit>>>);
 
-/// A connection, beneath TLS, that sends nothing without a [`Permit`] where one is needed.
+/// A connection, beneath TLS, that sends nothing without a permit where one is needed.
 pub struct Fenced<C> {
     connection: C,
     sending: Sending,
