@@ -207,8 +207,12 @@ pub fn counts(events: &[AuditEvent]) -> BTreeMap<String, usize> {
 /// The most tries that delays of 5 ms, doubling (row Q3), leave room for between the first and the last of these requests;
 /// one more for a change that woke the Foo meanwhile.
 pub fn tries_allowed(requests: &[&AuditEvent]) -> usize {
-    let (first, last) = (requests.first().unwrap(), requests.last().unwrap());
-    let between = last.received.0.duration_since(first.received.0);
+    // The log has them in the order of their answers.
+    let received = || requests.iter().map(|request| request.received.0);
+    let between = received()
+        .max()
+        .unwrap()
+        .duration_since(received().min().unwrap());
     let doubled = usize::try_from(between.as_millis() / 5 + 1)
         .unwrap()
         .ilog2();
