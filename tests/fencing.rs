@@ -698,7 +698,12 @@ async fn hold(admin: &Client, holder: Option<&str>) {
     let records: Api<ServiceAccount> = Api::namespaced(admin.clone(), NAMESPACE);
     let leases: Api<Lease> = Api::namespaced(admin.clone(), NAMESPACE);
     let now = MicroTime(Timestamp::now());
-    let spec = Patch::Merge(json!({"spec": {"holderIdentity": holder, "renewTime": now}}));
+    let mut spec = json!({"holderIdentity": holder, "renewTime": now});
+    if holder.is_none() {
+        spec["leaseDurationSeconds"] = 1.into();
+        spec["acquireTime"] = spec["renewTime"].clone();
+    }
+    let spec = Patch::Merge(json!({"spec": spec}));
     leases
         .patch(LEASE, &PatchParams::default(), &spec)
         .await

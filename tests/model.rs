@@ -2,8 +2,8 @@
 //!
 //! The replicas, the API server and the network are a state machine; stateright walks all of its states. Between a read
 //! and the write that is based on it any time passes; a write whose sender has given up, crashed or stopped may still
-//! land; replicas crash, come back under their name, and are asked to stop; the Lease is deleted, at any time; each has a
-//! monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`ObservedRecord`] are the
+//! land; replicas crash, come back under their name, and are asked to stop; the Lease is deleted, cleared, or replaced by a copy of
+//! before it was held, at any time; each has a monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`ObservedRecord`] are the
 //! shipped code. Around them, what the guard adds and what `kube-leader-election` does is modelled after the source.
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use operator_runtime::election::decide::{
     Ability, Action, Elector, Event, ObservedRecord, Outcome, Record, Timing,
 };
@@ -46,6 +47,8 @@ struct Election {
     crashes: u8,
     stops: u8,
     deletions: u8,
+    /// How often somebody else than its holder may write that nobody holds it.
+    clearings: u8,
     /// How often what a replica can do may change.
     changes: u8,
     /// How many writes may be on the wire whose senders wait no more.
@@ -78,6 +81,7 @@ struct State {
     crashes: u8,
     stops: u8,
     deletions: u8,
+    clearings: u8,
     changes: u8,
     hazards: Hazards,
 }
@@ -92,6 +96,17 @@ struct Lease {
     transitions: i32,
     /// When its holder's last write landed, in true time; `None` if it has never had one.
     landed: Option<u64>,
+    /// Whether somebody else wrote that nobody holds it.
+    cleared: Option<Cleared>,
+}
+
+/// How somebody writes that nobody holds a Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Cleared {
+    /// Its holder's name is taken out.
+    Edited,
+    /// It is as it was when it had been given back, earlier.
+    PutBack,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -165,6 +180,8 @@ enum Happens {
     Stop(usize),
     /// Somebody deletes the Lease.
     Delete,
+    /// Somebody writes that nobody holds the Lease.
+    Clear(Cleared),
     /// A replica can do this much from now on, its work being drained where that is nothing.
     Able(usize, Ability),
 }
@@ -186,6 +203,10 @@ fn standing(replica: usize, election: Election) -> Replica {
 }
 
 fn record(lease: &Lease, election: Election) -> Record {
+    let is_held = lease.holder.is_some();
+    let released = !is_held && lease.landed.is_some() && lease.cleared != Some(Cleared::Edited);
+    // A tick is long: who renews and releases in the same one writes another time all the same.
+    let renewed = |at: u64| Timestamp::from_second(2 * at.cast_signed() + i64::from(released));
     Record {
         uid: lease.uid.to_string(),
         holder: lease
@@ -193,13 +214,9 @@ fn record(lease: &Lease, election: Election) -> Record {
             .map(|holder| NAMES[holder].to_owned())
             .unwrap_or_default(),
         duration: Duration::from_secs(election.lease),
-        // A tick is long: who renews and releases in the same one writes another time all the same.
-        renewed: match (lease.landed, lease.holder) {
-            (Some(at), Some(_)) => at.to_string(),
-            (Some(at), None) => format!("{at}, released"),
-            (None, _) => String::new(),
-        },
+        renewed: lease.landed.map(|at| renewed(at).unwrap()),
         transitions: lease.transitions,
+        released,
     }
 }
 
@@ -342,6 +359,7 @@ impl State {
                     renewed: 0,
                     transitions: 0,
                     landed: None,
+                    cleared: None,
                 }
             }
             (_, old) => old.unwrap(),
@@ -395,6 +413,7 @@ impl State {
         self.lease = Some(Lease {
             renewed: write.renewed,
             landed,
+            cleared: None,
             ..new
         });
         self.outdate(election);
@@ -494,6 +513,7 @@ impl Model for Election {
             crashes: 0,
             stops: 0,
             deletions: 0,
+            clearings: 0,
             changes: 0,
             hazards: Hazards::default(),
         };
@@ -505,7 +525,9 @@ impl Model for Election {
                 renewed: 0,
                 transitions: 0,
                 landed: Some(0),
+                cleared: None,
             });
+            state.now = 1;
             state.step(0, Event::Tick, *self);
             state.landed(0, *self);
         }
@@ -513,8 +535,16 @@ impl Model for Election {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Happens>) {
-        if state.now < self.ticks {
+        if state.now < self.ticks + u64::from(self.led) {
             actions.push(Happens::Tick);
+        }
+        if let Some(holder) = state.holder().filter(|_| state.clearings < self.clearings) {
+            actions.push(Happens::Clear(Cleared::Edited));
+            // Who has seen nothing of the Lease, since it starts, takes the copy for what it says (H21).
+            let knows = |it: &Replica| it.observed.names(NAMES[holder]);
+            if self.crashes == 0 && state.replicas.iter().all(knows) {
+                actions.push(Happens::Clear(Cleared::PutBack));
+            }
         }
         if state.lease.is_some() && state.deletions < self.deletions {
             actions.push(Happens::Delete);
@@ -574,6 +604,16 @@ impl Model for Election {
                 state.deletions += 1;
                 state.outdate(election);
             }
+            Happens::Clear(cleared) => {
+                let lease = state.lease.as_mut()?;
+                lease.holder = None;
+                lease.cleared = Some(cleared);
+                if cleared == Cleared::PutBack {
+                    lease.landed = Some(0);
+                }
+                state.clearings += 1;
+                state.outdate(election);
+            }
             Happens::Stop(replica) => {
                 state.stops += 1;
                 state.step(replica, Event::Stop, election);
@@ -598,11 +638,11 @@ impl Model for Election {
                     <= 1
             }),
             Property::always("who acts holds the Lease", |_, state: &State| {
-                // Or held one that was deleted since.
+                // Or held one that was deleted or cleared since.
                 let never_held = state
                     .lease
                     .as_ref()
-                    .is_none_or(|lease| lease.landed.is_none());
+                    .is_none_or(|lease| lease.landed.is_none() || lease.cleared.is_some());
                 (0..state.replicas.len()).all(|replica| {
                     !state.acts(replica) || never_held || state.holder() == Some(replica)
                 })
@@ -666,6 +706,7 @@ const GUARDED: Election = Election {
     crashes: 0,
     stops: 0,
     deletions: 0,
+    clearings: 0,
     changes: 0,
     late: 1,
     terms: 2,
@@ -749,6 +790,33 @@ const DELETED: Election = Election {
     ticks: 3,
     deletions: 2,
     late: 1,
+    ..BRIEF
+};
+
+#[test]
+fn h21_one_replica_acts_though_somebody_writes_that_nobody_holds_the_lease() {
+    explore(Election {
+        clearings: 2,
+        stops: 1,
+        ..CLEARED
+    });
+    explore(Election {
+        clearings: 1,
+        crashes: 1,
+        ..CLEARED
+    });
+    // Through two takeovers.
+    explore(Election {
+        clearings: 1,
+        ticks: 5,
+        late: 0,
+        terms: 3,
+        ..CLEARED
+    });
+}
+
+const CLEARED: Election = Election {
+    replicas: 2,
     ..BRIEF
 };
 

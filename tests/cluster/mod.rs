@@ -118,6 +118,7 @@ impl Cluster {
                 "holderIdentity": "",
                 "leaseDurationSeconds": 1,
                 "leaseTransitions": 0,
+                "acquireTime": "2020-01-01T00:00:00.000000Z",
                 "renewTime": "2020-01-01T00:00:00.000000Z",
             },
         });

@@ -100,11 +100,6 @@ impl<R: Reconciler> Work<R> {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
             return Ok(Action::Done); // Row R8.
         };
-        if objects.is_outdated(key) {
-            let kind = R::Primary::KIND.kind;
-            trace::decided(format!("nothing: the {kind} is gone, and the watch behind"));
-            return Err(ApiError::Conflict.into());
-        }
         let span = Span::current();
         span.record("object.uid", seen.view.uid());
         span.record("object.generation", seen.view.generation());
@@ -112,6 +107,14 @@ impl<R: Reconciler> Work<R> {
             trace::because_of(by);
         }
         let cx = self.context(key, &seen, others_wait, leads);
+        if objects.is_outdated(key) {
+            // Nothing is made or deleted for an object that asks for something else by now, or is gone.
+            let kind = R::Primary::KIND.kind;
+            self.primary.confirm(&cx, &seen).await.inspect_err(|_| {
+                trace::decided(format!("nothing: the watch of the {kind} is behind"));
+            })?;
+            objects.note_current(key, seen.version);
+        }
         self.reconciler.reconcile(&cx, &seen).await
     }
 

@@ -164,13 +164,22 @@ impl<V: Cached> Store<V> {
         Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
-    /// Notes that the API server has this object no more, or another one of its name, while the watch has told of
-    /// nothing after `version` yet. It is so until the watch has.
+    /// Notes that the API server has another version of this object, or none, while the watch has told of nothing after
+    /// `version` yet. It is so until the watch has, or [`note_current`](Self::note_current).
     pub(crate) fn outdate(&self, key: &Key, version: u64) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
         {
             entry.outdated = true;
+        }
+    }
+
+    /// Notes that reconcile may go by this version all the same.
+    pub(crate) fn note_current(&self, key: &Key, version: u64) {
+        if let Some(entry) = self.state.write().objects.get_mut(key)
+            && entry.version == version
+        {
+            entry.outdated = false;
         }
     }
 
@@ -682,7 +691,7 @@ mod tests {
         assert_eq!(cache.get(&key).unwrap().version, 51);
     }
 
-    /// What the API server has no more is known to be outdated until the watch tells, by whatever means.
+    /// What the API server has no more, or otherwise, is known to be outdated until the watch tells, by whatever means.
     #[test]
     fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
         let key = Key::new("n", "a");
@@ -694,6 +703,11 @@ mod tests {
         assert!(cache.is_outdated(&key), "told before");
         cache.apply(0, at("n", "a", 3, "d"));
         assert!(!cache.is_outdated(&key), "created again");
+        cache.outdate(&key, 3);
+        cache.note_current(&key, 1);
+        assert!(cache.is_outdated(&key), "of another version");
+        cache.note_current(&key, 3);
+        assert!(!cache.is_outdated(&key), "as good as current");
         cache.outdate(&key, 3);
         cache.delete(0, &key, 4);
         assert!(!cache.is_outdated(&key), "gone");

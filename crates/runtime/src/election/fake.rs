@@ -84,7 +84,7 @@ impl FakeApi {
         let api = Self::new();
         api.put(&json!({
             "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0,
-            "renewTime": "2020-01-01T00:00:00.000000Z",
+            "acquireTime": "2020-01-01T00:00:00.000000Z", "renewTime": "2020-01-01T00:00:00.000000Z",
         }));
         api
     }
@@ -279,8 +279,10 @@ impl State {
         let mut lease = self.lease.clone().unwrap_or_default();
         lease["metadata"]["resourceVersion"] = "1".into();
         lease["spec"]["holderIdentity"] = "".into();
-        lease["spec"]["renewTime"] =
-            format!("2020-01-01T00:00:00.{:06}Z", self.version % 1_000_000).into();
+        lease["spec"]["leaseDurationSeconds"] = 1.into();
+        let now = format!("2020-01-01T00:00:00.{:06}Z", self.version % 1_000_000);
+        lease["spec"]["acquireTime"] = now.as_str().into();
+        lease["spec"]["renewTime"] = now.into();
         json!({"type": "MODIFIED", "object": lease})
     }
 

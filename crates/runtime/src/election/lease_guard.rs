@@ -33,6 +33,8 @@ const FAR_AHEAD: jiff::Timestamp = jiff::Timestamp::constant(200_000_000_000, 0)
 
 /// The longest that a holder that went silent is believed in: as long as the configuration allows a lease to be.
 const LONGEST: Duration = Duration::from_hours(1);
+/// The duration of a Lease that was given back, in seconds.
+const RELEASED: u64 = 1;
 /// What the crate says of a Lease's holder when it creates one.
 const HELD: [&str; 3] = ["holderIdentity", "acquireTime", "renewTime"];
 
@@ -150,20 +152,23 @@ impl LeaseGuardLayer {
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
         let number = |field: &str| spec[field].as_i64().unwrap_or_default();
         let duration = u64::try_from(number("leaseDurationSeconds")).unwrap_or_default();
-        let renewed = text("renewTime");
+        let time = |field: &str| text(field).parse::<jiff::Timestamp>().ok();
+        let (holder, renewed) = (text("holderIdentity"), time("renewTime"));
         // The crate adds one, and the API server takes no negative number.
         let transitions = i32::try_from(number("leaseTransitions")).unwrap_or_default();
         let transitions = transitions.max(0).checked_add(1).map_or(0, |next| next - 1);
         Record {
             uid: lease.metadata.uid.clone().unwrap_or_default(),
-            holder: text("holderIdentity"),
             // Not shorter than ours: who made it so may be somebody else than its holder (H15).
             duration: Duration::from_secs(duration)
                 .clamp(self.duration, LONGEST.max(self.duration)),
-            // One time has many spellings.
-            renewed: renewed
-                .parse::<jiff::Timestamp>()
-                .map_or(renewed, |time| time.to_string()),
+            // Who gives a Lease back signs it like that, as client-go does; who edits one clears its holder (H21).
+            released: holder.is_empty()
+                && duration == RELEASED
+                && renewed.is_some()
+                && renewed == time("acquireTime"),
+            holder,
+            renewed,
             transitions,
         }
     }
@@ -216,9 +221,10 @@ impl LeaseGuardLayer {
         } else if let Some(spec) = write["spec"].as_object_mut() {
             spec.retain(|field, _| !HELD.contains(&field.as_str()));
         }
+        let now = serde_json::to_value(MicroTime(self.host.now()))?;
         for date in DATES {
             if let Some(date) = write["spec"].get_mut(date) {
-                *date = serde_json::to_value(MicroTime(self.host.now()))?;
+                *date = now.clone();
             }
         }
         let body = Body::from(serde_json::to_vec(&write)?);

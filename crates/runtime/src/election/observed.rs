@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 /// What a Lease says, as far as the election goes.
 ///
-/// `renewed` is compared and never read as a time: another machine's clock says nothing about ours (H5).
+/// `renewed` is compared with what it was before, and never with a clock: another machine's says nothing about ours (H5).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// The Lease object's UID: a Lease created again is another Lease.
@@ -13,18 +15,15 @@ pub struct Record {
     pub holder: String,
     /// How long the holder may be silent.
     pub duration: Duration,
-    /// `spec.renewTime`, opaque; empty when nobody has ever held it.
-    pub renewed: String,
+    /// `spec.renewTime`; `None` when nobody has ever held it.
+    pub renewed: Option<Timestamp>,
     /// `spec.leaseTransitions`.
     pub transitions: i32,
+    /// It says that its holder gave it back, rather than that it names nobody.
+    pub released: bool,
 }
 
 impl Record {
-    /// It says that its holder gave it back.
-    fn is_released(&self) -> bool {
-        self.holder.is_empty() && !self.renewed.is_empty()
-    }
-
     /// Whether its holder has written nothing between these two.
     fn is_same_renewal(&self, other: &Self) -> bool {
         self.uid == other.uid
@@ -41,7 +40,7 @@ pub struct ObservedRecord {
     record: Option<Record>,
     /// `None` if nobody has read it yet.
     exists: Option<bool>,
-    /// It says that it was released, and that was not its holder (H21).
+    /// It says that it was released, and that was not its holder, or not this time (H21).
     cleared: bool,
     /// When this was first seen.
     since: Duration,
@@ -52,11 +51,13 @@ impl ObservedRecord {
     pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
         let was_released = self.is_released();
         if let (Some(new), Some(old)) = (&mut record, &self.record) {
-            // Its holder moves its renewTime as it gives a Lease back; and another Lease has had another holder, if any.
-            self.cleared = new.is_released()
-                && (new.uid != old.uid || (new.renewed == old.renewed && !was_released));
+            // Its holder moves renewTime on as it gives a Lease back, and another Lease has had another holder, if any.
+            let follows = new.uid == old.uid
+                && new.transitions >= old.transitions
+                && (new.renewed > old.renewed || (new.renewed == old.renewed && was_released));
+            self.cleared = new.released && !follows;
             // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
-            let is_held_by_nobody_yet = new.holder.is_empty() && !new.is_released();
+            let is_held_by_nobody_yet = new.holder.is_empty() && !new.released;
             if new.is_same_renewal(old) || self.cleared || (is_held_by_nobody_yet && !was_released)
             {
                 new.duration = new.duration.max(old.duration);
@@ -76,7 +77,7 @@ impl ObservedRecord {
     }
 
     fn is_released(&self) -> bool {
-        !self.cleared && self.record.as_ref().is_some_and(Record::is_released)
+        !self.cleared && self.record.as_ref().is_some_and(|record| record.released)
     }
 
     /// Nobody holds it, and as far as is known nobody ever has: it was just created, perhaps after a deletion that its

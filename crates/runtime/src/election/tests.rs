@@ -174,7 +174,9 @@ impl Replica {
 async fn a_lease_that_was_released_is_taken_at_once() {
     for renewed in ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
         let api = FakeApi::new();
-        api.put(&json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": renewed}));
+        api.put(&json!({
+            "holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": renewed, "renewTime": renewed,
+        }));
         let mut a = Replica::run(&api, "a");
         a.leads(true, SOON).await;
         assert_eq!(api.holder(), "a_1");

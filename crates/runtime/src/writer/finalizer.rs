@@ -159,7 +159,7 @@ impl<P: Primary> Writer<P> {
             ..PatchParams::default()
         };
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
-        self.notice_end(key, version, &answer);
+        self.notice_outdated(key, version, &answer);
         let answer = self.written(key, key, answer)?;
         self.corrections.record(
             key,

@@ -108,7 +108,7 @@ impl<P: Primary> Writer<P> {
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
-        self.notice_end(key, version, &answer);
+        self.notice_outdated(key, version, &answer);
         let answer = self.written(key, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
         let [found, left] = [seen.view.status(), stored.status()].map(Whole);
@@ -125,10 +125,10 @@ impl<P: Primary> Writer<P> {
         Ok(())
     }
 
-    /// Notes that the object is gone, if that is why a write failed.
-    pub(super) fn notice_end<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
+    /// Notes that the object is gone or another one, if that is why a write failed.
+    pub(super) fn notice_outdated<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
         if let Err(kube::Error::Api(status)) = answer
-            && is_gone(status, key)
+            && is_outdated(status, key)
         {
             self.store.outdate(key, version);
         }
@@ -227,12 +227,12 @@ fn asked_of<P: Primary>(status: &P::Status) -> Value {
     hasher.finish().into()
 }
 
-/// Whether there is no object of this name any more, or another one. (A 404 that names no object is about the resource.)
-fn is_gone(status: &Status, key: &Key) -> bool {
+/// Whether there is no object of this name any more, or another version. (A 404 that names no object is about the resource.)
+fn is_outdated(status: &Status, key: &Key) -> bool {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
         404 => status.details.as_ref().is_some_and(is_named),
-        409 => status.message.contains("UID in precondition"),
+        409 => true,
         _ => false,
     }
 }

@@ -178,16 +178,22 @@ async fn h6_a_call_ends() {
 async fn h7_nothing_is_missing_in_what_is_read() {
     let at = "2020-01-01T00:00:00.000000Z";
     let released = [
-        json!({"renewTime": at}),
-        json!({"holderIdentity": null, "renewTime": at}),
-        json!({"holderIdentity": "", "leaseDurationSeconds": 3600, "renewTime": at}),
+        json!({"leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
+        json!({"holderIdentity": null, "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
+        // One time has many spellings.
+        json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": "2020-01-01T00:00:00Z"}),
     ];
     let not_yet = [
         json!({}),
         json!({"holderIdentity": null, "leaseDurationSeconds": 15}),
-        json!({"holderIdentity": ""}),
+        json!({"holderIdentity": "", "leaseDurationSeconds": 1}),
         json!({"holderIdentity": "b"}),
         json!({"holderIdentity": "b", "leaseDurationSeconds": 15}),
+        // Who clears the holder alone does not give it back (H21).
+        json!({"renewTime": at}),
+        json!({"holderIdentity": "", "leaseDurationSeconds": 15, "acquireTime": at, "renewTime": at}),
+        json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": at}),
+        json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": "2019-12-31T23:59:59Z", "renewTime": at}),
     ];
     let cases = released
         .iter()

@@ -15,7 +15,8 @@ async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() 
     ];
     moods.extend([401, 403, 404, 405, 409, 410, 422, 429, 500, 503, 504].map(Mood::Fails));
     let held = json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15, "renewTime": "2020-01-01T00:00:00.000000Z"});
-    let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"});
+    let at = "2020-01-01T00:00:00.000000Z";
+    let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at});
     for verb in [Verb::Get, Verb::Watch, Verb::Create, Verb::Patch] {
         for mood in &moods {
             if verb != Verb::Watch && matches!(mood, Mood::Ends | Mood::EndsStale) {
