@@ -6,7 +6,7 @@ use super::{
     api::Others,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
     trace::Role,
-    users::{Deed, Spoilt},
+    users::{Deed, Policy, Spoilt},
 };
 
 const fn us(microseconds: u64) -> Duration {
@@ -24,6 +24,11 @@ pub fn all() -> Vec<(String, Plan)> {
         (
             "answer_lost_of_a_lease_that_is_nobodys",
             answer_lost_of_a_lease_that_is_nobodys(),
+        ),
+        ("cleared_and_not_seen_before", cleared_and_not_seen_before()),
+        (
+            "gone_while_the_watch_is_stuck",
+            gone_while_the_watch_is_stuck(),
         ),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
@@ -167,5 +172,74 @@ fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
         ],
         rest: us(249_954_000),
         ..Plan::calm(415, 3, 1, us(289_954_000))
+    }
+}
+
+/// Seed 440. Somebody cleared the holder of a Lease whose last renewals another replica had not seen: it took that for a
+/// release, and led beside the holder.
+fn cleared_and_not_seen_before() -> Plan {
+    let step = |at: u64, what| Step {
+        at: us(at * 1000),
+        what,
+    };
+    let reset = |replica, role| {
+        let of = Calls {
+            replica,
+            role,
+            ..Calls::default()
+        };
+        What::Fault(Fault::Reset { of }, us(0))
+    };
+    Plan {
+        settings: Settings {
+            workers: 1,
+            ..Settings::default()
+        },
+        steps: vec![
+            step(24_895, reset(None, None)),
+            step(28_177, reset(Some(1), None)),
+            step(30_569, reset(Some(2), Some(Role::Lease))),
+            step(31_475, What::Action(Action::User(Deed::ClearHolder))),
+            step(62_959, What::Heal),
+        ],
+        rest: us(195_918_000),
+        ..Plan::calm(440, 3, 1, us(235_918_000))
+    }
+}
+
+/// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
+/// another one was created, though the status met a conflict each time.
+fn gone_while_the_watch_is_stuck() -> Plan {
+    let step = |at: u64, what| Step {
+        at: us(at * 1000),
+        what,
+    };
+    let user = |deed| What::Action(Action::User(deed));
+    let create = Deed::CreateFoo {
+        foo: 0,
+        deployment: 0,
+        replicas: Some(1),
+    };
+    let delete = Deed::DeleteFoo {
+        foo: 0,
+        policy: Policy::Foreground,
+    };
+    Plan {
+        settings: Settings {
+            workers: 1,
+            namespace: Some("foos"),
+            ..Settings::default()
+        },
+        steps: vec![
+            step(8_797, user(create)),
+            step(
+                41_452,
+                What::Fault(Fault::Stuck { server: 1 }, us(15_987_000)),
+            ),
+            step(48_690, user(delete)),
+            step(82_188, What::Heal),
+        ],
+        rest: us(234_376_000),
+        ..Plan::calm(450, 5, 3, us(274_376_000))
     }
 }

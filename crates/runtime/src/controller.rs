@@ -39,6 +39,7 @@ use crate::{
     recorder::{About, Recorder},
     resync::{self, Triggers},
     scopes::Scopes,
+    store::Standing,
     telemetry::{
         Metrics,
         health::{Health, ago},
@@ -107,15 +108,32 @@ impl<R: Reconciler> Work<R> {
             trace::because_of(by);
         }
         let cx = self.context(key, &seen, others_wait, leads);
-        if objects.is_outdated(key) {
-            // Nothing is made or deleted for an object that asks for something else by now, or is gone.
+        self.check(&cx, &seen).await.inspect_err(|_| {
             let kind = R::Primary::KIND.kind;
-            self.primary.confirm(&cx, &seen).await.inspect_err(|_| {
-                trace::decided(format!("nothing: the watch of the {kind} is behind"));
-            })?;
-            objects.note_current(key, seen.version);
-        }
+            trace::decided(format!("nothing: the watch of the {kind} is behind"));
+        })?;
         self.reconciler.reconcile(&cx, &seen).await
+    }
+
+    /// Nothing is made, changed or deleted for an object that is known to be gone, or to ask for something else by now.
+    async fn check(
+        &self,
+        cx: &Context<'_, R::Primary>,
+        seen: &Snapshot<R::Primary>,
+    ) -> Result<(), ApiError> {
+        let (key, objects) = (cx.key(), self.primary.store());
+        if objects.standing(key) == Standing::Doubtful {
+            let standing = match self.primary.confirm(cx, seen).await {
+                Ok(()) => Standing::Current,
+                Err(ApiError::Conflict) => Standing::Outdated,
+                Err(error) => return Err(error),
+            };
+            objects.note(key, seen.version, standing);
+        }
+        match objects.standing(key) {
+            Standing::Outdated => Err(ApiError::Conflict),
+            _ => Ok(()),
+        }
     }
 
     pub fn context<'a>(
@@ -168,8 +186,8 @@ impl<R: Reconciler> Work<R> {
         let Some(seen) = objects.get(key) else {
             return true;
         };
-        if objects.is_outdated(key) {
-            return true;
+        if objects.standing(key) != Standing::Current {
+            return true; // Its retry will tell.
         }
         let basis = basis(&seen.view);
         let is_up_to_date = {

@@ -30,14 +30,24 @@ struct State<V> {
     changes: u64,
 }
 
+/// What is known of an object beside what the watch has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing.
+    Current,
+    /// A write met another version. What reconcile goes by may be the same in it.
+    Doubtful,
+    /// The API server has it no more, or another one of its name, or one that asks for something else.
+    Outdated,
+}
+
 struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
     /// See [`Store::expect_write`].
     marked: bool,
-    /// See [`Store::outdate`].
-    outdated: bool,
+    standing: Standing,
     /// See [`Store::note_deletion`].
     going: bool,
     /// See [`Store::note_up_to_date`].
@@ -164,30 +174,20 @@ impl<V: Cached> Store<V> {
         Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
-    /// Notes that the API server has another version of this object, or none, while the watch has told of nothing after
-    /// `version` yet. It is so until the watch has, or [`note_current`](Self::note_current).
-    pub(crate) fn outdate(&self, key: &Key, version: u64) {
+    /// Notes what is known of this version, until the watch tells of another.
+    pub(crate) fn note(&self, key: &Key, version: u64, standing: Standing) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
         {
-            entry.outdated = true;
+            entry.standing = standing;
         }
     }
 
-    /// Notes that reconcile may go by this version all the same.
-    pub(crate) fn note_current(&self, key: &Key, version: u64) {
-        if let Some(entry) = self.state.write().objects.get_mut(key)
-            && entry.version == version
-        {
-            entry.outdated = false;
-        }
-    }
-
-    /// Whether [`outdate`](Self::outdate) was noted of what is here.
-    #[must_use]
-    pub(crate) fn is_outdated(&self, key: &Key) -> bool {
+    /// What was [noted](Self::note) of what is here.
+    pub(crate) fn standing(&self, key: &Key) -> Standing {
         let state = self.state.read();
-        state.objects.get(key).is_some_and(|entry| entry.outdated)
+        let entry = state.objects.get(key);
+        entry.map_or(Standing::Current, |entry| entry.standing)
     }
 
     /// Notes that the API server has accepted the deletion of the object of this UID: nothing brings it back, but it
@@ -368,7 +368,7 @@ impl<V: Cached> State<V> {
                 version,
                 epoch,
                 marked: false,
-                outdated: false,
+                standing: Standing::Current,
                 going: false,
                 up_to_date_basis: None,
                 view: Arc::clone(&view),
@@ -387,7 +387,7 @@ impl<V: Cached> State<V> {
         if entry.version != version || !is_same {
             entry.up_to_date_basis = None;
             entry.marked = false;
-            entry.outdated = false;
+            entry.standing = Standing::Current;
             self.changes += 1;
         }
         entry.going = going;
@@ -691,26 +691,27 @@ mod tests {
         assert_eq!(cache.get(&key).unwrap().version, 51);
     }
 
-    /// What the API server has no more, or otherwise, is known to be outdated until the watch tells, by whatever means.
+    /// What a write has met is known until the watch tells, by whatever means.
     #[test]
     fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
         let key = Key::new("n", "a");
-        let cache = listed([at("n", "a", 1, "d")]);
-        cache.outdate(&key, 0);
-        assert!(!cache.is_outdated(&key), "of another version");
-        cache.outdate(&key, 1);
-        assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
-        assert!(cache.is_outdated(&key), "told before");
-        cache.apply(0, at("n", "a", 3, "d"));
-        assert!(!cache.is_outdated(&key), "created again");
-        cache.outdate(&key, 3);
-        cache.note_current(&key, 1);
-        assert!(cache.is_outdated(&key), "of another version");
-        cache.note_current(&key, 3);
-        assert!(!cache.is_outdated(&key), "as good as current");
-        cache.outdate(&key, 3);
-        cache.delete(0, &key, 4);
-        assert!(!cache.is_outdated(&key), "gone");
+        for standing in [Standing::Doubtful, Standing::Outdated] {
+            let cache = listed([at("n", "a", 1, "d")]);
+            cache.note(&key, 0, standing);
+            assert_eq!(
+                cache.standing(&key),
+                Standing::Current,
+                "of another version"
+            );
+            cache.note(&key, 1, standing);
+            assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
+            assert_eq!(cache.standing(&key), standing, "told before");
+            cache.apply(0, at("n", "a", 3, "d"));
+            assert_eq!(cache.standing(&key), Standing::Current, "created again");
+            cache.note(&key, 3, standing);
+            cache.delete(0, &key, 4);
+            assert_eq!(cache.standing(&key), Standing::Current, "gone");
+        }
     }
 
     /// What the API server has accepted to delete is known to be going, for as long as it is there.

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::{Writer, based_on, put_off};
 use crate::{
     Context, Event, Key, Primary, Snapshot, corrections::Wait, error::ApiError, object::Says,
+    store::Standing,
 };
 
 /// How long the answer to a question about one object may take: as long as that to a write.
@@ -128,9 +129,9 @@ impl<P: Primary> Writer<P> {
     /// Notes that the object is gone or another one, if that is why a write failed.
     pub(super) fn notice_outdated<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
         if let Err(kube::Error::Api(status)) = answer
-            && is_outdated(status, key)
+            && let Some(standing) = standing(status, key)
         {
-            self.store.outdate(key, version);
+            self.store.note(key, version, standing);
         }
     }
 
@@ -227,12 +228,13 @@ fn asked_of<P: Primary>(status: &P::Status) -> Value {
     hasher.finish().into()
 }
 
-/// Whether there is no object of this name any more, or another version. (A 404 that names no object is about the resource.)
-fn is_outdated(status: &Status, key: &Key) -> bool {
+/// What a refusal says of the version that the write was based on. (A 404 that names no object is about the resource.)
+fn standing(status: &Status, key: &Key) -> Option<Standing> {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
-        404 => status.details.as_ref().is_some_and(is_named),
-        409 => true,
-        _ => false,
+        404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Outdated),
+        409 if status.message.contains("UID in precondition") => Some(Standing::Outdated),
+        409 => Some(Standing::Doubtful),
+        _ => None,
     }
 }
