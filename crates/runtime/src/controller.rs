@@ -389,7 +389,7 @@ impl<R: Reconciler> Controller<R> {
             () = lost(term, id) => return Ended::Lost,
             _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // Row Q5.
         }
-        let queue = Queue::new(&self.config.backoff);
+        let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
         self.instruments.term_begins(&queue);
         self.queue.send_replace(Some(queue.clone()));
         self.scopes.check_all();

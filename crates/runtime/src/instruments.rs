@@ -185,7 +185,7 @@ mod tests {
             ("0".into(), "0".into())
         );
         for adds in ["2", "4"] {
-            let queue = Queue::new(&Config::shipped(&APP).backoff);
+            let queue = Queue::new(&Config::shipped(&APP).backoff, 2, Key::namespace);
             instruments.term_begins(&queue);
             queue.add(Key::new("n", "a"), Lane::Event);
             queue.add(Key::new("n", "b"), Lane::Event);

@@ -15,13 +15,26 @@
 //! something waits there. What [`Lane::Event`] leaves goes to the other two by turns, so that a new
 //! leader's initial sync does not wait for those that fail; what they leave goes to it
 //! first. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
-//! `8 * (n + 1)` calls of `get` that return a key**, whatever is added meanwhile. A key that moves
-//! up, which it can twice, counts anew in its new lane.
+//! `8 * (n + 1)` calls of `get` that return a key** of a namespace that is not slow, whatever is added meanwhile. A key
+//! that moves up, which it can twice, counts anew in its new lane.
+//!
+//! # Slow namespaces
+//!
+//! A namespace is slow from when an attempt of one of its keys failed after more than a second, as with a webhook that
+//! hangs, until each key that did so has succeeded, or failed faster. **Of the workers, at most half are with slow
+//! namespaces**, rounded down, but one at least; the others are there for all the rest. So with two workers or more a
+//! namespace holds up the others once when it begins to hang, for no longer than its first attempts take, however many
+//! keys it has. With one worker, nothing can be kept free.
+//!
+//! Slow namespaces take turns, each with lanes of its own, so that none of them holds up another for ever. Every eighth
+//! key is theirs if they may have it, and what the others leave. Where a namespace becomes slow, or ceases to be, its
+//! keys that wait go to the end of their new lanes, and count anew.
 
 mod lane;
 mod limiter;
 #[cfg(test)]
 mod model;
+mod slow;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -58,11 +71,11 @@ impl<K: Clone + Eq + Hash> Clone for Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty queue whose retries are paced as `backoff` says.
+    /// An empty queue for so many workers, whose retries are paced as `backoff` says; `namespace` is that of a key.
     #[must_use]
-    pub fn new(backoff: &Backoff) -> Self {
+    pub fn new(backoff: &Backoff, workers: u32, namespace: fn(&K) -> &str) -> Self {
         Self(Arc::new(Shared {
-            state: Mutex::new(State::new(backoff, Instant::now())),
+            state: Mutex::new(State::new(backoff, workers, namespace, Instant::now())),
             work: Notify::new(),
             drained: Notify::new(),
         }))
@@ -127,8 +140,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Forgets the failures of `key`; it keeps its place if it is queued.
-    pub fn forget(&self, key: &K) {
+    /// Forgets the failures of `key`; it keeps its place if it is queued, unless its namespace was slow for it alone. For
+    /// what that makes ready a worker is called when the key is given back.
+    fn forget(&self, key: &K) {
         self.0.state.lock().forget(key);
     }
 
@@ -151,7 +165,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Whether a key waits for a worker that is as urgent as `lane`, or more so.
+    /// Whether a key waits for a worker that is as urgent as `lane`, or more so. Those of slow namespaces do not count:
+    /// they may wait for long while workers are free.
     #[must_use]
     pub fn is_busy(&self, lane: Lane) -> bool {
         self.state(Instant::now()).is_busy(lane)

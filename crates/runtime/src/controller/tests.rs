@@ -38,7 +38,7 @@ fn key(name: &str) -> Key {
 }
 
 fn queue() -> Queue<Key> {
-    Queue::new(&Config::shipped(&APP).backoff)
+    Queue::new(&Config::shipped(&APP).backoff, 2, Key::namespace)
 }
 
 fn worker(queue: &Queue<Key>) -> Worker {

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use super::{Lane, Stats};
 
@@ -15,6 +15,18 @@ const INITIAL: u64 = 5;
 const MAX: u64 = 40;
 const TOKEN: i64 = 10;
 const FULL: i64 = 3 * TOKEN;
+
+/// What takes longer, in milliseconds, and fails, makes its namespace slow; and the workers that the slow ones may have.
+const HUNG: u64 = 1000;
+pub const WORKERS: u32 = 5;
+const MOST: usize = 2;
+
+/// Each is that of three keys.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+pub fn namespace(key: Key) -> &'static str {
+    NAMES[usize::from(key / 3)]
+}
 
 pub fn backoff() -> super::Backoff {
     super::Backoff {
@@ -29,7 +41,8 @@ struct Waiting {
     key: Key,
     lane: Lane,
     since: u64,
-    /// In how many turns from now it must be handed out, at the latest.
+    /// In how many turns from now it must be handed out, at the latest; of its own namespace's if that is slow, of those
+    /// of all that are not otherwise.
     bound: usize,
 }
 
@@ -58,7 +71,17 @@ pub struct Model {
     failures: Vec<Key>,
     /// How far the bucket is from full, in milliseconds of filling.
     missing: i64,
+    /// Keys handed out since the queue was made, of those of no slow namespace; of which namespace each of the others was,
+    /// since it became slow.
     turn: u64,
+    slow_turns: Vec<&'static str>,
+    /// Keys that hung and failed.
+    hung: Vec<Key>,
+    /// Slow namespaces where keys wait, in the order of their turns.
+    line: Vec<&'static str>,
+    /// Keys of slow namespaces that are held.
+    slow_held: Vec<Key>,
+    total: u64,
     adds: u64,
     retries: u64,
     down: bool,
@@ -79,6 +102,7 @@ impl Model {
                 return;
             }
             since = Some(self.waiting.remove(i).since);
+            self.settle();
         }
         if let Some(i) = self.again.iter().position(|a| a.0 == key) {
             if self.again[i].1 <= lane {
@@ -97,8 +121,45 @@ impl Model {
     }
 
     pub fn get(&mut self) -> Option<Got> {
-        let turn = self.turn % 8 + 1;
-        let first = |lane| self.waiting.iter().position(|w| w.lane == lane);
+        let slow = (self.slow_held.len() < MOST)
+            .then(|| self.line.first())
+            .flatten();
+        let slow = slow.and_then(|name| self.next(Some(name)));
+        let other = self.next(None);
+        let next = match self.total % 8 {
+            7 => slow.or(other),
+            _ => other.or(slow),
+        }?;
+        self.total += 1;
+        let w = self.waiting.remove(next);
+        let pool = self.pool(w.key);
+        for i in 0..self.waiting.len() {
+            if self.pool(self.waiting[i].key) == pool {
+                let other = &mut self.waiting[i];
+                other.bound -= 1;
+                assert!(other.bound > 0, "key {} starves", other.key);
+            }
+        }
+        if let Some(name) = pool {
+            self.slow_turns.push(name);
+            self.slow_held.push(w.key);
+            self.line.remove(0);
+            self.settle();
+        } else {
+            self.turn += 1;
+        }
+        assert!(!self.holds(w.key), "two workers have key {}", w.key);
+        self.held.push((w.key, self.now));
+        let waited = Duration::from_millis(self.now - w.since);
+        Some((w.key, w.lane, waited, self.failed(w.key)))
+    }
+
+    /// The next key of a slow namespace, or of those that are not.
+    fn next(&self, pool: Option<&str>) -> Option<usize> {
+        let turns = self.slow_turns.iter().filter(|name| pool == Some(**name));
+        let turn = pool.map_or(self.turn, |_| u64::try_from(turns.count()).unwrap()) % 8 + 1;
+        let is_one = |w: &Waiting, lane| w.lane == lane && self.pool(w.key) == pool;
+        let first = |lane| self.waiting.iter().position(|w| is_one(w, lane));
         let favoured = match turn {
             4 => first(Lane::Retry),
             8 => first(Lane::Background),
@@ -108,21 +169,59 @@ impl Model {
             1 => first(Lane::Background).or(first(Lane::Retry)),
             _ => first(Lane::Retry).or(first(Lane::Background)),
         };
-        let next = favoured.or(first(Lane::Event)).or(leftover)?;
-        self.turn += 1;
-        let w = self.waiting.remove(next);
-        for other in &mut self.waiting {
-            other.bound -= 1;
-            assert!(other.bound > 0, "key {} starves", other.key);
+        favoured.or(first(Lane::Event)).or(leftover)
+    }
+
+    /// The key's namespace, if it is slow.
+    fn pool(&self, key: Key) -> Option<&'static str> {
+        let name = namespace(key);
+        let is_slow = self.hung.iter().any(|key| namespace(*key) == name);
+        is_slow.then_some(name)
+    }
+
+    /// Has the line be of those namespaces that are slow and have keys that wait.
+    fn settle(&mut self) {
+        let waiting = self.waiting.iter().filter_map(|w| self.pool(w.key));
+        let waiting: Vec<_> = waiting.collect();
+        self.line.retain(|name| waiting.contains(name));
+        for name in waiting {
+            if !self.line.contains(&name) {
+                self.line.push(name);
+            }
         }
-        assert!(!self.holds(w.key), "two workers have key {}", w.key);
-        self.held.push((w.key, self.now));
-        let waited = Duration::from_millis(self.now - w.since);
-        Some((w.key, w.lane, waited, self.failed(w.key)))
+    }
+
+    /// Notes whether a key hung and failed.
+    fn note(&mut self, key: Key, hung: bool) {
+        let before = self.pool(key);
+        self.hung.retain(|h| *h != key);
+        if hung {
+            self.hung.push(key);
+        }
+        let after = self.pool(key);
+        if before == after {
+            return;
+        }
+        let is_there = |k: Key| namespace(k) == namespace(key);
+        self.slow_turns.retain(|name| *name != namespace(key));
+        if after.is_some() {
+            self.slow_held.retain(|k| !is_there(*k));
+            let held = self.held.iter().map(|h| h.0).filter(|k| is_there(*k));
+            self.slow_held.extend(held);
+        }
+        let (moved, stay): (Vec<_>, _) = mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|w| is_there(w.key));
+        self.waiting = stay;
+        for w in moved {
+            self.place(w.key, w.lane, w.since);
+        }
+        self.settle();
     }
 
     pub fn release(&mut self, key: Key) {
         self.held.retain(|h| h.0 != key);
+        self.slow_held.retain(|h| *h != key);
         if let Some(i) = self.again.iter().position(|a| a.0 == key) {
             let (key, lane, since) = self.again.remove(i);
             self.place(key, lane, since);
@@ -131,12 +230,15 @@ impl Model {
 
     pub fn forget(&mut self, key: Key) {
         self.failures.retain(|f| *f != key);
+        self.note(key, false);
     }
 
     pub fn retry(&mut self, key: Key) -> Duration {
         self.retries += 1;
         let backoff = (INITIAL << self.failed(key).min(10)).min(MAX);
         self.failures.push(key);
+        let since = self.held.iter().find(|h| h.0 == key).unwrap().1;
+        self.note(key, self.now - since > HUNG);
         let mut delay = 0;
         if !self.down && !self.again.iter().any(|a| a.0 == key) {
             self.missing += TOKEN;
@@ -174,6 +276,8 @@ impl Model {
         self.waiting.clear();
         self.again.clear();
         self.delayed.clear();
+        self.hung.clear();
+        self.line.clear();
     }
 
     pub fn stats(&self) -> Stats {
@@ -206,13 +310,16 @@ impl Model {
         if self.holds(key) {
             self.again.push((key, lane, since));
         } else {
-            let before = self.waiting.iter().filter(|w| w.lane == lane).count();
+            let pool = self.pool(key);
+            let is_before = |w: &&Waiting| w.lane == lane && self.pool(w.key) == pool;
+            let before = self.waiting.iter().filter(is_before).count();
             self.waiting.push(Waiting {
                 key,
                 lane,
                 since,
                 bound: 8 * (before + 1),
             });
+            self.settle();
         }
     }
 

@@ -1,6 +1,7 @@
 //! Everything under the queue's lock: plain data and the rules on it, given the time. No operation
-//! costs more than the logarithm of the keys that wait, not counting that each delayed key is moved
-//! to its lane once.
+//! costs more than the logarithm of the keys that wait, or the number of slow namespaces, not counting
+//! that each delayed key is moved to its lane once, and that what waits is gone through when a
+//! namespace becomes slow, and its own keys when it ceases to be.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,8 +12,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    lane::{Lane, Stats},
+    lane::{Lane, Lanes, Stats},
     limiter::{Bucket, Delays, later},
+    slow::{HUNG, Slow},
 };
 use crate::config::Backoff;
 
@@ -42,15 +44,17 @@ pub(super) struct Next<K> {
 
 /// All that the queue knows, and the rules.
 pub(super) struct State<K> {
-    /// Keys to be worked on. With the next two maps, all that is kept of a key: of one at rest,
-    /// nothing.
+    /// Keys to be worked on. With the next two maps, and what of those that fail hung, all that is kept
+    /// of a key: of one at rest, nothing.
     pending: HashMap<K, Pending>,
     /// Keys with a worker, and since when.
     processing: HashMap<K, Instant>,
     /// Failures since the last success; never zero.
     failures: HashMap<K, u32>,
-    /// The keys that wait, by lane and ticket, and since when.
-    lanes: [BTreeMap<u64, (K, Instant)>; 3],
+    /// The keys that wait, but for those of slow namespaces.
+    lanes: Lanes<K>,
+    /// The slow namespaces, with the keys that wait there.
+    slow: Slow<K>,
     /// The keys that are delayed, the next one first.
     delayed: BTreeMap<(Instant, u64), K>,
     /// The earliest time at which a worker in `get` wakes by itself.
@@ -67,12 +71,18 @@ pub(super) struct State<K> {
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
-    pub(super) fn new(backoff: &Backoff, now: Instant) -> Self {
+    pub(super) fn new(
+        backoff: &Backoff,
+        workers: u32,
+        namespace: fn(&K) -> &str,
+        now: Instant,
+    ) -> Self {
         Self {
             pending: HashMap::new(),
             processing: HashMap::new(),
             failures: HashMap::new(),
-            lanes: Default::default(),
+            lanes: Lanes::default(),
+            slow: Slow::new(workers, namespace),
             delayed: BTreeMap::new(),
             alarm: None,
             ticket: 0,
@@ -167,18 +177,29 @@ impl<K: Clone + Eq + Hash> State<K> {
             Pending::Again { lane, since }
         } else {
             let ticket = self.next_ticket();
-            self.lanes[lane as usize].insert(ticket, (key.clone(), since));
+            if self.slow.has(&key) {
+                self.slow.insert(lane, ticket, key.clone(), since);
+            } else {
+                self.lanes.insert(lane, ticket, key.clone(), since);
+            }
             Pending::Waiting { lane, ticket }
         };
         self.pending.insert(key, place);
+    }
+
+    /// Puts keys that waited in lanes at the end of others, since their namespace became slow or is so no more.
+    fn place_all(&mut self, moved: Vec<(Lane, K, Instant)>) {
+        for (lane, key, since) in moved {
+            self.place(key, lane, since);
+        }
     }
 
     /// Takes a key from where it is, if it is anywhere; says since when it waited, if it did.
     fn unplace(&mut self, key: &K, now: Instant) -> Option<Instant> {
         match self.pending.remove(key)? {
             Pending::Waiting { lane, ticket } => {
-                let (_, since) = self.lanes[lane as usize].remove(&ticket)?;
-                Some(since)
+                let slow = self.slow.remove(key, lane, ticket);
+                slow.or_else(|| self.lanes.remove(lane, ticket))
             }
             Pending::Again { since, .. } => Some(since),
             Pending::Delayed {
@@ -195,10 +216,11 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// Hands out the next key, which is with a worker from now on.
     pub(super) fn take(&mut self, now: Instant) -> Option<Next<K>> {
-        let (lane, (key, since)) = Lane::by_turn(self.turn).into_iter().find_map(|lane| {
-            let (_, first) = self.lanes[lane as usize].pop_first()?;
-            Some((lane, first))
-        })?;
+        let (lane, key, since) = if self.turn % 8 == 7 {
+            self.slow.pop().or_else(|| self.lanes.pop())
+        } else {
+            self.lanes.pop().or_else(|| self.slow.pop())
+        }?;
         self.turn += 1;
         self.pending.remove(&key);
         self.processing.insert(key.clone(), now);
@@ -213,6 +235,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Takes a key back from its worker.
     pub(super) fn release(&mut self, key: &K) {
         self.processing.remove(key);
+        self.slow.release(key);
         if let Some(&Pending::Again { lane, since }) = self.pending.get(key) {
             self.place(key.clone(), lane, since);
         }
@@ -225,6 +248,14 @@ impl<K: Clone + Eq + Hash> State<K> {
         let failures = self.failures.entry(key.clone()).or_default();
         let backoff = self.delays.after(*failures);
         *failures = failures.saturating_add(1);
+        let begun = self.processing.get(key);
+        let moved = if begun.is_some_and(|begun| now - *begun > HUNG) {
+            let running = self.processing.keys();
+            self.slow.hung(key, &mut self.lanes, running)
+        } else {
+            self.slow.went_well(key)
+        };
+        self.place_all(moved);
         if self.shut_down || matches!(self.pending.get(key), Some(Pending::Again { .. })) {
             return Duration::ZERO;
         }
@@ -251,6 +282,8 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     pub(super) fn forget(&mut self, key: &K) {
         self.failures.remove(key);
+        let moved = self.slow.went_well(key);
+        self.place_all(moved);
     }
 
     /// Drops what waits; nothing is queued from now on.
@@ -258,7 +291,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.shut_down = true;
         self.pending.clear();
         self.delayed.clear();
-        self.lanes = Default::default();
+        self.lanes = Lanes::default();
+        self.slow.clear();
     }
 
     pub(super) fn is_shut_down(&self) -> bool {
@@ -267,7 +301,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// Whether there is work that no worker in `get` will see by itself.
     pub(super) fn needs_worker(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.is_empty()) || self.unwatched().is_some()
+        !self.lanes.is_empty() || self.slow.is_ready() || self.unwatched().is_some()
     }
 
     /// The time of the next delayed key, if no worker wakes by then.
@@ -300,16 +334,16 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// [`Queue::is_busy`](super::Queue::is_busy).
     pub(super) fn is_busy(&self, lane: Lane) -> bool {
-        self.lanes
-            .iter()
-            .take(lane as usize + 1)
-            .any(|lane| !lane.is_empty())
+        self.lanes.is_busy(lane)
     }
 
     pub(super) fn stats(&self, now: Instant) -> Stats {
         let running = || self.processing.values().map(|since| now - *since);
+        let slow = self.slow.depth();
+        let mut depth = self.lanes.depth();
+        (depth.iter_mut().zip(slow)).for_each(|(depth, slow)| *depth += slow);
         Stats {
-            depth: self.lanes.each_ref().map(BTreeMap::len),
+            depth,
             delayed: self.delayed.len(),
             processing: self.processing.len(),
             failing: self.failures.len(),
@@ -320,6 +354,12 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
+    /// Whether the namespace of a key is slow.
+    #[cfg(test)]
+    pub(super) fn is_slow(&self, key: &K) -> bool {
+        self.slow.has(key)
+    }
+
     /// Whether nothing is kept of any key.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
@@ -327,6 +367,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             && self.processing.is_empty()
             && self.failures.is_empty()
             && self.delayed.is_empty()
-            && self.lanes.iter().all(BTreeMap::is_empty)
+            && self.lanes.is_empty()
+            && self.slow.is_empty()
     }
 }

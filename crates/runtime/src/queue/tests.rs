@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed test panics")]
 
+mod slow;
 mod workers;
 
 use std::{
@@ -37,6 +38,11 @@ fn q3() -> Backoff {
         qps: 50.0,
         burst: 300,
     }
+}
+
+/// A queue of one namespace.
+fn queue<K: Clone + Eq + Hash>() -> Queue<K> {
+    Queue::new(&q3(), 2, |_| "")
 }
 
 /// The next key, if one is there.
@@ -87,6 +93,7 @@ fn op() -> impl Strategy<Value = Op> {
         10 => held().prop_map(Op::Drop),
         3 => key().prop_map(Op::Forget),
         30 => (0..30_u64).prop_map(Op::Advance),
+        5 => (990..1010_u64).prop_map(Op::Advance),
         1 => Just(Op::ShutDown),
     ]
 }
@@ -176,7 +183,9 @@ impl Both {
 fn side_by_side(ops: &[Op]) {
     paused(async {
         let mut both = Both {
-            queue: Queue::new(&model::backoff()),
+            queue: Queue::new(&model::backoff(), model::WORKERS, |key| {
+                model::namespace(*key)
+            }),
             model: Model::default(),
             held: Vec::new(),
             owed: BTreeSet::new(),
@@ -247,7 +256,7 @@ fn op_add() -> impl Strategy<Value = Op> {
 /// Q3: 5 ms, doubling, 1000 s at most; and the key is there when the delay is over, not before.
 #[tokio::test(start_paused = true)]
 async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     queue.add("ns/a", Lane::Event);
     for failure in 0..25 {
         let taken = queue.get().await.unwrap();
@@ -285,7 +294,7 @@ async fn q3_the_delays_are_always_finite() {
                 qps,
                 burst: u32::MAX,
             };
-            let queue = Queue::new(&odd);
+            let queue = Queue::new(&odd, 2, |_| "");
             for _ in 0..3 {
                 fail(&queue, 1);
             }
@@ -298,7 +307,7 @@ async fn q3_the_delays_are_always_finite() {
 /// larger of the two delays counts, and tokens come back with time.
 #[tokio::test(start_paused = true)]
 async fn q3_the_bucket_is_over_all_retries() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     for key in 0..300 {
         assert_eq!(fail(&queue, key), 5 * MS);
     }
@@ -331,7 +340,7 @@ async fn q3_the_bucket_is_over_all_retries() {
 /// Q3: a resync adds what is refused again and again, and moves none of it past its delay; a change does.
 #[tokio::test(start_paused = true)]
 async fn q3_a_resync_does_not_shorten_a_delay() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     let mut tries = 0;
     queue.add(1, Lane::Background);
     for _second in 0..600 {
@@ -354,7 +363,7 @@ async fn q3_a_resync_does_not_shorten_a_delay() {
 /// Q3: success forgets the failures, and so does `forget`; a drop forgets nothing.
 #[tokio::test(start_paused = true)]
 async fn q3_success_forgets() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     assert_eq!(fail(&queue, 1), 5 * MS);
     assert_eq!(fail(&queue, 1), 10 * MS);
     queue.add(1, Lane::Event);
@@ -371,7 +380,7 @@ async fn q3_success_forgets() {
 /// A change does not wait for the retry, which is then not made; the failures stay counted.
 #[tokio::test(start_paused = true)]
 async fn q3_a_change_overtakes_the_delayed_retry() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     fail(&queue, 1);
     assert_eq!(queue.stats().delayed, 1);
     queue.add(1, Lane::Event);
@@ -390,7 +399,7 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
 /// borrowed from the bucket and did not use comes back.
 #[tokio::test(start_paused = true)]
 async fn q3_overtaken_retries_leave_no_debt() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     for _ in 0..10_000 {
         fail(&queue, 1);
     }
@@ -400,7 +409,7 @@ async fn q3_overtaken_retries_leave_no_debt() {
 /// Of several delayed adds the earliest counts.
 #[tokio::test(start_paused = true)]
 async fn q1_delayed_adds_collapse_to_the_earliest() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     let start = Instant::now();
     queue.add_after(1, Lane::Background, 30 * MS);
     queue.add_after(1, Lane::Retry, 10 * MS);
@@ -418,7 +427,7 @@ async fn q1_delayed_adds_collapse_to_the_earliest() {
 #[tokio::test(start_paused = true)]
 async fn hot_keys_starve_nobody() {
     const HOT: usize = 40;
-    let queue = Queue::new(&q3());
+    let queue = queue();
     for key in 0..HOT {
         queue.add(key, Lane::Event);
     }

@@ -16,7 +16,7 @@ async fn counted<T>(get: impl Future<Output = T>, polls: &AtomicUsize) -> T {
 /// the watch on, but never a herd.
 #[tokio::test(start_paused = true)]
 async fn a_key_wakes_one_worker() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     let polls = Arc::new(AtomicUsize::new(0));
     for _ in 0..50 {
         let (queue, polls) = (queue.clone(), polls.clone());
@@ -45,7 +45,7 @@ async fn a_key_wakes_one_worker() {
 /// Whoever waits for the next delayed key may be cancelled: another worker takes over.
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_get_passes_the_watch_on() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     queue.add_after(1, Lane::Event, 10 * MS);
     let mut first = Box::pin(queue.get());
     let mut second = Box::pin(queue.get());
@@ -71,7 +71,7 @@ async fn a_cancelled_get_passes_the_watch_on() {
 /// A worker waits for the earliest delayed key, also for one that is added later.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_key_moves_the_watch_forward() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     queue.add_after(1, Lane::Event, 100 * MS);
     let start = Instant::now();
     let mut get = Box::pin(queue.get());
@@ -86,7 +86,7 @@ async fn an_earlier_key_moves_the_watch_forward() {
 /// A worker that never has to wait for a key leaves room for other tasks on its thread.
 #[tokio::test]
 async fn a_busy_worker_lets_others_run() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     for key in 0..1000 {
         queue.add(key, Lane::Background);
     }
@@ -109,14 +109,14 @@ async fn a_busy_worker_lets_others_run() {
 /// P2: after the shutdown nothing is taken any more, what runs may finish, and then it is drained.
 #[tokio::test(start_paused = true)]
 async fn p2_a_shutdown_lets_running_work_finish() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     for key in 0..5 {
         queue.add(key, Lane::Event);
     }
     queue.add_after(5, Lane::Background, MS);
     let (running, failing) = (take(&queue), take(&queue));
     let mut drained = Box::pin(queue.drained());
-    let idle = Queue::<u8>::new(&q3());
+    let idle = super::queue::<u8>();
     let mut waiting = [Box::pin(idle.get()), Box::pin(idle.get())];
     for get in &mut waiting {
         assert!(poll!(get).is_pending());
@@ -155,12 +155,13 @@ async fn q1_holds_on_real_threads() {
         changed: AtomicUsize,
         seen: AtomicUsize,
     }
-    let queue = Queue::<usize>::new(&Backoff {
+    let backoff = Backoff {
         initial: MS / 10,
         max: MS,
         qps: 1e6,
         burst: 1000,
-    });
+    };
+    let queue = Queue::<usize>::new(&backoff, 6, |_| "");
     let objects = Arc::<[Object; 8]>::default();
     let clashes = Arc::new(AtomicUsize::new(0));
     let worker = || {
@@ -227,7 +228,7 @@ async fn q1_holds_on_real_threads() {
 /// Q1: a worker that is aborted in the middle of its work gives the key back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q1_an_aborted_worker_gives_its_key_back() {
-    let queue = Queue::new(&q3());
+    let queue = queue();
     queue.add("ns/a", Lane::Event);
     let (taken, has_taken) = tokio::sync::oneshot::channel();
     let worker = tokio::spawn({
