@@ -217,7 +217,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                         .annotations
                         .contains_key("k8s.io/initial-events-end")
                     {
-                        self.listed(bookmark.metadata.resource_version);
+                        self.listed(bookmark.metadata.resource_version)?;
                         outage.status.synced();
                     } else if let Some(version) = &mut self.version {
                         *version = bookmark.metadata.resource_version;
@@ -244,7 +244,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             }
             let next = page.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
-                self.listed(page.metadata.resource_version.unwrap_or_default());
+                self.listed(page.metadata.resource_version.unwrap_or_default())?;
                 outage.status.synced();
                 return Ok(());
             }
@@ -260,14 +260,22 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         }
     }
 
-    fn listed(&mut self, version: String) {
-        let number = version.parse().unwrap_or(0);
+    /// All that there is has come, as it was at this version.
+    fn listed(&mut self, version: String) -> kube::Result<()> {
+        let number = match version.as_str() {
+            "" => 0,
+            // To a watch from there, the API server would never answer anything but that it is none.
+            text => text.parse().map_err(|_| {
+                Error::Service(format!("the list is at the version {text:?}, which is none").into())
+            })?,
+        };
         self.version = Some(version);
         self.pages = false;
         self.store
             .list_ends(self.scope, number)
             .into_iter()
             .for_each(&self.changed);
+        Ok(())
     }
 
     /// While a list is being streamed, its objects come in no order of versions.
