@@ -38,6 +38,11 @@ impl Retry {
         }
     }
 
+    /// Whether it counts as one.
+    pub(crate) fn is_failure(self) -> bool {
+        !self.is_quiet() && !matches!(self, Self::After(_))
+    }
+
     /// Whether it is no concern of an operator's.
     pub(crate) fn is_quiet(self) -> bool {
         matches!(self, Self::Conflict | Self::Quiet)

@@ -119,14 +119,14 @@ impl Instruments {
         match result {
             Ok(Action::Done) => self.succeeded.add(1),
             Ok(_) => self.requeued.add(1),
-            Err(error) if error.retry().is_quiet() => self.requeued.add(1),
-            Err(error) => {
+            Err(error) if error.retry().is_failure() => {
                 self.failed.add(1);
                 self.errors.add(1);
                 if error.panicked {
                     self.panics.add(1);
                 }
             }
+            Err(_) => self.requeued.add(1),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 /// # What is guaranteed
 ///
 /// - An object is with one worker at a time. What changes meanwhile has it reconciled again.
-/// - It is called under a live term. A write past the end of the term fails with [`ApiError::NotLeading`], and nothing was
+/// - It is called under a term. A write past the end of the term fails with [`ApiError::NotLeading`], and nothing was
 ///   written.
 /// - What the stores show is never older than the last write of this process to the same object, and all kinds of the object's
 ///   namespace have been listed before.

@@ -343,8 +343,9 @@ where
                 }
             })?;
             let (parts, body) = reply.into_parts();
-            // The head of an answer comes when the write is done, unless the answer is that it takes too long.
-            if !matches!(parts.status.as_u16(), 502 | 504) {
+            // An answer comes when the write is done, but for those that say that somebody on the way did not wait for it: the
+            // API server for etcd, or a proxy for the API server.
+            if !parts.status.is_server_error() {
                 write.iter().for_each(Write::over);
             }
             let body = body.collect().await.map_err(Into::into)?.to_bytes();

@@ -48,7 +48,9 @@ pub enum Error {
     #[error("a Lease write without a read before it")]
     WriteWithoutRead,
     /// The API server took the write for one that changes nothing, so nobody else sees it (H11).
-    #[error("the write left the Lease as it was (resourceVersion {0})")]
+    #[error(
+        "the write left the Lease as it was (resourceVersion {0}), or is answered with an older one"
+    )]
     Unchanged(String),
     /// A write whose body is not in memory; kube makes none.
     #[error("a Lease write with a streamed body")]
@@ -91,6 +93,14 @@ fn version(lease: &Lease) -> u64 {
     version
         .and_then(|version| version.parse().ok())
         .unwrap_or_default()
+}
+
+/// Whether this is what a write made of the version that it was based on.
+fn is_newer(lease: &Lease, base: &str) -> bool {
+    base.parse().map_or_else(
+        |_| lease.metadata.resource_version.as_deref() != Some(base),
+        |base: u64| version(lease) > base,
+    )
 }
 
 impl LeaseGuardLayer {
@@ -246,9 +256,8 @@ impl LeaseGuardLayer {
             }
             Call::Patch { .. } | Call::Create if status.is_success() => {
                 let (mut lease, record) = self.parse(&body)?;
-                if let (Call::Patch { base }, Some(version)) =
-                    (call, &lease.metadata.resource_version)
-                    && base == version
+                if let Call::Patch { base } = call
+                    && !is_newer(&lease, base)
                 {
                     return Err(Error::Unchanged(base.clone()).into());
                 }
