@@ -48,8 +48,9 @@ use crate::{
     writer::Shared,
 };
 
-/// A reconcile that takes longer is stuck: it is a handful of requests, none of which takes more than 10 s.
-const RECONCILE: Duration = Duration::from_mins(2);
+/// A reconcile that has not got on for longer is stuck: what it waits for is requests, none of which takes more than 10 s.
+/// How many of them there are is its own affair.
+const STANDSTILL: Duration = Duration::from_mins(2);
 
 /// How soon an object comes again at the soonest that asks for it again and again ([`Action::After`],
 /// [`Action::StatusPending`]): ten times a second of nothing but itself is no load.
@@ -95,6 +96,7 @@ impl<R: Reconciler> Work<R> {
         key: &Key,
         others_wait: &(dyn Fn() -> bool + Sync),
         leads: &(dyn Fn() -> bool + Sync),
+        gets_on: &(dyn Fn() + Sync),
     ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
@@ -107,7 +109,7 @@ impl<R: Reconciler> Work<R> {
         if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
             trace::because_of(by);
         }
-        let cx = self.context(key, &seen, others_wait, leads);
+        let cx = self.context(key, &seen, others_wait, leads, gets_on);
         self.check(&cx, &seen).await.inspect_err(|_| {
             let kind = R::Primary::KIND.kind;
             trace::decided(format!("nothing: the watch of the {kind} is behind"));
@@ -142,6 +144,7 @@ impl<R: Reconciler> Work<R> {
         seen: &'a Snapshot<R::Primary>,
         others_wait: &'a (dyn Fn() -> bool + Sync),
         leads: &'a (dyn Fn() -> bool + Sync),
+        gets_on: &'a (dyn Fn() + Sync),
     ) -> Context<'a, R::Primary> {
         Context {
             key,
@@ -151,6 +154,7 @@ impl<R: Reconciler> Work<R> {
             log: &self.log,
             others_wait,
             leads,
+            gets_on,
             inputs: self.informers.inputs(key, &seen.view),
             rehearses: false,
             would_act: AtomicBool::new(false),
@@ -193,7 +197,7 @@ impl<R: Reconciler> Work<R> {
         let is_up_to_date = {
             let cx = Context {
                 rehearses: true,
-                ..self.context(key, &seen, &|| false, &|| true)
+                ..self.context(key, &seen, &|| false, &|| true, &|| {})
             };
             self.reconciler.is_up_to_date(&cx, &seen)
         };
@@ -413,10 +417,14 @@ impl<R: Reconciler> Controller<R> {
             let term = term.clone();
             work.spawn(worker.clone().work(move |key| {
                 let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
-                let others_wait = move || queue.is_busy(Lane::Event);
                 let term = term.clone();
-                let leads = move || is_live(term.borrow().as_ref(), id);
-                async move { reconciler.reconcile(&key, &others_wait, &leads).await }
+                async move {
+                    let others_wait = || queue.is_busy(Lane::Event);
+                    let leads = || is_live(term.borrow().as_ref(), id);
+                    let gets_on = || queue.gets_on(&key);
+                    let reconcile = reconciler.reconcile(&key, &others_wait, &leads, &gets_on);
+                    reconcile.await
+                }
             }));
         }
         work.spawn({
@@ -474,11 +482,11 @@ impl<R: Reconciler> Controller<R> {
     }
 }
 
-/// Says which reconcile has been running since when, where that is too long.
+/// Says since when a reconcile has not got on, where that is too long.
 fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
-    let longest = queue.stats().longest_running;
-    (longest > RECONCILE)
-        .then(|| format!("a reconcile has been running since {}", ago(host, longest)))
+    let longest = queue.stats().longest_standstill;
+    (longest > STANDSTILL)
+        .then(|| format!("a reconcile has stood still since {}", ago(host, longest)))
 }
 
 /// What is watched by itself: each of the namespaces, or all of them (`None`).

@@ -140,6 +140,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
+    /// Notes that the work on `key`, which is with a worker, gets on: it is not stuck, however long it takes.
+    pub fn gets_on(&self, key: &K) {
+        self.0.state.lock().gets_on(key, Instant::now());
+    }
+
     /// Forgets the failures of `key`; it keeps its place if it is queued, unless its namespace was slow for it alone. For
     /// what that makes ready a worker is called when the key is given back.
     fn forget(&self, key: &K) {

@@ -32,8 +32,9 @@ use crate::{
 ///   namespace have been listed before.
 /// - An error is tried again as [`Failure::retry`] says. A panic costs its object a retry, not the process; in
 ///   [`Cached::decode`](crate::Cached::decode) or [`references`](crate::Cached::references), the object is as if it were not
-///   there until it changes. The log names the method, the kind and the object. A reconcile that
-///   takes longer than two minutes fails liveness.
+///   there until it changes. The log names the method, the kind and the object.
+/// - A reconcile may take as long as its requests do, each of which ends within 10 s: there is no bound to it as a whole.
+///   Liveness fails where it goes on for over two minutes without one of them coming to its end, with an answer or without.
 ///
 /// It may be called again for what is right already, and for an object that is gone from the API server but not yet from the
 /// store: each write is then a conflict, which is tried again.
@@ -113,6 +114,8 @@ pub struct Context<'a, P> {
     pub(crate) log: &'a LogDeduplication,
     pub(crate) others_wait: &'a (dyn Fn() -> bool + Sync),
     pub(crate) leads: &'a (dyn Fn() -> bool + Sync),
+    /// Is told of each request that has come to its end, whatever that is: the reconcile gets on.
+    pub(crate) gets_on: &'a (dyn Fn() + Sync),
     /// A fingerprint of what is read of others: see [`Informers::inputs`](crate::builder::Informers::inputs).
     pub(crate) inputs: u64,
     /// Whether nothing is to be done.

@@ -88,7 +88,7 @@ impl<R: Reconciler> Harness<R> {
     /// # Errors
     /// Those of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
-        self.work.reconcile(key, &|| false, &|| true).await
+        self.work.reconcile(key, &|| false, &|| true, &|| {}).await
     }
 
     /// What a reconcile of this object is given, to try writers by themselves.
@@ -98,7 +98,7 @@ impl<R: Reconciler> Harness<R> {
         key: &'a Key,
         seen: &'a Snapshot<R::Primary>,
     ) -> Context<'a, R::Primary> {
-        self.work.context(key, seen, &|| false, &|| true)
+        self.work.context(key, seen, &|| false, &|| true, &|| {})
     }
 
     /// Whether a resync would leave the object alone.

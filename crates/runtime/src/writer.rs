@@ -166,7 +166,7 @@ impl<V: Cached> Writer<V> {
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.shared.client.request(request).await;
-        let answer: Object<V> = self.written(cx.key(), key, answer)?;
+        let answer: Object<V> = self.written(cx, key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -217,7 +217,7 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        let answer = self.written(cx.key(), key, answer)?;
+        let answer = self.written(cx, key, answer)?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
         let changed = version != seen.version;
@@ -316,7 +316,7 @@ impl<V: Cached> Writer<V> {
         let client = self.shared.client.clone();
         let api = Api::<PartialObjectMeta<Object<V>>>::namespaced(client, key.namespace());
         let answer = api.delete(key.name(), &params).await;
-        let answer = self.written(cx.key(), key, answer)?;
+        let answer = self.written(cx, key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -347,9 +347,14 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// What a write of the object `key` for `primary` came to. A refused one calls for a check of the rights, whatever
-    /// else becomes of it.
-    fn written<T>(&self, primary: &Key, key: &Key, answer: kube::Result<T>) -> Result<T, ApiError> {
+    /// What a write of the object `key` came to. A refused one calls for a check of the rights, whatever else becomes of it.
+    fn written<P: Primary, T>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        answer: kube::Result<T>,
+    ) -> Result<T, ApiError> {
+        (cx.gets_on)();
         let answer = answer.map_err(ApiError::from);
         match &answer {
             Err(
@@ -372,7 +377,7 @@ impl<V: Cached> Writer<V> {
         if let (Err(ApiError::Rejected(_) | ApiError::Denied(_)), Some(scopes)) =
             (&answer, self.shared.scopes.get())
         {
-            scopes.refused(primary);
+            scopes.refused(cx.key());
         }
         answer
     }

@@ -27,7 +27,7 @@ use crate::{
     ApiError, Store,
     app::tests::APP,
     corrections::{AT_ONCE, Corrections, THERE},
-    fixtures::{Parent, Parents, TestError as Error, object},
+    fixtures::{Child, Parent, Parents, TestError as Error, object},
     scopes::Reason,
     telemetry::health::Probe,
     transport::READ_TIMEOUT,
@@ -550,13 +550,101 @@ async fn liveness_names_what_is_stuck() {
     let mut controller = controller(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let _running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
-    assert_eq!(dead_after(RECONCILE, &health).await, [""; 0]);
-    let workers = "workers: a reconcile has been running";
-    assert_eq!(dead_after(Duration::from_mins(1), &health).await, [workers]);
+    assert_eq!(dead_after(STANDSTILL, &health).await, [""; 0]);
+    assert_eq!(dead_after(Duration::from_mins(1), &health).await, [STUCK]);
     assert_eq!(
         dead_after(READ_TIMEOUT, &health).await,
-        ["watch-parents: reading", "watch-children: reading", workers]
+        ["watch-parents: reading", "watch-children: reading", STUCK]
     );
+}
+
+const STUCK: &str = "workers: a reconcile has stood still";
+
+/// Makes many children, or asks many questions, whatever the answers are; and then waits for ever.
+struct Busy {
+    parents: Arc<Writer<Parent>>,
+    children: Writer<Child>,
+    asks: bool,
+}
+
+impl Reconciler for Busy {
+    type Primary = Parent;
+    type Error = Error;
+
+    async fn reconcile(
+        &self,
+        cx: &Context<'_, Parent>,
+        seen: &Snapshot<Parent>,
+    ) -> Result<Action, Error> {
+        for number in 0..REQUESTS {
+            if self.asks {
+                let _ = self.parents.confirm(cx, seen).await;
+            } else {
+                let child = key(&number.to_string());
+                let _ = self.children.create(cx, &child, &json!({})).await;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Longer than liveness waits for one that has come to a standstill.
+const REQUESTS: u32 = 20;
+const SLOW: Duration = Duration::from_secs(9);
+
+/// The API server takes its time over each request, in time, and whatever it then says: a reconcile of many gets on, and one
+/// that stands still after them is stuck.
+#[tokio::test(start_paused = true)]
+async fn liveness_bounds_a_standstill_and_no_reconcile() {
+    for (asks, code) in [false, true]
+        .into_iter()
+        .flat_map(|asks| [201, 500, 0].map(|code| (asks, code)))
+    {
+        let server = server();
+        server.let_children.add_permits(1);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (server, (request, _)) = (server.clone(), request.into_parts());
+            async move {
+                let query = request.uri.query().unwrap_or_default();
+                let is_write =
+                    request.uri.path().ends_with("/children") && request.method == Method::POST;
+                if !is_write && !query.contains("fieldSelector") {
+                    return Ok(server.answer(&request).await);
+                }
+                sleep(SLOW).await;
+                if code == 0 {
+                    return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+                }
+                let answer = json!({
+                    "code": code, "items": server.parents,
+                    "metadata": { "name": "child", "namespace": "n", "uid": "c", "resourceVersion": "9" },
+                });
+                Ok(respond(code, &answer))
+            }
+        });
+        let mut health = Health::new(&Host::of_this_process());
+        let mut controller = Controller::new(
+            &Host::of_this_process(),
+            &Client::new(service, "default"),
+            &Config::shipped(&APP),
+            "test".into(),
+            &Metrics::disconnected(&APP),
+            &mut health,
+            |builder| Busy {
+                parents: builder.primary(),
+                children: builder.owns(),
+                asks,
+            },
+        );
+        let (_publish, term) = channel::channel(Some(Term::unlimited()));
+        let running =
+            tokio::spawn(async move { controller.run(term, std::future::pending()).await });
+        let busy = SLOW * REQUESTS + STANDSTILL;
+        assert_eq!(dead_after(busy, &health).await, [""; 0], "{asks} {code}");
+        let dead = dead_after(Duration::from_mins(1), &health).await;
+        assert!(dead.contains(&STUCK.to_owned()), "{asks} {code}: {dead:?}");
+        running.abort();
+    }
 }
 
 /// An API server that answers nonsense, or not at all until the client ends the call, does not stop a heartbeat.

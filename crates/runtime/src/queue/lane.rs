@@ -109,6 +109,8 @@ pub struct Stats {
     pub failing: usize,
     /// How long the oldest work in progress has been going on.
     pub longest_running: Duration,
+    /// How long the work in progress has gone on since it last [got on](super::Queue::gets_on), at the longest.
+    pub longest_standstill: Duration,
     /// The sum of how long each work in progress has been going on.
     pub unfinished: Duration,
     /// Keys that came to wait for a worker since the queue was made; adds that collapsed are not

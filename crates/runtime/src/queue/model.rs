@@ -66,7 +66,8 @@ pub struct Model {
     again: Vec<(Key, Lane, u64)>,
     /// In the order in which they were put here.
     delayed: Vec<Delayed>,
-    held: Vec<(Key, u64)>,
+    /// Since when, and when it last got on.
+    held: Vec<(Key, u64, u64)>,
     /// One entry for each failure since the last success.
     failures: Vec<Key>,
     /// How far the bucket is from full, in milliseconds of filling.
@@ -149,7 +150,7 @@ impl Model {
             self.turn += 1;
         }
         assert!(!self.holds(w.key), "two workers have key {}", w.key);
-        self.held.push((w.key, self.now));
+        self.held.push((w.key, self.now, self.now));
         let waited = Duration::from_millis(self.now - w.since);
         Some((w.key, w.lane, waited, self.failed(w.key)))
     }
@@ -219,6 +220,12 @@ impl Model {
         self.settle();
     }
 
+    pub fn gets_on(&mut self, key: Key) {
+        for held in self.held.iter_mut().filter(|h| h.0 == key) {
+            held.2 = self.now;
+        }
+    }
+
     pub fn release(&mut self, key: Key) {
         self.held.retain(|h| h.0 != key);
         self.slow_held.retain(|h| *h != key);
@@ -281,7 +288,8 @@ impl Model {
     }
 
     pub fn stats(&self) -> Stats {
-        let running = |since: &(Key, u64)| Duration::from_millis(self.now - since.1);
+        let ago = |time| Duration::from_millis(self.now - time);
+        let running = |held: &(Key, u64, u64)| ago(held.1);
         let mut failing = self.failures.clone();
         failing.sort_unstable();
         failing.dedup();
@@ -291,6 +299,8 @@ impl Model {
             processing: self.held.len(),
             failing: failing.len(),
             longest_running: self.held.iter().map(running).max().unwrap_or_default(),
+            longest_standstill: (self.held.iter().map(|held| ago(held.2)).max())
+                .unwrap_or_default(),
             unfinished: self.held.iter().map(running).sum(),
             adds: self.adds,
             retries: self.retries,

@@ -42,13 +42,20 @@ pub(super) struct Next<K> {
     pub(super) failures: u32,
 }
 
+/// What is known of a key that is with a worker.
+struct Running {
+    since: Instant,
+    /// When the work on it last got on.
+    got_on: Instant,
+}
+
 /// All that the queue knows, and the rules.
 pub(super) struct State<K> {
     /// Keys to be worked on. With the next two maps, and what of those that fail hung, all that is kept
     /// of a key: of one at rest, nothing.
     pending: HashMap<K, Pending>,
-    /// Keys with a worker, and since when.
-    processing: HashMap<K, Instant>,
+    /// Keys with a worker.
+    processing: HashMap<K, Running>,
     /// Failures since the last success; never zero.
     failures: HashMap<K, u32>,
     /// The keys that wait, but for those of slow namespaces.
@@ -223,13 +230,24 @@ impl<K: Clone + Eq + Hash> State<K> {
         }?;
         self.turn += 1;
         self.pending.remove(&key);
-        self.processing.insert(key.clone(), now);
+        let running = Running {
+            since: now,
+            got_on: now,
+        };
+        self.processing.insert(key.clone(), running);
         Some(Next {
             failures: self.failures.get(&key).copied().unwrap_or(0),
             key,
             lane,
             since,
         })
+    }
+
+    /// [`Queue::gets_on`](super::Queue::gets_on).
+    pub(super) fn gets_on(&mut self, key: &K, now: Instant) {
+        if let Some(running) = self.processing.get_mut(key) {
+            running.got_on = now;
+        }
     }
 
     /// Takes a key back from its worker.
@@ -249,7 +267,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         let backoff = self.delays.after(*failures);
         *failures = failures.saturating_add(1);
         let begun = self.processing.get(key);
-        let moved = if begun.is_some_and(|begun| now - *begun > HUNG) {
+        let moved = if begun.is_some_and(|begun| now - begun.since > HUNG) {
             let running = self.processing.keys();
             self.slow.hung(key, &mut self.lanes, running)
         } else {
@@ -338,7 +356,8 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     pub(super) fn stats(&self, now: Instant) -> Stats {
-        let running = || self.processing.values().map(|since| now - *since);
+        let running = || self.processing.values().map(|work| now - work.since);
+        let standstills = self.processing.values().map(|work| now - work.got_on);
         let slow = self.slow.depth();
         let mut depth = self.lanes.depth();
         (depth.iter_mut().zip(slow)).for_each(|(depth, slow)| *depth += slow);
@@ -348,6 +367,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             processing: self.processing.len(),
             failing: self.failures.len(),
             longest_running: running().max().unwrap_or_default(),
+            longest_standstill: standstills.max().unwrap_or_default(),
             unfinished: running().sum(),
             adds: self.adds,
             retries: self.retries,

@@ -70,6 +70,7 @@ enum Op {
     Add(Key, Lane),
     AddAfter(Key, Lane, u64),
     Get,
+    GetsOn(Key),
     Succeed(usize),
     Retry(usize),
     PutOff(usize, u64),
@@ -87,6 +88,7 @@ fn op() -> impl Strategy<Value = Op> {
         40 => (key(), lane()).prop_map(|(k, l)| Op::Add(k, l)),
         20 => (key(), lane(), 0..50_u64).prop_map(|(k, l, d)| Op::AddAfter(k, l, d)),
         60 => Just(Op::Get),
+        10 => key().prop_map(Op::GetsOn),
         10 => held().prop_map(Op::Succeed),
         30 => held().prop_map(Op::Retry),
         10 => (held(), 0..50_u64).prop_map(|(h, d)| Op::PutOff(h, d)),
@@ -131,6 +133,10 @@ impl Both {
                     self.owed.remove(taken.key());
                     self.held.push(taken);
                 }
+            }
+            Op::GetsOn(key) => {
+                queue.gets_on(key);
+                model.gets_on(*key);
             }
             Op::Succeed(i) => {
                 if let Some(taken) = self.give_back(*i) {

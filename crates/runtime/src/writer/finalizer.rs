@@ -160,7 +160,7 @@ impl<P: Primary> Writer<P> {
         };
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
         self.notice_outdated(key, version, &answer);
-        let answer = self.written(key, key, answer)?;
+        let answer = self.written(cx, key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),

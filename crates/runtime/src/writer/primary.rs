@@ -110,7 +110,7 @@ impl<P: Primary> Writer<P> {
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
         self.notice_outdated(key, version, &answer);
-        let answer = self.written(key, key, answer)?;
+        let answer = self.written(cx, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
         let [found, left] = [seen.view.status(), stored.status()].map(Whole);
         let asked = asked_of::<P>(status);
@@ -167,6 +167,7 @@ impl<P: Primary> Writer<P> {
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
         let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
+        (cx.gets_on)();
         let answer = answer.map_err(|_| {
             ApiError::transient(format!(
                 "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
