@@ -1,4 +1,8 @@
 //! Events of namespaces where the last one could not be written: tried again in their order, and ever more slowly.
+//!
+//! One is tried at a time. Namespaces share the time that tries take as flows share a link in start-time fair queueing, and
+//! of those whose turn it may be, the one goes first whose try is done first, to judge by its last: where tries are quick
+//! again, none waits for more than one that hangs; and where they hang, each is made.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,6 +22,9 @@ use super::{
 pub(super) const CAPACITY: usize = WAITING;
 pub(super) const NAMESPACE_CAPACITY: usize = WAITING / 2;
 
+/// A try of what is in the backlog may last so many times as long as the first one.
+pub(super) const PATIENCE: u32 = 10;
+
 /// The pause before the second try, doubled before each of the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -34,6 +41,8 @@ struct State {
     namespaces: BTreeMap<Box<str>, Namespace>,
     /// How many events there are in all of them.
     count: usize,
+    /// The virtual time: how far the namespaces are that were tried.
+    turn: Duration,
     /// Nothing comes any more.
     closed: bool,
 }
@@ -45,6 +54,10 @@ struct Namespace {
     since: Instant,
     pause: Duration,
     due: Instant,
+    /// The virtual time at which its next try begins.
+    turn: Duration,
+    /// How long its last try took, or would have with the time limit of the next.
+    took: Duration,
 }
 
 /// Why an event is not written, and how soon it may be tried again.
@@ -87,10 +100,13 @@ impl Backlog {
             self.drops.full(&queued.key);
             return;
         }
+        let took = since.elapsed();
         let namespace = Namespace {
             since,
             pause: PAUSE,
             due: Instant::now() + failure.wait.max(PAUSE),
+            turn: state.turn + took,
+            took: took * PATIENCE,
             events: VecDeque::new(),
         };
         let name = queued.key.namespace().into();
@@ -120,9 +136,10 @@ impl Backlog {
 
     /// The namespace whose first event is to be tried next, and when.
     pub fn next(&self) -> Option<(Box<str>, Instant)> {
-        let state = self.state.lock();
+        let (state, now) = (self.state.lock(), Instant::now());
         let namespaces = state.namespaces.iter();
-        let next = namespaces.min_by_key(|(_, namespace)| namespace.due);
+        let next = namespaces
+            .min_by_key(|(_, namespace)| (namespace.due.max(now), namespace.turn + namespace.took));
         next.map(|(name, namespace)| (name.clone(), namespace.due))
     }
 
@@ -134,14 +151,19 @@ impl Backlog {
         Some(queued)
     }
 
-    /// Has the namespace's next event tried, or the same one after a while; without any it is like all others.
-    pub fn tried(&self, name: &str, queued: Queued, result: Result<(), Unwritten>) {
+    /// Has the namespace's next event tried, or the same one after a while; without any it is like all others. The try
+    /// held up others for as long as it `took`.
+    pub fn tried(&self, name: &str, queued: Queued, result: Result<(), Unwritten>, took: Duration) {
         let now = Instant::now();
         let mut overdue = None;
         let mut state = self.state.lock();
+        let turn = state.turn;
         let Some(namespace) = state.namespaces.get_mut(name) else {
             return;
         };
+        let turn = turn.max(namespace.turn);
+        namespace.turn = turn.max(namespace.turn + took);
+        namespace.took = took;
         let mut back = 0;
         match result {
             Ok(()) => (namespace.since, namespace.pause, namespace.due) = (now, PAUSE, now),
@@ -160,6 +182,7 @@ impl Backlog {
         if namespace.events.is_empty() {
             state.namespaces.remove(name);
         }
+        state.turn = turn;
         state.count += back;
         drop(state);
         if let Some((key, error)) = overdue {

@@ -23,7 +23,7 @@ use tracing_subscriber::{
 use super::{
     backlog::NAMESPACE_CAPACITY,
     event::*,
-    writer::{FIRST_TIMEOUT, YIELD_DELAY},
+    writer::{FIRST_TIMEOUT, RETRY_TIMEOUT, YIELD_DELAY},
     *,
 };
 use crate::{
@@ -224,6 +224,9 @@ struct Troubled {
     tries: Arc<AtomicUsize>,
 }
 
+/// When the namespaces whose name begins with `once` are well again, whatever trouble there is.
+const WELL_AGAIN: Duration = Duration::from_secs(30);
+
 impl Troubled {
     fn new(trouble: Trouble) -> Self {
         Self {
@@ -256,7 +259,11 @@ impl Troubled {
         let namespace = path.split('/').nth(5).unwrap().to_owned();
         let trouble = *self.trouble.lock();
         let mut code = 200;
-        if namespace.starts_with("bad") {
+        if namespace.starts_with("once") && self.begun.elapsed() < WELL_AGAIN {
+            code = 500;
+        } else if namespace == "once-busy" {
+            sleep(FIRST_TIMEOUT / 2).await;
+        } else if namespace.starts_with("bad") {
             self.tries.fetch_add(1, SeqCst);
             match trouble {
                 Some(Trouble::Fails) => code = 500,
@@ -333,6 +340,79 @@ async fn r9_a_namespaces_events_hold_up_no_others() {
             assert_eq!(dropped(&metrics, reason), 0, "{trouble:?}: {reason}");
         }
     }
+}
+
+/// Row R9: a namespace that is well again has its events written soon, whatever goes on in however many others.
+#[tokio::test(start_paused = true)]
+async fn r9_a_namespace_that_is_well_again_does_not_wait_for_those_that_are_not() {
+    for (trouble, bads) in [
+        Trouble::Fails,
+        Trouble::Overloaded,
+        Trouble::Hangs,
+        Trouble::Slow,
+    ]
+    .into_iter()
+    .flat_map(|trouble| [2_u32, 5, 20].map(|bads| (trouble, bads)))
+    {
+        let server = Troubled::new(trouble);
+        let (events, writer, (metrics, _provider)) = server.start();
+        let send = |namespace: &str, uid: &str| {
+            events.send(&Key::new(namespace, "f"), uid, SYNCED);
+        };
+        send("once", "first");
+        for bad in 0..bads {
+            for number in 0..30 {
+                send(&format!("bad-{bad}"), &number.to_string());
+            }
+        }
+        for second in 0..120 {
+            send("once", &second.to_string());
+            sleep(Duration::from_secs(1)).await;
+        }
+        // The last of its own pauses, a try that hangs, and one more.
+        let wait = RETRY_TIMEOUT * 3;
+        sleep(wait).await;
+        let once = server.of("once");
+        assert_eq!(once.len(), 121, "{trouble:?} {bads}");
+        for (second, stored) in once[1..].iter().enumerate() {
+            let from = WELL_AGAIN.max(Duration::from_secs(second as u64));
+            let waited = stored.saturating_sub(from);
+            assert!(
+                waited <= wait,
+                "{trouble:?} {bads}: {second} waited {waited:?}"
+            );
+        }
+        assert_eq!(dropped(&metrics, "full"), 0, "{trouble:?} {bads}");
+        writer.abort();
+    }
+}
+
+/// Row R9: one whose events never come to an end leaves the others their turns.
+#[tokio::test(start_paused = true)]
+async fn r9_a_busy_namespace_leaves_the_others_their_turns() {
+    let server = Troubled::new(Trouble::Hangs);
+    let (events, writer, _metrics) = server.start();
+    for bad in ["bad", "bad-too"] {
+        events.send(&Key::new(bad, "f"), "u", SYNCED);
+    }
+    for number in 0..400 {
+        events.send(&Key::new("once-busy", "f"), &number.to_string(), SYNCED);
+        events.send(&Key::new("once-busy", "g"), &number.to_string(), SYNCED);
+        events.send(&Key::new("once-busy", "h"), &number.to_string(), SYNCED);
+        if number == 50 {
+            *server.trouble.lock() = None;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(server.of("once-busy").len() < 1200, "it is busy");
+    for bad in ["bad", "bad-too"] {
+        let stored = server.of(bad);
+        assert!(
+            stored[0] < Duration::from_secs(50) + RETRY_TIMEOUT * 5,
+            "{stored:?}"
+        );
+    }
+    writer.abort();
 }
 
 /// What waits is bounded, of one namespace and of all; what is dropped is counted, and logged once in a while.

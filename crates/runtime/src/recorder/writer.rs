@@ -19,7 +19,7 @@ use tokio::{
 use tracing::{Instrument as _, debug};
 
 use super::{
-    backlog::{Backlog, Unwritten},
+    backlog::{Backlog, PATIENCE, Unwritten},
     drops::Drops,
     event::{About, LONGEST_NAME, Queued, WAITING},
 };
@@ -42,7 +42,7 @@ const MAX_GAP: Duration = Duration::from_secs(1);
 /// How long the first try may hold up the events of others, and how long each of the next may last: as long as the API
 /// server gives a webhook by default.
 pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const RETRY_TIMEOUT: Duration = FIRST_TIMEOUT.saturating_mul(PATIENCE);
 
 /// Writes events.
 pub(super) struct Writer {
@@ -113,15 +113,16 @@ impl Writer {
             let Some(queued) = self.backlog.take_first(&namespace) else {
                 continue;
             };
+            let begun = Instant::now();
             let result = self.write(&queued, RETRY_TIMEOUT).await;
-            let is_written = result.is_ok();
-            self.backlog.tried(&namespace, queued, result);
-            if is_written {
+            if result.is_ok() {
                 gap = GAP;
             } else {
                 sleep(gap).await;
                 gap = (gap * 2).min(MAX_GAP);
             }
+            let took = begun.elapsed();
+            self.backlog.tried(&namespace, queued, result, took);
         }
     }
 
