@@ -119,11 +119,12 @@ impl From<kube::Error> for ApiError {
 }
 
 /// As API servers have it of a policy, and of a webhook, whatever the code: there is no field that says so of both.
-fn is_denied(message: &str) -> bool {
+pub(crate) fn is_denied(message: &str) -> bool {
     message.contains(" denied request: ") || message.contains(" denied the request")
 }
 
-fn is_terminating(status: &Status) -> bool {
+/// Whether the namespace is being deleted, or gone.
+pub(crate) fn is_terminating(status: &Status) -> bool {
     let details = status.details.as_ref();
     details.is_some_and(|details| {
         details.kind == "namespaces"

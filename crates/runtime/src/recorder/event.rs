@@ -22,8 +22,8 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// What there is to report to people: `kubectl describe` shows it.
 ///
 /// It costs no object any time: it is written beside the work, within a minute if it can be, and past the fence, since it
-/// changes nothing that is reconciled. The same event again within six minutes is one more of a series. Where 10,000 wait,
-/// it is dropped and counted.
+/// changes nothing that is reconciled. The same event again within six minutes is one more of a series. It is dropped and
+/// counted where the API server refuses it for what it says, or since its namespace is going; and where 10,000 wait.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub(super) type_: &'static str,

@@ -212,6 +212,8 @@ enum Trouble {
     Hangs,
     /// Longer than the others are held up for, but in time.
     Slow,
+    /// With this code, these words and this cause.
+    Refuses(u16, &'static str, &'static str),
 }
 
 /// An API server with `trouble` in the namespaces whose name begins with `bad`, until it is over; and what it has stored:
@@ -258,7 +260,7 @@ impl Troubled {
         let path = request.uri().path().to_owned();
         let namespace = path.split('/').nth(5).unwrap().to_owned();
         let trouble = *self.trouble.lock();
-        let mut code = 200;
+        let (mut code, mut message, mut cause) = (200, "failed calling webhook", "");
         if namespace.starts_with("once") && self.begun.elapsed() < WELL_AGAIN {
             code = 500;
         } else if namespace == "once-busy" {
@@ -270,6 +272,9 @@ impl Troubled {
                 Some(Trouble::Overloaded) => code = 429,
                 Some(Trouble::Hangs) => std::future::pending().await,
                 Some(Trouble::Slow) => sleep(FIRST_TIMEOUT * 5).await,
+                Some(Trouble::Refuses(with, words, reason)) => {
+                    (code, message, cause) = (with, words, reason);
+                }
                 None => {}
             }
         }
@@ -279,8 +284,8 @@ impl Troubled {
             json!({})
         } else {
             json!({
-                "kind": "Status", "status": "Failure", "code": code, "message": "failed calling webhook",
-                "details": { "retryAfterSeconds": 30 },
+                "kind": "Status", "status": "Failure", "code": code, "message": message,
+                "details": { "retryAfterSeconds": 30, "causes": [{ "reason": cause }] },
             })
         };
         let answer = Response::builder().status(code);
@@ -413,6 +418,77 @@ async fn r9_a_busy_namespace_leaves_the_others_their_turns() {
         );
     }
     writer.abort();
+}
+
+/// A refusal that passes within a minute costs no event, and no more requests than a failure; any other is not asked twice
+/// for the same.
+#[tokio::test(start_paused = true)]
+async fn an_event_is_tried_again_unless_it_is_refused_for_good() {
+    for (code, message, cause, passes) in [
+        (400, "the body is no event", "", false),
+        (401, "Unauthorized", "", true),
+        (403, "events is forbidden: User cannot create", "", true),
+        (403, "events is forbidden: exceeded quota: q", "", true),
+        (
+            403,
+            "admission webhook \"w\" denied the request: no",
+            "",
+            false,
+        ),
+        (403, "it is being terminated", "NamespaceTerminating", false),
+        (
+            404,
+            "the server could not find the requested resource",
+            "",
+            false,
+        ),
+        (408, "Timeout", "", true),
+        (409, "Operation cannot be fulfilled", "", true),
+        (413, "Request entity too large", "", false),
+        (
+            422,
+            "ValidatingAdmissionPolicy 'p' denied request: no",
+            "",
+            false,
+        ),
+    ] {
+        let lines = Arc::new(AtomicUsize::new(0));
+        let layer = Warnings(Arc::clone(&lines));
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+        let refusal = Trouble::Refuses(code, message, cause);
+        let server = Troubled::new(refusal);
+        let (events, writer, (metrics, _provider)) = server.start();
+        for event in ["first", "second"] {
+            events.send(&Key::new("bad", "f"), event, SYNCED);
+        }
+        sleep(Duration::from_secs(20)).await;
+        let tries = server.tries.load(SeqCst);
+        let expected = if passes { 2..=6 } else { 2..=2 };
+        assert!(expected.contains(&tries), "{refusal:?}: {tries} tries");
+        *server.trouble.lock() = None;
+        sleep(WRITE_TIMEOUT / 2).await;
+        let stored = server.of("bad").len();
+        assert_eq!(stored, if passes { 2 } else { 0 }, "{refusal:?}");
+        assert_eq!(
+            dropped(&metrics, "refused"),
+            2 - stored as u64,
+            "{refusal:?}"
+        );
+        assert_eq!(lines.load(SeqCst), 0, "{refusal:?}");
+
+        *server.trouble.lock() = Some(refusal);
+        server.tries.store(0, SeqCst);
+        for event in ["third", "fourth", "fifth"] {
+            events.send(&Key::new("bad", "f"), event, SYNCED);
+        }
+        sleep(WRITE_TIMEOUT * 5).await;
+        let tries = server.tries.load(SeqCst);
+        assert!((3..=35).contains(&tries), "{refusal:?}: {tries} tries");
+        let late = dropped(&metrics, "late");
+        assert_eq!(late, if passes { 3 } else { 0 }, "{refusal:?}");
+        assert_eq!(lines.load(SeqCst), usize::from(passes), "{refusal:?}");
+        writer.abort();
+    }
 }
 
 /// What waits is bounded, of one namespace and of all; what is dropped is counted, and logged once in a while.

@@ -9,6 +9,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
+    core::Status,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -23,7 +24,12 @@ use super::{
     drops::Drops,
     event::{About, LONGEST_NAME, Queued, WAITING},
 };
-use crate::{failure::root_cause, telemetry::trace, transport::retry_after};
+use crate::{
+    error::{is_denied, is_terminating},
+    failure::root_cause,
+    telemetry::trace,
+    transport::retry_after,
+};
 
 /// How long an event lets work go first while there is some: it would take from it a share of the API server. With
 /// half of the room taken, events are written without a pause.
@@ -131,9 +137,7 @@ impl Writer {
         let span = trace::within(queued.trace.as_ref(), "event");
         let failure = match timeout(limit, self.publish(queued)).instrument(span).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(kube::Error::Api(status)))
-                if (400..500).contains(&status.code) && status.code != 429 =>
-            {
+            Ok(Err(kube::Error::Api(status))) if is_final(&status) => {
                 self.drops.refused(&queued.key, &status.message);
                 return Ok(());
             }
@@ -229,6 +233,16 @@ impl Writer {
             note: Some(queued.event.note.to_string()),
             ..v1::Event::default()
         }
+    }
+}
+
+/// Whether an event is refused for good: for what it says, or since there is nowhere to put it. Tokens, rights and quotas
+/// come back, and conflicts pass.
+fn is_final(status: &Status) -> bool {
+    match status.code {
+        401 | 408 | 409 | 429 => false,
+        403 => is_terminating(status) || is_denied(&status.message),
+        code => (400..500).contains(&code),
     }
 }
 
