@@ -83,8 +83,8 @@ const LOOPS: &[(Call, usize, &str)] = &[
     (call("watch", "foos"), WATCH, "watch"),
     (
         call("find", "foos"),
-        2 * RETRIES,
-        "two Foos: before a deletion, and where a Deployment names a newer generation",
+        5 * RETRIES,
+        "five Foos: where a status met a conflict; before a deletion, and where a Deployment names a newer generation",
     ),
     (call("stream", "deployments"), WATCH, "watch"),
     (call("list", "deployments"), WATCH, "watch"),

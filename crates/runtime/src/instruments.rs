@@ -118,7 +118,6 @@ impl Instruments {
         self.worked.record(took);
         match result {
             Ok(Action::Done) => self.succeeded.add(1),
-            Ok(_) => self.requeued.add(1),
             Err(error) if error.retry().is_failure() => {
                 self.failed.add(1);
                 self.errors.add(1);
@@ -126,7 +125,7 @@ impl Instruments {
                     self.panics.add(1);
                 }
             }
-            Err(_) => self.requeued.add(1),
+            Ok(_) | Err(_) => self.requeued.add(1),
         }
     }
 }

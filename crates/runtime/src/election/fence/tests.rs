@@ -274,8 +274,8 @@ async fn h6_a_mutation_ends_with_its_term_at_the_latest() {
 /// What was answered has landed or never will; what was cut off may land until the API server drops it.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not() {
-    let term = term(Duration::from_secs(8));
     let open = async |mood: Mood| {
+        let term = term(Duration::from_secs(8));
         let api = FakeApi::new();
         api.mood(mood);
         let client = fenced(&api, watch::channel(Some(term.clone())).1);
