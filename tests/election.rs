@@ -463,12 +463,12 @@ async fn h15_a_lease_whose_duration_somebody_shortens_is_left_to_its_holder() {
     }
 }
 
-/// All that the API server lets somebody write.
+/// All that the API server lets somebody write; a duration of decades, which is waited for, but no longer than an hour, is in the
+/// runtime's tests, on paused time.
 #[tokio::test]
 async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken() {
     for (field, value) in [
         ("leaseTransitions", json!(i32::MAX)),
-        ("leaseDurationSeconds", json!(i32::MAX)),
         ("renewTime", json!("9999-12-31T23:59:59.999999Z")),
         ("renewTime", json!("9999-12-30T22:00:00.000000Z")),
         ("acquireTime", json!("9999-12-31T23:59:59.999999Z")),
@@ -489,7 +489,8 @@ async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken()
         let taken = bare.await.is_ok_and(|tried| acquired(&tried));
         assert!(!taken, "or the check is needless: {spec}");
         let b = arena.candidate("b", SHORT, true).await;
-        assert!(b.tries().await && b.tries().await, "{spec}");
+        b.acquires().await;
+        assert!(b.tries().await, "{spec}");
         b.lock.step_down().await.unwrap();
     }
 }
