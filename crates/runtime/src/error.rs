@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use kube::core::Status;
-
 use crate::{
     election::fence,
     failure::{brief, root_cause},
+    status::{is_denied, is_terminating},
     transport::retry_after,
 };
 
@@ -116,21 +115,4 @@ impl From<kube::Error> for ApiError {
             }
         }
     }
-}
-
-/// As API servers have it of a policy, and of a webhook, whatever the code: there is no field that says so of both.
-pub(crate) fn is_denied(message: &str) -> bool {
-    message.contains(" denied request: ") || message.contains(" denied the request")
-}
-
-/// Whether the namespace is being deleted, or gone.
-pub(crate) fn is_terminating(status: &Status) -> bool {
-    let details = status.details.as_ref();
-    details.is_some_and(|details| {
-        details.kind == "namespaces"
-            || details
-                .causes
-                .iter()
-                .any(|cause| cause.reason == "NamespaceTerminating")
-    })
 }

@@ -377,6 +377,7 @@ mod reconciler;
 mod recorder;
 mod resync;
 mod scopes;
+mod status;
 mod store;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

@@ -12,7 +12,7 @@
 
 use super::{term::Term, writes::Write};
 use crate::{
-    config::{MUTATION_TIMEOUT, grace},
+    config::MUTATION_TIMEOUT,
     layer::{Around, Layered},
     log_once::Causes,
     telemetry::{Metrics, metrics::table},
@@ -40,14 +40,11 @@ use tokio::{sync::watch, time::Instant};
 use tower::{BoxError, Layer, Service};
 use tracing::{debug, info, warn};
 
+use permit::Permit;
+pub use permit::Refused;
+
 /// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
 const REJECTED_FOR: Duration = Duration::from_secs(10);
-
-/// A write that was not sent, or that the API server refused, because this replica does not lead, or no longer did when
-/// the write's turn came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("refused to write: this replica does not lead")]
-pub struct Refused;
 
 /// A write whose fate is unknown: no answer came in this time, or before the term ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,25 +107,17 @@ impl FenceLayer {
         let mut limit = MUTATION_TIMEOUT;
         let mut write = None;
         if !is_exempt(request.uri().path()) {
-            limit = limit.min(self.left().ok_or_else(|| self.refused())?);
-            let fence = self.clone();
+            limit = limit.min(permit::left(&self.term).ok_or_else(|| self.refused())?);
             let term = self.term.borrow();
             write = term.as_ref().map(|term| term.writes().begin(limit));
             request.extensions_mut().insert(Permit {
-                fence,
+                term: self.term.clone(),
                 limit,
                 write: write.clone(),
             });
         }
         *request.uri_mut() = with_timeout(request.uri(), limit)?;
         Ok((limit, write))
-    }
-
-    /// What is left of the term, if it is live.
-    fn left(&self) -> Option<Duration> {
-        let left = self.term.borrow().as_ref().and_then(Term::remaining);
-        // The API server takes `timeout=0ms` for "none".
-        left.filter(|left| *left >= Duration::from_millis(1))
     }
 
     fn refused(&self) -> Refused {
@@ -176,25 +165,6 @@ impl FenceLayer {
         if self.rejections.lock().take().is_some() {
             self.rejecting.record(0);
         }
-    }
-}
-
-/// The permit of a write, as it was when the write began.
-#[derive(Clone, Debug)]
-struct Permit {
-    fence: FenceLayer,
-    /// How long the API server is given, from when it gets it.
-    limit: Duration,
-    write: Option<Write>,
-}
-
-impl Permit {
-    /// Whether the write can still be sent. The API server may then carry it out for `limit`, so that has to end with
-    /// the term. A [`grace`] is given to that, since each write waits a little on its way to here; the configuration has the
-    /// Lease last longer than that and the way to the API server.
-    fn is_valid(&self) -> bool {
-        let left = self.fence.left();
-        left.is_some_and(|left| left.saturating_add(grace(self.limit)) >= self.limit)
     }
 }
 
@@ -367,5 +337,6 @@ where
 }
 
 pub(crate) mod connection;
+mod permit;
 #[cfg(test)]
 mod tests;

@@ -25,8 +25,8 @@ use super::{
     event::{About, LONGEST_NAME, Queued, WAITING},
 };
 use crate::{
-    error::{is_denied, is_terminating},
     failure::root_cause,
+    status::{is_denied, is_terminating},
     telemetry::trace,
     transport::retry_after,
 };

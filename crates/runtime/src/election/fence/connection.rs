@@ -13,7 +13,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{CaptureConnection, Connected, Connection};
 use parking_lot::Mutex;
 
-use super::{Permit, Refused};
+use super::permit::{Permit, Refused};
 
 /// The permit of the write that a connection sends, until it is answered. HTTP/1 has one request at a time on a connection.
 #[derive(Clone, Default)]
