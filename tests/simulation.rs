@@ -352,10 +352,7 @@ fn p2_an_upgrade_is_got_over() {
     };
     let upgrade = settings.clone();
     plan.act(seconds(24), Action::Upgrade { settings: upgrade });
-    let mut world = World::new(plan);
-    world.run();
-    let violations = judge(&world.plan, &world.trace, &world.store);
-    assert_eq!(violations, []);
+    let world = got_over(plan);
     let lives = &world.trace.lives;
     assert_eq!(lives.len(), 6);
     let there = |at| {
@@ -374,6 +371,15 @@ fn p2_an_upgrade_is_got_over() {
         assert!(there(*at) >= 3, "{life:?}");
     }
     has_image(&world, settings.image);
+}
+
+/// All is well in the end.
+fn got_over(plan: Plan) -> World {
+    let mut world = World::new(plan);
+    world.run();
+    let violations = judge(&world.plan, &world.trace, &world.store);
+    assert_eq!(violations, []);
+    world
 }
 
 fn has_image(world: &World, image: &str) {
@@ -405,10 +411,7 @@ fn p2_a_rolling_update_is_got_over() {
         let settings = Some(settings.clone());
         plan.act(seconds(at), Action::Replace { replica, settings });
     }
-    let mut world = World::new(plan);
-    world.run();
-    let violations = judge(&world.plan, &world.trace, &world.store);
-    assert_eq!(violations, []);
+    let world = got_over(plan);
     let lives = &world.trace.lives;
     assert_eq!(lives.len(), 6);
     for life in &lives[..3] {

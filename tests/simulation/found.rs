@@ -13,6 +13,17 @@ const fn us(microseconds: u64) -> Duration {
     Duration::from_micros(microseconds)
 }
 
+fn step(milliseconds: u64, what: What) -> Step {
+    Step {
+        at: Duration::from_millis(milliseconds),
+        what,
+    }
+}
+
+const fn user(deed: Deed) -> What {
+    What::Action(Action::User(deed))
+}
+
 /// All of them, by their names.
 pub fn all() -> Vec<(String, Plan)> {
     [
@@ -38,18 +49,13 @@ pub fn all() -> Vec<(String, Plan)> {
 /// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
 /// written, since a refusal was taken for what the Foo itself brings on.
 fn status_refused_for_a_while() -> Plan {
-    let step = |at: u64, what| Step {
-        at: us(at * 1_000_000),
-        what,
-    };
-    let user = |deed| What::Action(Action::User(deed));
     let policy = Fault::Policy(Others::NoStatus);
     let mut plan = Plan::calm(1, 1, 1, us(100_000_000));
     plan.steps = vec![
-        step(19, user(Deed::CreateDeployment { deployment: 0 })),
-        step(20, What::Fault(policy, us(10_000_000))),
+        step(19_000, user(Deed::CreateDeployment { deployment: 0 })),
+        step(20_000, What::Fault(policy, us(10_000_000))),
         step(
-            21,
+            21_000,
             user(Deed::CreateFoo {
                 foo: 0,
                 deployment: 0,
@@ -57,7 +63,7 @@ fn status_refused_for_a_while() -> Plan {
             }),
         ),
         step(
-            19,
+            19_000,
             user(Deed::CreateFoo {
                 foo: 1,
                 deployment: 1,
@@ -65,13 +71,13 @@ fn status_refused_for_a_while() -> Plan {
             }),
         ),
         step(
-            22,
+            22_000,
             user(Deed::SpoilFoo {
                 foo: 1,
                 with: Spoilt::EmptyName,
             }),
         ),
-        step(30, What::Heal),
+        step(30_000, What::Heal),
     ];
     plan.rest = us(75_000_000);
     plan
@@ -93,27 +99,24 @@ fn short_lease_and_silent_watch() -> Plan {
         servers: 1,
         fencing: false,
         steps: vec![
-            Step {
-                at: us(1_000_000),
-                what: What::Action(Action::User(Deed::CreateFoo {
+            step(
+                1_000,
+                user(Deed::CreateFoo {
                     foo: 0,
                     deployment: 0,
                     replicas: Some(1),
-                })),
-            },
-            Step {
-                at: us(2_000_000),
-                what: What::Heal,
-            },
-            Step {
-                at: us(30_000_000),
-                what: What::Fault(
+                }),
+            ),
+            step(2_000, What::Heal),
+            step(
+                30_000,
+                What::Fault(
                     Fault::Reset {
                         of: Calls::default(),
                     },
                     us(0),
                 ),
-            },
+            ),
         ],
         rest: us(31_000_000),
         end: us(45_000_000),
@@ -123,7 +126,6 @@ fn short_lease_and_silent_watch() -> Plan {
 /// Seed 415. A leader whose Lease was deleted created it, held by nobody, and never had the answer (H12). It works on to its
 /// deadline; the checker of I2 took that creation for a release.
 fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
-    let step = |at, what| Step { at: us(at), what };
     let call = |of, happens| {
         let nth = Some(1);
         What::Fault(Fault::Call { of, nth, happens }, us(0))
@@ -162,13 +164,13 @@ fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
             ..Settings::default()
         },
         steps: vec![
-            step(42_172_000, What::Action(Action::User(create))),
-            step(57_872_000, What::Fault(partition, us(52_405_000))),
-            step(67_507_000, call(creation, Happens::AnswerLost)),
-            step(76_159_000, call(other, Happens::Html)),
-            step(87_581_000, What::Action(Action::User(Deed::DeleteLease))),
-            step(89_465_000, What::Action(Action::User(scale))),
-            step(89_977_000, What::Heal),
+            step(42_172, user(create)),
+            step(57_872, What::Fault(partition, us(52_405_000))),
+            step(67_507, call(creation, Happens::AnswerLost)),
+            step(76_159, call(other, Happens::Html)),
+            step(87_581, user(Deed::DeleteLease)),
+            step(89_465, user(scale)),
+            step(89_977, What::Heal),
         ],
         rest: us(249_954_000),
         ..Plan::calm(415, 3, 1, us(289_954_000))
@@ -178,10 +180,6 @@ fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
 /// Seed 440. Somebody cleared the holder of a Lease whose last renewals another replica had not seen: it took that for a
 /// release, and led beside the holder.
 fn cleared_and_not_seen_before() -> Plan {
-    let step = |at: u64, what| Step {
-        at: us(at * 1000),
-        what,
-    };
     let reset = |replica, role| {
         let of = Calls {
             replica,
@@ -199,7 +197,7 @@ fn cleared_and_not_seen_before() -> Plan {
             step(24_895, reset(None, None)),
             step(28_177, reset(Some(1), None)),
             step(30_569, reset(Some(2), Some(Role::Lease))),
-            step(31_475, What::Action(Action::User(Deed::ClearHolder))),
+            step(31_475, user(Deed::ClearHolder)),
             step(62_959, What::Heal),
         ],
         rest: us(195_918_000),
@@ -210,11 +208,6 @@ fn cleared_and_not_seen_before() -> Plan {
 /// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
 /// another one was created, though the status met a conflict each time.
 fn gone_while_the_watch_is_stuck() -> Plan {
-    let step = |at: u64, what| Step {
-        at: us(at * 1000),
-        what,
-    };
-    let user = |deed| What::Action(Action::User(deed));
     let create = Deed::CreateFoo {
         foo: 0,
         deployment: 0,

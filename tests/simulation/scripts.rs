@@ -76,40 +76,16 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         "Deployment deleted",
         &[
             (1_000, CREATE),
-            (
-                6_000,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Background,
-                },
-            ),
-            (
-                7_000,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Foreground,
-                },
-            ),
+            (6_000, delete(Policy::Background)),
+            (7_000, delete(Policy::Foreground)),
         ],
     ),
     (
         "deleted before the answer has come",
         &[
             (1_000, CREATE),
-            (
-                6_000,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Background,
-                },
-            ),
-            (
-                7_000,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Background,
-                },
-            ),
+            (6_000, delete(Policy::Background)),
+            (7_000, delete(Policy::Background)),
         ],
     ),
     ("rename", &[(1_000, CREATE), (6_000, rename(1))]),
@@ -193,13 +169,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         &[
             (1_000, Deed::CreateDeployment { deployment: 0 }),
             (6_000, CREATE),
-            (
-                12_000,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Background,
-                },
-            ),
+            (12_000, delete(Policy::Background)),
         ],
     ),
     (
@@ -207,13 +177,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         &[
             (1_000, CREATE),
             (6_000, Deed::OrphanDeployment { deployment: 0 }),
-            (
-                12_000,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Background,
-                },
-            ),
+            (12_000, delete(Policy::Background)),
         ],
     ),
     (
@@ -331,16 +295,7 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
     ),
     (
         "relist",
-        &[
-            (1_000, CREATE),
-            (
-                6_500,
-                Deed::DeleteDeployment {
-                    deployment: 0,
-                    policy: Policy::Background,
-                },
-            ),
-        ],
+        &[(1_000, CREATE), (6_500, delete(Policy::Background))],
     ),
 ];
 
@@ -361,6 +316,13 @@ const CUT_OFF: &[(u64, Deed)] = &[
         },
     ),
 ];
+
+const fn delete(policy: Policy) -> Deed {
+    Deed::DeleteDeployment {
+        deployment: 0,
+        policy,
+    }
+}
 
 const fn rename(deployment: u8) -> Deed {
     Deed::RenameDeployment { foo: 0, deployment }

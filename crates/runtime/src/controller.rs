@@ -124,15 +124,19 @@ impl<R: Reconciler> Work<R> {
         seen: &Snapshot<R::Primary>,
     ) -> Result<(), ApiError> {
         let (key, objects) = (cx.key(), self.primary.store());
-        if objects.standing(key) == Standing::Doubtful {
-            let standing = match self.primary.confirm(cx, seen).await {
-                Ok(()) => Standing::Current,
-                Err(ApiError::Conflict) => Standing::Outdated,
-                Err(error) => return Err(error),
-            };
-            objects.note(key, seen.version, standing);
-        }
-        match objects.standing(key) {
+        let standing = match objects.standing(key) {
+            Standing::Doubtful => {
+                let standing = match self.primary.confirm(cx, seen).await {
+                    Ok(()) => Standing::Current,
+                    Err(ApiError::Conflict) => Standing::Outdated,
+                    Err(error) => return Err(error),
+                };
+                objects.note(key, seen.version, standing);
+                standing
+            }
+            known => known,
+        };
+        match standing {
             Standing::Outdated => Err(ApiError::Conflict),
             _ => Ok(()),
         }

@@ -458,14 +458,22 @@ fn server() -> FakeServer {
 }
 
 fn controller(server: &FakeServer, health: &mut Health) -> Controller<Parents> {
+    controller_at(&server.client(), health, Parents::build)
+}
+
+fn controller_at<R: Reconciler>(
+    client: &Client,
+    health: &mut Health,
+    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+) -> Controller<R> {
     Controller::new(
         &Host::of_this_process(),
-        &server.client(),
+        client,
         &Config::shipped(&APP),
         "test".into(),
         &Metrics::disconnected(&APP),
         health,
-        Parents::build,
+        build,
     )
 }
 
@@ -623,19 +631,14 @@ async fn liveness_bounds_a_standstill_and_no_reconcile() {
             }
         });
         let mut health = Health::new(&Host::of_this_process());
-        let mut controller = Controller::new(
-            &Host::of_this_process(),
-            &Client::new(service, "default"),
-            &Config::shipped(&APP),
-            "test".into(),
-            &Metrics::disconnected(&APP),
-            &mut health,
-            |builder| Busy {
-                parents: builder.primary(),
-                children: builder.owns(),
-                asks,
-            },
-        );
+        let mut controller =
+            controller_at(&Client::new(service, "default"), &mut health, |builder| {
+                Busy {
+                    parents: builder.primary(),
+                    children: builder.owns(),
+                    asks,
+                }
+            });
         let (_publish, term) = channel::channel(Some(Term::unlimited()));
         let running =
             tokio::spawn(async move { controller.run(term, std::future::pending()).await });
@@ -661,15 +664,7 @@ async fn liveness_does_not_depend_on_the_api_server() {
         });
         let client = Client::new(service, "default");
         let mut health = Health::new(&Host::of_this_process());
-        let mut controller = Controller::new(
-            &Host::of_this_process(),
-            &client,
-            &Config::shipped(&APP),
-            "test".into(),
-            &Metrics::disconnected(&APP),
-            &mut health,
-            Parents::build,
-        );
+        let mut controller = controller_at(&client, &mut health, Parents::build);
         let (_publish, term) = channel::channel(Some(Term::unlimited()));
         let running =
             tokio::spawn(async move { controller.run(term, std::future::pending()).await });
@@ -724,12 +719,8 @@ async fn a_watch_that_falls_silent_is_opened_again() {
             }
         });
         let mut health = Health::new(&Host::of_this_process());
-        let _controller = Controller::new(
-            &Host::of_this_process(),
+        let _controller = controller_at(
             &Client::new(service, "default"),
-            &Config::shipped(&APP),
-            "test".into(),
-            &Metrics::disconnected(&APP),
             &mut health,
             Parents::build,
         );
