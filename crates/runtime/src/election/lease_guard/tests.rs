@@ -308,6 +308,25 @@ async fn h11_a_write_that_changes_nothing_is_a_failure() {
     );
 }
 
+/// An answer that is no newer than what was read says nothing of the write.
+#[test]
+fn h11_what_a_write_made_is_newer_than_what_it_was_based_on() {
+    for (version, base, newer) in [
+        (Some("8"), "7", true),
+        (Some("10"), "9", true),
+        (Some("7"), "7", false),
+        (Some("6"), "7", false),
+        (Some("x"), "7", false),
+        (None, "7", false),
+        (Some("y"), "x", true),
+        (Some("x"), "x", false),
+    ] {
+        let mut lease = Lease::default();
+        lease.metadata.resource_version = version.map(Into::into);
+        assert_eq!(is_newer(&lease, base), newer, "{version:?} after {base}");
+    }
+}
+
 /// A leader whose clock stands still dates each renewal as the one before it: nobody sees one, and so it must not
 /// believe in any.
 #[tokio::test(start_paused = true)]
