@@ -70,7 +70,7 @@ impl Deployment {
             && progress.observed_generation >= self.generation
             && progress.updated >= self.replicas
             && progress.replicas <= progress.updated
-            && progress.available >= self.replicas
+            && progress.available >= progress.updated
     }
 }
 

@@ -76,6 +76,14 @@ fn ready_means_that_the_rollout_is_complete() {
         under_way,
         "its controller has not observed it yet"
     );
+    assert_eq!(
+        conditions(&reported(|d| {
+            d.replicas = 1;
+            d.progress.available = 2;
+        })),
+        under_way,
+        "it is scaled down, and one of the pods that it has is not available"
+    );
     let stuck = reported(|d| {
         d.progress.available = 0;
         d.progress.stuck = true;
