@@ -41,6 +41,10 @@ pub fn all() -> Vec<(String, Plan)> {
             "gone_while_the_watch_is_stuck",
             gone_while_the_watch_is_stuck(),
         ),
+        (
+            "taken_away_during_the_deletion",
+            taken_away_during_the_deletion(),
+        ),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
@@ -234,5 +238,40 @@ fn gone_while_the_watch_is_stuck() -> Plan {
         ],
         rest: us(234_376_000),
         ..Plan::calm(450, 5, 3, us(274_376_000))
+    }
+}
+
+/// Seed 1617. A renamed Foo's new Deployment was complete, and given to nobody while the old one was being deleted: the
+/// checker of I16 asked for what was so when the deletion arrived. The other Foo is renamed once more meanwhile.
+fn taken_away_during_the_deletion() -> Plan {
+    let create = |foo, deployment| {
+        user(Deed::CreateFoo {
+            foo,
+            deployment,
+            replicas: Some(1),
+        })
+    };
+    let rename = |foo, deployment| user(Deed::RenameDeployment { foo, deployment });
+    let deletions = Fault::Call {
+        of: Calls {
+            verb: Some("delete"),
+            ..Calls::default()
+        },
+        nth: None,
+        happens: Happens::RequestLate(us(2_000_000)),
+    };
+    Plan {
+        steps: vec![
+            step(9_000, create(0, 0)),
+            step(9_000, create(2, 2)),
+            step(20_000, What::Fault(deletions, us(1_500_000))),
+            step(20_000, rename(0, 1)),
+            step(20_000, rename(2, 3)),
+            step(21_500, user(Deed::OrphanDeployment { deployment: 1 })),
+            step(21_500, rename(2, 4)),
+            step(30_000, What::Heal),
+        ],
+        rest: us(75_000_000),
+        ..Plan::calm(1617, 1, 1, us(100_000_000))
     }
 }

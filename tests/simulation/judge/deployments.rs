@@ -25,8 +25,8 @@ struct State<'a> {
     /// By UID, as they are or were last.
     foos: BTreeMap<&'a str, &'a Value>,
     gone: BTreeSet<&'a str>,
-    /// By the Foo's UID, since when it asks for what it asks for.
-    renamed: BTreeMap<&'a str, Time>,
+    /// By the Foo's UID, which Deployments it has asked for, and since when.
+    asked_for: BTreeMap<&'a str, Vec<(Time, &'a str)>>,
     /// By the Foo's UID, the Deployments that its status has named.
     served: BTreeSet<(&'a str, &'a str)>,
     deployments: BTreeMap<Key, Deployment>,
@@ -41,7 +41,9 @@ struct Deployment {
     is_there: bool,
     /// A replica wrote it since it was created.
     is_ours: bool,
-    was_complete: bool,
+    /// For which Foos, by UID, it was complete since it was created. It may have been given to nobody at any time since:
+    /// a deletion cannot depend on another object.
+    complete_for: BTreeSet<String>,
     /// What it was scaled to.
     counts: BTreeSet<Option<i64>>,
 }
@@ -114,7 +116,8 @@ impl<'a> State<'a> {
                 };
                 let uid = uid(foo);
                 if before.is_none_or(|before| asked_for(before) != asked_for(foo)) {
-                    self.renamed.insert(uid, made(revision));
+                    let its = self.asked_for.entry(uid).or_default();
+                    its.push((made(revision), asked_for(foo)));
                 }
                 if after.is_none() {
                     self.gone.insert(uid);
@@ -132,7 +135,9 @@ impl<'a> State<'a> {
                 one.is_ours |= by_us;
                 if let Some(after) = after {
                     owner(after).clone_into(&mut one.owner);
-                    one.was_complete |= is_rolled_out(after);
+                    if is_rolled_out(after) {
+                        one.complete_for.insert(one.owner.clone());
+                    }
                     one.counts.insert(after["spec"]["replicas"].as_i64());
                 }
             }
@@ -185,19 +190,20 @@ impl<'a> State<'a> {
 
     /// What is wrong with the deletion of a Deployment whose Foo is there.
     fn is_too_early(&self, case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
-        let (uid, wanted) = (uid(foo), asked_for(foo));
-        if wanted == key.name {
-            // Who deletes it has asked before.
-            let asked = case.trace.calls.iter().filter(|other| {
-                other.who == call.who
-                    && (other.verb, &*other.resource) == ("list", "foos")
-                    && other.answered.is_some_and(|(at, _)| at <= call.begun)
-            });
-            let asked = asked.filter_map(|call| call.arrived).max();
-            let since = *self.renamed.get(uid)?;
-            return asked
-                .is_none_or(|asked| asked > since)
-                .then(|| "deleted, and its Foo asks for it".to_owned());
+        let uid = uid(foo);
+        // Who deletes it has looked at the Foo before; what it asks for since then nobody can know.
+        let this_one = format!("metadata.name%3D{}", text(&foo["metadata"]["name"]));
+        let looks = case.trace.calls.iter().filter(|other| {
+            other.who == call.who
+                && (other.verb, &*other.resource) == ("list", "foos")
+                && other.path.ends_with(&this_one)
+                && other.answered.is_some_and(|(at, _)| at <= call.begun)
+        });
+        let looked = looks.filter_map(|look| look.arrived).max();
+        let mut known = self.asked_for.get(uid)?.iter().rev();
+        let (_, wanted) = known.find(|(since, _)| looked.is_none_or(|looked| *since < looked))?;
+        if *wanted == key.name {
+            return Some("deleted, and its Foo asks for it".to_owned());
         }
         let one = self.deployments.get(key)?;
         if !one.is_ours && !self.served.contains(&(uid, &*key.name)) {
@@ -206,7 +212,7 @@ impl<'a> State<'a> {
         let new = self
             .deployments
             .get(&Key::new(key.kind, &key.namespace, wanted));
-        let is_available = new.is_some_and(|new| new.owner == uid && new.was_complete);
+        let is_available = new.is_some_and(|new| new.complete_for.contains(uid));
         (!is_available).then(|| format!("deleted before {wanted} was complete"))
     }
 }
