@@ -33,9 +33,19 @@ pub fn of(
     error: Option<&Error>,
     now: Timestamp,
 ) -> Option<FooStatus> {
-    let old = &foo.status;
+    let (old, view) = (&foo.status, deployed.map(|deployed| &*deployed.view));
+    let counts = FooStatus {
+        available_replicas: Some(view.map_or(0, |view| view.progress.available)),
+        replicas: Some(view.map_or(0, |view| view.progress.replicas)),
+        selector: view
+            .map(|view| selector(&view.selector))
+            .or_else(|| old.selector.clone()),
+        deployment_name: serving(foo, deployed, error),
+        ..old.clone()
+    };
     if matches!(error, Some(Error::Transient(..))) {
-        return counts_of(old, &deployed?.view);
+        // What keeps the Deployment from being written does not keep its pods from dying.
+        return (view.is_some() && old.observed_generation.is_some()).then_some(counts);
     }
     let (ready, progressing) = match (deployed, error) {
         (Some(deployed), None) => verdicts(deployed),
@@ -46,17 +56,6 @@ pub fn of(
         (_, Some(error)) => (Verdict::failed(error)?, Verdict::failed(error)?),
         (None, None) => return None,
     };
-    let serving = match (deployed, error) {
-        // Row R11: the old Deployment serves until the new one is available.
-        (Some(deployed), None) if ready.status => Some(deployed.key.name().to_owned()),
-        (Some(deployed), None) => old
-            .deployment_name
-            .clone()
-            .or_else(|| Some(deployed.key.name().to_owned())),
-        // And is remembered until it is deleted.
-        _ => old.deployment_name.clone(),
-    };
-    let view = deployed.map(|deployed| &*deployed.view);
     let mut conditions: Vec<Condition> = old
         .conditions
         .iter()
@@ -66,26 +65,26 @@ pub fn of(
     conditions.push(ready.into_condition("Ready", foo, now));
     conditions.push(progressing.into_condition("Progressing", foo, now));
     Some(FooStatus {
-        available_replicas: Some(view.map_or(0, |view| view.progress.available)),
         observed_generation: Some(foo.generation),
-        replicas: Some(view.map_or(0, |view| view.progress.replicas)),
-        selector: view
-            .map(|view| selector(&view.selector))
-            .or_else(|| old.selector.clone()),
-        deployment_name: serving,
         conditions,
+        ..counts
     })
 }
 
-/// What it said before, with the counts of now: what keeps the Deployment from being written does not keep its pods from
-/// dying. `None` where nothing was said before.
-fn counts_of(old: &FooStatus, deployment: &Deployment) -> Option<FooStatus> {
-    old.observed_generation?;
-    Some(FooStatus {
-        available_replicas: Some(deployment.progress.available),
-        replicas: Some(deployment.progress.replicas),
-        ..old.clone()
-    })
+/// The name of the Deployment that serves.
+fn serving(foo: &Foo, deployed: Option<&Deployed>, error: Option<&Error>) -> Option<String> {
+    let old = foo.status.deployment_name.clone();
+    let Some(Deployed { key, view, .. }) = deployed else {
+        return old;
+    };
+    let spec = foo.spec.as_ref().ok();
+    let is_asked_for = spec.is_some_and(|spec| spec.deployment_name == key.name());
+    match error {
+        // Row R11: the old one serves until the new one is available, and is remembered until it is deleted.
+        Some(_) if is_asked_for => old,
+        None if !view.is_complete() => old.or_else(|| Some(key.name().to_owned())),
+        _ => Some(key.name().to_owned()),
+    }
 }
 
 #[derive(Clone)]

@@ -45,6 +45,7 @@ pub fn all() -> Vec<(String, Plan)> {
             "taken_away_during_the_deletion",
             taken_away_during_the_deletion(),
         ),
+        ("another_one_serves", another_one_serves()),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
@@ -273,5 +274,36 @@ fn taken_away_during_the_deletion() -> Plan {
         ],
         rest: us(75_000_000),
         ..Plan::calm(1617, 1, 1, us(100_000_000))
+    }
+}
+
+/// Seed 1764. A Foo that was renamed asks again for what it had before, which is nobody's by now: the status counted the pods
+/// of the Deployment that it had in between, and named the other.
+fn another_one_serves() -> Plan {
+    let rename = |deployment| user(Deed::RenameDeployment { foo: 0, deployment });
+    Plan {
+        steps: vec![
+            step(
+                9_000,
+                user(Deed::CreateFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: Some(1),
+                }),
+            ),
+            step(18_000, user(Deed::OrphanDeployment { deployment: 0 })),
+            step(
+                20_000,
+                user(Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                }),
+            ),
+            step(20_100, rename(1)),
+            step(20_800, rename(0)),
+            step(30_000, What::Heal),
+        ],
+        rest: us(75_000_000),
+        ..Plan::calm(1764, 1, 1, us(100_000_000))
     }
 }

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{hash::Hasher as _, time::Duration};
+use std::{hash::Hasher as _, sync::Arc, time::Duration};
 
 use operator_runtime::{Primary as _, Retry};
 
@@ -254,4 +254,23 @@ fn a_renamed_foo_names_its_old_deployment_until_the_new_one_is_available() {
     let taken = Error::ResourceExists("web".into());
     assert_eq!(name(None, Some(&taken)), "old");
     assert_eq!(name(Some(&deployed(|_| {})), None), "web");
+    let refused = Error::Rejected("no".into());
+    assert_eq!(name(Some(&deployed(|_| {})), Some(&refused)), "old");
+}
+
+/// Rows R5 and R11: where what is asked for cannot be had, and what served is gone, too, another earlier Deployment serves:
+/// the status is about that one, whatever it says.
+#[test]
+fn the_status_names_what_it_counts() {
+    let mut foo = foo();
+    foo.view.status = reported(|_| {});
+    foo.view.status.deployment_name = Some("gone".into());
+    let mut earlier = deployed(|d| d.selector = Arc::new(Labels::default()));
+    earlier.key = foo.key.sibling("earlier");
+    let down = Error::Transient("the API server answers 503: no".into(), Duration::ZERO);
+    for error in [Error::ResourceExists("web".into()), down] {
+        let status = of(&foo.view, Some(&earlier), Some(&error), NOW).unwrap();
+        assert_eq!(status.deployment_name.unwrap(), "earlier", "{error}");
+        assert_eq!(status.selector.unwrap(), "", "{error}");
+    }
 }
