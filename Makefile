@@ -49,12 +49,13 @@ image: ## the image, by nix, into the cache folder, for tests
 nix-check: ## what flake.nix builds, built for real
 	tests/nix/check.sh
 
+# A quick one is to show that it works: the controller that ships takes minutes to build.
 bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
 	tests/require.sh
 	tests/cluster/build.sh
 	tests/collector/build.sh
-	cargo build --locked --release
-	cargo build --locked --profile bench --example cluster --example bench
+	cargo build --locked --profile bench --bins --example cluster --example bench
+	$(if $(filter --quick,$(ARGS)),,cargo build --locked --release)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/examples/bench $(ARGS)
 
