@@ -68,4 +68,4 @@ mutants: ## each protection taken out, for the simulation to find: an hour (NAME
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 
 $(DENY)/bin/cargo-deny:
-	cargo install --locked cargo-deny --version 0.20.2 --root $(DENY)
+	tests/tools/install.sh cargo-deny 0.20.2

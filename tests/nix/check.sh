@@ -8,8 +8,8 @@ cd "$(dirname "$0")/../.."
 . tests/nix/setup.sh
 
 # nixfmt in Rust, which formats as nixfmt does, to the letter.
-tool nixfmt_rs 0.5.3
-tool deadnix 1.3.1
+tests/tools/install.sh nixfmt_rs 0.5.3
+tests/tools/install.sh deadnix 1.3.1
 git ls-files -z '*.nix' | xargs -0 "$cache/nixfmt_rs-0.5.3/bin/nixfmt" --check
 git ls-files -z '*.nix' | xargs -0 "$cache/deadnix-1.3.1/bin/deadnix" --fail
 

@@ -12,11 +12,6 @@ trap 'rm -rf "$work"' EXIT
 
 say() { echo "nix: $*" >&2; }
 
-# A program from crates.io: name, version.
-tool() {
-  [ -x "$cache/$1-$2/bin/$1" ] || cargo install --quiet --locked "$1" --version "$2" --root "$cache/$1-$2"
-}
-
 # Debian's nix with all that it needs, libc too, unpacked side by side; nothing of it is configured or run but nix.
 unpack() {
   say "unpacking Debian's nix into $state"
@@ -42,8 +37,8 @@ unpack() {
 
 # What stand-in/ needs besides itself.
 furnish() {
-  tool cargo-deny 0.20.2
-  tool cargo-auditable 0.7.7
+  "$root/tests/tools/install.sh" cargo-deny 0.20.2
+  "$root/tests/tools/install.sh" cargo-auditable 0.7.7
   (cd "$root" && cargo fetch --quiet --locked)
   cp -r "$here/stand-in" "$work"
   cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$cache/cargo-auditable-0.7.7/bin/cargo-auditable" "$work/stand-in"
