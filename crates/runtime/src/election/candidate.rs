@@ -1,6 +1,11 @@
 //! A replica that runs for leader: the loop that does what [`Elector`] decides.
 
-use std::{future::pending, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::{pending, ready},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -199,11 +204,20 @@ impl Candidate {
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
-                // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then.
-                Action::Try(within) => {
-                    let tried = self.attempt(within).await;
-                    self.assert_record(tried).await
-                }
+                // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then. Where
+                // each attempt takes longer than the pause after it, nothing is waited for: what came meanwhile goes first.
+                Action::Try(within) => tokio::select! {
+                    biased;
+                    () = &mut stop, if !stopping => {
+                        stopping = true;
+                        Event::Stop
+                    }
+                    able = changed(&mut ability) => Event::Able(able),
+                    () = ready(()) => {
+                        let tried = self.attempt(within).await;
+                        self.assert_record(tried).await
+                    }
+                },
                 Action::Release => {
                     heartbeat.beat("releasing the lease", self.call * 2);
                     self.record.stop();

@@ -45,6 +45,21 @@ async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
     }
 }
 
+/// Where each attempt takes longer than the pause after it, it is never waited between two.
+#[tokio::test(start_paused = true)]
+async fn asked_to_stop_while_all_attempts_hang_it_ends_in_bounded_time() {
+    let api = FakeApi::released();
+    let mut a = Replica::run(&api, "a");
+    a.leads(true, SOON).await;
+    api.mood(Mood::Hangs);
+    sleep(LEASE * 2).await;
+    let stopping = Instant::now();
+    a.stop.take().unwrap().send(()).unwrap();
+    a.task.await.unwrap();
+    let took = stopping.elapsed();
+    assert!(took <= CALL * 2 + FINISH_TIMEOUT, "{took:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn h4_a_standby_releases_nothing() {
     let api = FakeApi::released();
