@@ -3,16 +3,16 @@
 
 mod namespace;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::{
     api::{Key, Kind, Method},
-    plan::Action,
+    plan::{Action, Fault},
     trace::Time,
     users,
-    world::{FOOS, World},
+    world::{FOOS, World, at},
 };
 
 /// The user who has Foos.
@@ -27,17 +27,20 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 pub struct Actors {
     /// The reconciles that go on, by their spans' numbers: where they are in the trace.
     pub spans: BTreeMap<u64, usize>,
-    /// Deployments, by name, whose pods do not become ready.
-    pub stuck: BTreeSet<String>,
     /// The store's version when there was nothing left to do.
     at_rest: Option<u64>,
     /// When the next pod of a Deployment comes or goes, by the Deployment's UID.
     rollouts: BTreeMap<String, Time>,
+    /// Since when a rollout gets no further, by the Deployment's UID.
+    hung: BTreeMap<String, Time>,
     namespace: namespace::Namespace,
 }
 
 /// How long a pod takes.
 const POD: Time = Time::from_millis(300);
+
+/// `progressDeadlineSeconds`
+const DEADLINE: Time = Time::from_secs(10);
 
 impl Actors {
     pub fn tick(&mut self, world: &mut World) {
@@ -79,19 +82,30 @@ impl Actors {
             let generation = &object["metadata"]["generation"];
             let is_seen = status["observedGeneration"] == *generation;
             let ready = count("availableReplicas");
-            let next = match ready.cmp(&wanted) {
-                std::cmp::Ordering::Less if !self.stuck.contains(&key.name) => ready + 1,
-                std::cmp::Ordering::Greater => ready - 1,
-                _ => ready,
-            };
-            let (next, replicas) = (next, wanted.max(next));
-            if is_seen && next == ready && count("replicas") == replicas {
-                continue;
-            }
             let uid = object["metadata"]["uid"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned();
+            let hangs = ready < wanted && world.is_going_on(|fault| {
+                matches!(fault, Fault::NoPods { deployment } if users::deployment_name(*deployment) == key.name)
+            });
+            if !hangs {
+                self.hung.remove(&uid);
+            }
+            let has_given_up = has_given_up(&object);
+            let since = hangs.then(|| *self.hung.entry(uid.clone()).or_insert(world.now));
+            let gives_up = since.is_some_and(|since| world.now >= since + DEADLINE);
+            waits |= hangs && !gives_up;
+            let next = match ready.cmp(&wanted) {
+                std::cmp::Ordering::Less if !hangs => ready + 1,
+                std::cmp::Ordering::Greater => ready - 1,
+                _ => ready,
+            };
+            let (next, replicas) = (next, wanted.max(next));
+            if is_seen && next == ready && count("replicas") == replicas && gives_up == has_given_up
+            {
+                continue;
+            }
             let due = *self.rollouts.entry(uid.clone()).or_insert(world.now + POD);
             // That it has seen a generation it says at once.
             let is_due = world.now >= due;
@@ -109,12 +123,15 @@ impl Actors {
                     count.into()
                 }
             };
-            let counts = json!({ "status": {
+            let mut counts = json!({ "status": {
                 "observedGeneration": generation,
                 "replicas": number(wanted.max(next)), "updatedReplicas": number(wanted.max(next)),
                 "readyReplicas": number(next), "availableReplicas": number(next),
                 "unavailableReplicas": number(wanted.max(next) - next),
             }});
+            if gives_up != has_given_up {
+                counts["status"]["conditions"] = progressing(!gives_up, world.now);
+            }
             let status = format!("{path}/status");
             world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &status, &counts);
             if is_due {
@@ -124,6 +141,27 @@ impl Actors {
         }
         waits
     }
+}
+
+/// Whether it says that its rollout gets no further.
+pub fn has_given_up(deployment: &Value) -> bool {
+    let conditions = deployment["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|condition| {
+        condition["type"] == "Progressing" && condition["reason"] == "ProgressDeadlineExceeded"
+    })
+}
+
+fn progressing(is: bool, now: Time) -> Value {
+    let (status, reason) = if is {
+        ("True", "ReplicaSetUpdated")
+    } else {
+        ("False", "ProgressDeadlineExceeded")
+    };
+    let now = at(now).wall.to_string();
+    json!([{
+        "type": "Progressing", "status": status, "reason": reason, "message": "",
+        "lastUpdateTime": now, "lastTransitionTime": now,
+    }])
 }
 
 /// The garbage collector's: what has an owner that is gone goes, and what its owner waits for; true if there was something.

@@ -46,6 +46,7 @@ pub fn all() -> Vec<(String, Plan)> {
             taken_away_during_the_deletion(),
         ),
         ("another_one_serves", another_one_serves()),
+        ("stopped_while_all_hangs", stopped_while_all_hangs()),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
@@ -124,7 +125,7 @@ fn short_lease_and_silent_watch() -> Plan {
             ),
         ],
         rest: us(31_000_000),
-        end: us(45_000_000),
+        end: us(60_000_000),
     }
 }
 
@@ -305,5 +306,31 @@ fn another_one_serves() -> Plan {
         ],
         rest: us(75_000_000),
         ..Plan::calm(1764, 1, 1, us(100_000_000))
+    }
+}
+
+/// Seed 109. A replica whose attempts to renew the Lease hung, each for longer than the pause after it, did not notice that it
+/// was asked to stop.
+fn stopped_while_all_hangs() -> Plan {
+    let of = Calls {
+        replica: Some(0),
+        ..Calls::default()
+    };
+    let way = Way::Both;
+    let replace = Action::Replace {
+        replica: 0,
+        settings: None,
+    };
+    Plan {
+        steps: vec![
+            step(
+                35_610,
+                What::Fault(Fault::Partition { of, way }, us(54_230_000)),
+            ),
+            step(41_791, What::Action(replace)),
+            step(81_659, What::Heal),
+        ],
+        rest: us(233_318_000),
+        ..Plan::calm(109, 1, 1, us(273_318_000))
     }
 }

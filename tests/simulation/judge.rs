@@ -15,6 +15,7 @@ mod writes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Range,
     panic::catch_unwind,
     time::Duration,
 };
@@ -36,6 +37,18 @@ pub struct Violation {
     pub object: String,
     /// What was found, and what was expected.
     pub what: String,
+}
+
+impl Violation {
+    /// One of the simulation's own.
+    pub fn of_the_run(what: String) -> Self {
+        Self {
+            invariant: "run",
+            at: Time::ZERO,
+            object: "the simulation".to_owned(),
+            what,
+        }
+    }
 }
 
 impl fmt::Display for Violation {
@@ -83,13 +96,7 @@ pub fn examine(plan: &Plan) -> (Vec<Violation>, Option<World>) {
     catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        let violation = Violation {
-            invariant: "run",
-            at: Time::ZERO,
-            object: "the simulation".to_owned(),
-            what: text.unwrap_or_default(),
-        };
-        (vec![violation], None)
+        (vec![Violation::of_the_run(text.unwrap_or_default())], None)
     })
 }
 
@@ -102,8 +109,8 @@ struct Case<'a> {
     pods: BTreeSet<String>,
     /// By what of the store's history it wrote.
     writers: BTreeMap<usize, &'a Call>,
-    /// When every fault is over.
-    heal: Time,
+    /// What goes wrong, from when to when.
+    faults: Vec<(Range<Time>, &'a Fault)>,
     /// The fastest and the slowest clock, in thousandths.
     rates: (u32, u32),
     /// A backup was restored: a version names more than one state.
@@ -112,11 +119,11 @@ struct Case<'a> {
 
 impl<'a> Case<'a> {
     fn of(plan: &'a Plan, trace: &'a Trace, store: &'a Store) -> Self {
-        let whats = || plan.steps.iter().map(|step| &step.what);
-        let heal = plan
-            .steps
-            .iter()
-            .filter(|step| matches!(step.what, What::Heal));
+        let faults = plan.steps.iter().filter_map(|step| match &step.what {
+            What::Fault(fault, lasts) => Some((step.at..plan.over(step.at, fault, *lasts), fault)),
+            What::Action(_) | What::Heal => None,
+        });
+        let faults: Vec<_> = faults.collect();
         let rates = plan
             .replicas
             .iter()
@@ -131,11 +138,11 @@ impl<'a> Case<'a> {
             writers: writers
                 .flat_map(|call| call.written.clone().map(move |index| (index, call)))
                 .collect(),
-            heal: heal.map(|step| step.at).max().unwrap_or_default(),
             rates: rates.fold((1000, 1000), |(fast, slow), rate| {
                 (fast.max(rate), slow.min(rate))
             }),
-            is_restored: whats().any(|what| matches!(what, What::Fault(Fault::Restore { .. }, _))),
+            is_restored: (faults.iter()).any(|(_, fault)| matches!(fault, Fault::Restore { .. })),
+            faults,
         }
     }
 
@@ -179,10 +186,7 @@ impl<'a> Case<'a> {
     }
 
     fn has_fault(&self, is: impl Fn(&Fault) -> bool) -> bool {
-        let steps = self.plan.steps.iter();
-        steps
-            .into_iter()
-            .any(|step| matches!(&step.what, What::Fault(fault, _) if is(fault)))
+        self.faults.iter().any(|(_, fault)| is(fault))
     }
 }
 
@@ -201,40 +205,40 @@ fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }
 
-/// I12: a process ends when it is asked to, and in time.
+/// I12: a process ends when it is asked to, and in time, and never by itself. Only while it stands still it cannot: what
+/// hangs, and whoever does not answer, is waited for no longer than that.
 fn stays_up(case: &Case, found: &mut Vec<Violation>) {
-    /// `shutdown_timeout`, and for the Lease to be given back.
-    const LONGEST: Duration = Duration::from_secs(32);
-    let stands_still =
-        case.has_fault(|fault| matches!(fault, Fault::Freeze { .. } | Fault::Suspend { .. }));
     for life in &case.trace.lives {
-        let asked = life
-            .asked
-            .or_else(|| life.ended.is_none().then_some(case.plan.end))
-            .unwrap_or(Time::MAX);
-        let (at, what) = match &life.ended {
-            Some((at, End::Returned)) if life.asked.is_none() => {
-                (*at, "ended by itself".to_owned())
-            }
-            Some((at, End::Failed(why))) => (*at, format!("ended by itself: {why}")),
-            Some((at, End::Panicked(why))) => (*at, format!("panicked: {why}")),
-            Some((at, End::Returned))
-                if !stands_still && at.saturating_sub(asked) > case.longest(LONGEST) =>
-            {
-                (*at, format!("took {:?} to stop", at.saturating_sub(asked)))
-            }
-            None if case.plan.end.saturating_sub(asked) > case.longest(LONGEST)
-                && !stands_still =>
-            {
-                (case.plan.end, "has not stopped".to_owned())
+        let ended = life
+            .ended
+            .as_ref()
+            .map_or(case.plan.end, |(ended, _)| *ended);
+        let took = life.asked.map_or(Duration::ZERO, |asked| {
+            let stood_still = life.stood_still(&(asked..ended));
+            ended.saturating_sub(asked).saturating_sub(stood_still)
+        });
+        let what = match &life.ended {
+            Some((_, End::Panicked(why))) => format!("panicked: {why}"),
+            Some((_, End::Failed(why))) => format!("ended by itself: {why}"),
+            Some((_, End::Returned)) if life.asked.is_none() => "ended by itself".to_owned(),
+            _ if took > case.longest(to_stop(&life.settings)) => {
+                format!("took {took:?} to stop, or longer")
             }
             _ => continue,
         };
         found.push(Violation {
             invariant: "I12",
-            at,
+            at: ended,
             object: life.pod.0.clone(),
             what,
         });
     }
+}
+
+/// What a process takes to end at most, as docs/operations.md has it of SIGTERM.
+fn to_stop(settings: &Settings) -> Duration {
+    const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+    const STEP: Duration = Duration::from_millis(20);
+    let calls = (settings.renew_deadline * 3 / 2).max(Duration::from_secs(3));
+    SHUTDOWN_TIMEOUT + calls + Duration::from_millis(1500) + STEP
 }

@@ -5,7 +5,7 @@
 //! folder of builds.
 
 use std::{
-    fs, iter,
+    fmt, fs, iter,
     path::{Path, PathBuf},
     process::Command,
     thread::sleep,
@@ -14,7 +14,8 @@ use std::{
 
 use serde::Deserialize;
 
-/// How a line begins that says what was found.
+/// How a line begins that says what was found; of many cases it goes on with the number of the case, its name and the
+/// invariants, between tabs.
 pub const VIOLATED: &str = "violated: ";
 
 /// What a mutant may live through: so many seeds, and then the scripts, with every fault at every place.
@@ -42,7 +43,7 @@ pub mod mutant {
 #[derive(Deserialize)]
 pub struct Mutant {
     pub name: String,
-    /// The invariant that should show it; others may be faster.
+    /// The invariants one of which shows it, with a space between them.
     pub finder: String,
     #[serde(flatten)]
     pub edit: Edit,
@@ -101,7 +102,7 @@ pub fn all() -> Vec<Mutant> {
     table.mutant
 }
 
-/// Tries those whose names contain `part`; prints of each what found it. Returns how many were not found.
+/// Tries those whose names contain `part`; prints of each what found it. Returns how many were not found as they should be.
 pub fn run(part: &str) -> usize {
     let all = all();
     let folder = builds().join("mutants");
@@ -118,25 +119,83 @@ pub fn run(part: &str) -> usize {
         let numbers = iter::once(number).chain(with.map(Option::unwrap));
         let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
         let begun = Instant::now();
-        let violation = RUNS
-            .iter()
-            .find_map(|what| violation(&program, what, &numbers.join(","), &folder));
+        let found = RUNS.iter().find_map(|what| {
+            let found = violation(&program, &[what], &numbers.join(","), &folder)?;
+            Some((what, found))
+        });
         tried += 1;
-        let seconds = begun.elapsed().as_secs();
-        if let Some(violation) = violation {
-            println!("found in {seconds} s ({finder}): {name}: {violation}");
-        } else {
-            println!("NOT FOUND in {seconds} s ({finder}): {name}");
+        let is_as_named = |by: &str| {
+            finder
+                .split(' ')
+                .any(|named| by.split(' ').any(|by| by == named))
+        };
+        let verdict = match &found {
+            None => "NOT FOUND",
+            // What is violated with the protection is not found by taking it out.
+            Some((what, found)) if is_violated_anyway(&program, what, found, &folder) => {
+                "FOUND WITHOUT IT AS WELL"
+            }
+            Some((_, found)) if is_as_named(&found.by) => "found",
+            Some(_) => "FOUND BY ANOTHER",
+        };
+        if verdict != "found" {
             missed.push(name.clone());
         }
+        let seconds = begun.elapsed().as_secs();
+        let found = found.map_or_else(String::new, |(_, found)| found.to_string());
+        println!("{verdict} in {seconds} s ({finder}): {name}: {found}");
     }
     println!(
-        "{tried} mutants, {} not found{}{}",
+        "{tried} mutants, {} not found as they should be{}{}",
         missed.len(),
         if missed.is_empty() { "" } else { ": " },
         missed.join("; ")
     );
     missed.len()
+}
+
+/// What a run of the program has found.
+struct Found {
+    /// Of all that it found, the first.
+    number: usize,
+    case: String,
+    /// The invariants, with a space between them.
+    by: String,
+    said: String,
+}
+
+impl Found {
+    fn of(line: &str) -> Option<Self> {
+        let mut parts = line.strip_prefix(VIOLATED)?.splitn(4, '\t');
+        Some(Self {
+            number: parts.next()?.parse().ok()?,
+            case: parts.next()?.to_owned(),
+            by: parts.next()?.to_owned(),
+            said: parts.next()?.to_owned(),
+        })
+    }
+
+    /// The simulation did not come to its end.
+    fn of_the_run(said: String) -> Self {
+        Self {
+            number: 0,
+            case: String::new(),
+            by: "run".to_owned(),
+            said,
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} violates {}: {}", self.case, self.by, self.said)
+    }
+}
+
+/// Whether the case is violated with nothing taken out.
+fn is_violated_anyway(program: &Path, what: &str, found: &Found, folder: &Path) -> bool {
+    let only = format!("--only={}", found.case);
+    violation(program, &[what, &only], "", folder).is_some()
 }
 
 /// This program is `BUILDS/release/examples/simulate`.
@@ -198,10 +257,11 @@ fn copy_workspace(to: &Path, edit: impl Fn(&str, String) -> String) {
 }
 
 /// What these runs of the program find first, if they find anything.
-fn violation(program: &Path, runs: &str, numbers: &str, folder: &Path) -> Option<String> {
+fn violation(program: &Path, runs: &[&str], numbers: &str, folder: &Path) -> Option<Found> {
     let [found, progress] = ["found", "progress"].map(|name| folder.join(name));
     let mut program = Command::new(program)
-        .args(["--first", runs])
+        .arg("--first")
+        .args(runs)
         .env("MUTANTS", numbers)
         .stdout(fs::File::create(&found).unwrap())
         .stderr(fs::File::create(&progress).unwrap())
@@ -211,9 +271,10 @@ fn violation(program: &Path, runs: &str, numbers: &str, folder: &Path) -> Option
     loop {
         if let Some(ended) = program.try_wait().unwrap() {
             let found = fs::read_to_string(&found).unwrap();
-            let mut violations = found.lines().filter_map(|line| line.strip_prefix(VIOLATED));
-            let said = violations.next().unwrap_or("the simulation itself ended");
-            return (!ended.success()).then(|| said.to_owned());
+            let first = found.lines().filter_map(Found::of);
+            let first = first.min_by_key(|found| found.number);
+            let ended_itself = || Found::of_the_run("the simulation itself ended".to_owned());
+            return (!ended.success()).then(|| first.unwrap_or_else(ended_itself));
         }
         let now = fs::metadata(&progress).unwrap().len();
         if now != length {
@@ -222,7 +283,8 @@ fn violation(program: &Path, runs: &str, numbers: &str, folder: &Path) -> Option
         if since.elapsed() > PATIENCE {
             program.kill().unwrap();
             program.wait().unwrap();
-            return Some(format!("a run that ends nowhere, within {PATIENCE:?}"));
+            let said = format!("a run that ends nowhere, within {PATIENCE:?}");
+            return Some(Found::of_the_run(said));
         }
         sleep(Duration::from_millis(100));
     }

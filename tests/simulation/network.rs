@@ -161,6 +161,13 @@ impl Wire {
         }
     }
 
+    /// Nothing comes that would have come after this.
+    pub fn cut(&self, id: u64, after: Instant) {
+        if let Some(open) = self.0.lock().open.get_mut(&id) {
+            open.pieces.retain(|(at, _)| *at <= after);
+        }
+    }
+
     /// From now on this becomes of who connects.
     pub fn set_door(&self, role: Role, to: DoorState) {
         let mut state = self.0.lock();

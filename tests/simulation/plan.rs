@@ -75,7 +75,8 @@ pub enum What {
     Action(Action),
     /// Something goes wrong, for so long; what does not last is over at once.
     Fault(Fault, Duration),
-    /// Every fault that still goes on is over: what is frozen thaws, who was killed for good starts again.
+    /// Every fault that still goes on is over, but for those that are to last to the end: what is frozen thaws, who was killed
+    /// for good starts again.
     Heal,
 }
 
@@ -177,8 +178,29 @@ pub enum Fault {
     FencingPart { record: bool },
     /// Somebody has a policy of theirs.
     Policy(Others),
+    /// No pod of one of the users' Deployments becomes available: after a while, the Deployment says so.
+    NoPods { deployment: u8 },
     /// The Foos' namespace is deleted; when it is over, it is created again, and so are the Foos that were in it.
     NoNamespace,
+}
+
+impl Fault {
+    /// Whether it may be felt by this replica.
+    pub fn is_about(&self, replica: usize) -> bool {
+        match self {
+            Self::Crash { replica: its, .. }
+            | Self::Freeze { replica: its }
+            | Self::Suspend { replica: its }
+            | Self::WallJump { replica: its, .. }
+            | Self::WallStill { replica: its } => *its == replica,
+            Self::Partition { of, .. }
+            | Self::Slow { of, .. }
+            | Self::Call { of, .. }
+            | Self::Reset { of } => of.replica.is_none_or(|its| its == replica),
+            Self::NoPods { .. } => false,
+            _ => true,
+        }
+    }
 }
 
 /// Who comes after a crash.
@@ -286,77 +308,26 @@ impl Plan {
         }
     }
 
-    /// What the seed expands to.
-    pub fn of(seed: u64) -> Self {
-        let mut plan = Self::calm(seed, 3, 2, Duration::from_secs(200));
-        let names = ["one", "two", "three", "four", "five"];
-        for (number, name) in (1..).zip(names) {
-            let foo = name.to_owned();
-            let deployment = format!("{name}-web");
-            let at = Duration::from_secs(5 + number);
-            plan.act(
-                at,
-                Action::Create {
-                    foo,
-                    deployment,
-                    replicas: Some(2),
-                },
-            );
+    /// When a fault is over that begins at this time: when it has lasted so long, or all faults are healed before. One with the
+    /// number of a call waits for that call. What is to last to the end is never over.
+    pub fn over(&self, at: Time, fault: &Fault, lasts: Duration) -> Time {
+        if self.is_for_good(at, fault, lasts) {
+            return Time::MAX;
         }
-        let second = Duration::from_secs;
-        plan.act(
-            second(45),
-            Action::Scale {
-                foo: "one".into(),
-                replicas: 5,
-            },
-        );
-        plan.act(
-            second(60),
-            Action::Rename {
-                foo: "two".into(),
-                deployment: "other".into(),
-            },
-        );
-        plan.act(
-            second(75),
-            Action::Delete {
-                foo: "three".into(),
-                policy: "Background",
-            },
-        );
-        plan.fault(
-            second(70),
-            Fault::Crash {
-                replica: 0,
-                then: Then::Container(second(5)),
-            },
-            Duration::ZERO,
-        );
-        plan.act(
-            second(80),
-            Action::Scale {
-                foo: "four".into(),
-                replicas: 1,
-            },
-        );
-        plan.fault(second(110), Fault::Freeze { replica: 1 }, second(20));
-        plan.act(
-            second(115),
-            Action::Scale {
-                foo: "five".into(),
-                replicas: 4,
-            },
-        );
-        plan.act(second(150), Action::Stop { replica: 2 });
-        plan.act(
-            second(155),
-            Action::Delete {
-                foo: "four".into(),
-                policy: "Foreground",
-            },
-        );
-        plan
+        let heals = self
+            .steps
+            .iter()
+            .filter(|step| matches!(step.what, What::Heal));
+        let healed = heals.map(|step| step.at).filter(|heal| *heal >= at).min();
+        let healed = healed.unwrap_or(Time::MAX);
+        match fault {
+            Fault::Call { nth: Some(_), .. } => healed.min(self.end),
+            _ => (at + lasts).min(healed),
+        }
+    }
+
+    pub fn is_for_good(&self, at: Time, fault: &Fault, lasts: Duration) -> bool {
+        !matches!(fault, Fault::Call { nth: Some(_), .. }) && at.saturating_add(lasts) >= self.end
     }
 
     pub fn act(&mut self, at: Time, action: Action) {

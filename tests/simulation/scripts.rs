@@ -15,6 +15,9 @@ const FIRST: usize = 20;
 /// How long whatever a fault makes late is late; longer than a term, but for the slowest clock.
 const LATE: Duration = Duration::from_millis(1500);
 
+/// When all is healed that goes wrong.
+const HEAL: Time = Time::from_secs(20);
+
 /// In this time after the last thing that somebody does, all is as it should be: longer than any rollout in here takes, and shorter
 /// than a retry's pause is after six seconds.
 const PROMPTLY: Duration = Duration::from_secs(4);
@@ -362,7 +365,6 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     for (at, deed) in deeds {
         plan.act(ms(*at), Action::User(*deed));
     }
-    let mut heal = ms(20_000);
     match name {
         "hand-over" => (0..2).for_each(|replica| {
             plan.act(
@@ -403,7 +405,6 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 role: Some(Role::Work),
                 ..Calls::default()
             };
-            heal = ms(2_000);
             plan.fault(ms(6_000), Fault::Partition { of, way: Way::Both }, plan.end);
         }
         "renamed back, and not told" => {
@@ -464,7 +465,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         _ => {}
     }
     plan.steps.push(Step {
-        at: heal,
+        at: HEAL,
         what: What::Heal,
     });
     plan
@@ -488,8 +489,7 @@ impl Script {
         let mut counted = BTreeMap::<(&'static str, &str), usize>::new();
         let mut all = Vec::new();
         for call in &trace.calls {
-            let fits = call.begun < Duration::from_secs(20);
-            if !fits {
+            if call.sent >= HEAL {
                 continue;
             }
             *counted.entry((call.verb, &call.resource)).or_default() += 1;
@@ -543,6 +543,17 @@ impl Script {
         plan.fault(Time::ZERO, Fault::Call { of, nth, happens }, Time::ZERO);
         plan
     }
+}
+
+/// Whether the fault of a variation came about.
+pub fn is_met(variation: &Plan, trace: &Trace) -> bool {
+    let Some(What::Fault(Fault::Call { happens, .. }, _)) =
+        variation.steps.last().map(|step| &step.what)
+    else {
+        return false;
+    };
+    let happens = Some(format!("{happens:?}"));
+    trace.calls.iter().any(|call| call.fault == happens)
 }
 
 fn is_write(verb: &str) -> bool {

@@ -334,6 +334,12 @@ const FAULTS: &[Kind] = &[
     kind("policy", (3, 10_000), Some((500, 40_000)), |draw, _| {
         fault(Fault::Policy(draw.of(&Others::ALL)))
     }),
+    kind("pods", (4, 10_000), None, |draw, plan| {
+        let deployment = small(draw.below(DEPLOYMENTS));
+        let lasts = ms(draw.log_uniform(1_000, 60_000));
+        let lasts = if draw.once_in(4) { plan.end } else { lasts };
+        What::Fault(Fault::NoPods { deployment }, lasts)
+    }),
     kind("namespace", (6, 20_000), Some((200, 20_000)), |_, _| {
         fault(Fault::NoNamespace)
     }),

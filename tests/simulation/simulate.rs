@@ -16,6 +16,7 @@ mod invariants;
 mod simulation;
 
 use std::{
+    collections::BTreeSet,
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
@@ -60,26 +61,52 @@ fn main() -> ExitCode {
         };
     }
     let first = arguments.get_flag("first");
+    let only = arguments.get_one::<String>("only");
+    let is_chosen = |name: &str| only.is_none_or(|only| only == name);
     let scripts = scripts::all().into_iter();
     let scripts = scripts.map(|script| (script.name.to_owned(), script.itself()));
-    let cases: Vec<_> = found::all().into_iter().chain(scripts).collect();
-    let mended = all(&cases, "scripts", first, Clone::clone);
+    let mut cases: Vec<_> = found::all().into_iter().chain(scripts).collect();
+    cases.retain(|(name, _)| is_chosen(name));
+    let mended = all(&cases, "scripts", first, |plan| examine(plan).0);
     let found = if first && mended > 0 {
         0
     } else if arguments.get_flag("exhaustive") {
-        exhaustive(first)
+        exhaustive(first, is_chosen)
     } else {
         let (from, count) = (number("from").unwrap_or(1), number("seeds").unwrap_or(1000));
-        let seeds: Vec<_> = (from..from + count)
+        let mut seeds: Vec<_> = (from..from + count)
             .map(|seed| (format!("seed {seed}"), seed))
             .collect();
-        all(&seeds, "seeds", first, |seed| Plan::new(*seed))
+        seeds.retain(|(name, _)| is_chosen(name));
+        let check = if arguments.get_flag("twice") {
+            twice
+        } else {
+            |plan: &Plan| examine(plan).0
+        };
+        all(&seeds, "seeds", first, |seed| check(&Plan::new(*seed)))
     };
     if found + mended == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Whether a plan is one run.
+fn twice(plan: &Plan) -> Vec<Violation> {
+    let run = || examine(plan).1.map(|world| world.trace.lines(&world.store));
+    let (one, other) = (run().unwrap_or_default(), run().unwrap_or_default());
+    let differs = one.iter().zip(&other).find(|(one, other)| one != other);
+    let what = match differs {
+        Some((one, other)) => format!("{one:?} the first time, {other:?} the second"),
+        None if one.len() == other.len() => return Vec::new(),
+        None => format!(
+            "{} lines the first time, {} the second",
+            one.len(),
+            other.len()
+        ),
+    };
+    vec![Violation::of_the_run(what)]
 }
 
 fn arguments() -> Command {
@@ -117,6 +144,13 @@ fn arguments() -> Command {
                 .help("Take out each protection whose name contains this, and see that it is found"),
         )
         .arg(flag("first", "End with the first violation"))
+        .arg(
+            Arg::new("only")
+                .long("only")
+                .value_name("NAME")
+                .help("Judge the one of them that has this name"),
+        )
+        .arg(flag("twice", "Run each seed twice, and see that the traces are the same"))
 }
 
 /// One run, in words.
@@ -150,7 +184,7 @@ fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
 }
 
 /// Every variation of every script.
-fn exhaustive(first: bool) -> usize {
+fn exhaustive(first: bool, is_chosen: impl Fn(&str) -> bool) -> usize {
     let variations = scripts::all().into_iter().flat_map(|script| {
         let world = examine(&script.plan).1;
         let variations = world.map_or_else(Vec::new, |world| script.variations(&world.trace));
@@ -163,8 +197,19 @@ fn exhaustive(first: bool) -> usize {
             (format!("{}: {what}", script.name), plan)
         })
     });
-    let variations: Vec<_> = variations.collect();
-    all(&variations, "runs", first, Clone::clone)
+    let mut variations: Vec<_> = variations.collect();
+    variations.retain(|(name, _)| is_chosen(name));
+    let vain = AtomicUsize::new(0);
+    let wrong = all(&variations, "runs", first, |plan| {
+        let (mut found, world) = examine(plan);
+        if world.is_some_and(|world| !scripts::is_met(plan, &world.trace)) {
+            vain.fetch_add(1, Relaxed);
+            found.push(Violation::of_the_run("the fault meets no call".to_owned()));
+        }
+        found
+    });
+    println!("{} runs whose fault met no call", vain.into_inner());
+    wrong
 }
 
 /// Judges all of them, on all cores; says what is wrong with each, and at the end how many there were. Returns how many
@@ -173,7 +218,7 @@ fn all<T: Sync>(
     cases: &[(String, T)],
     what: &str,
     first: bool,
-    plan: impl Fn(&T) -> Plan + Sync,
+    judged: impl Fn(&T) -> Vec<Violation> + Sync,
 ) -> usize {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -183,11 +228,13 @@ fn all<T: Sync>(
             if number % 100 == 0 {
                 eprintln!("{number} of {} {what}", cases.len());
             }
-            let found: Vec<Violation> = examine(&plan(case)).0;
+            let found = judged(case);
             if let Some(violation) = found.first() {
+                let invariants = found.iter().map(|violation| violation.invariant);
+                let invariants: BTreeSet<_> = invariants.collect();
+                let invariants = Vec::from_iter(invariants).join(" ");
                 println!(
-                    "{VIOLATED}{name} ({number} of {} {what}): {violation} ({} in all)",
-                    cases.len(),
+                    "{VIOLATED}{number}\t{name}\t{invariants}\t{violation} ({} in all)",
                     found.len()
                 );
                 wrong.lock().push(name.clone());

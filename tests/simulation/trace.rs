@@ -111,6 +111,8 @@ pub struct Life {
     pub begun: Time,
     /// When it was asked to stop.
     pub asked: Option<Time>,
+    /// When it was frozen, or its machine slept.
+    pub still: Vec<Range<Time>>,
     pub ended: Option<(Time, End)>,
 }
 
@@ -118,6 +120,15 @@ impl Life {
     /// What it calls itself in the Lease.
     pub fn identity(&self) -> String {
         format!("{}_{}", self.pod.0, self.pod.1)
+    }
+
+    /// For how long it stood still in this time.
+    pub fn stood_still(&self, time: &Range<Time>) -> Duration {
+        let within = |still: &Range<Time>| {
+            let (from, until) = (still.start.max(time.start), still.end.min(time.end));
+            until.saturating_sub(from)
+        };
+        self.still.iter().map(within).sum()
     }
 }
 

@@ -126,7 +126,7 @@ fn foo_name(number: u8) -> String {
 }
 
 /// The name of the Deployment with this number.
-fn deployment_name(number: u8) -> String {
+pub fn deployment_name(number: u8) -> String {
     format!("app-{number}")
 }
 

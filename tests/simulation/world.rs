@@ -19,7 +19,7 @@ use super::{
     network::SHORTEST,
     plan::{Action, Plan, Settings, Step, What},
     replica::{BEGIN, NAMESPACE},
-    trace::{Time, Trace},
+    trace::{Time, Trace, Who},
 };
 use calls::{Arriving, Stream};
 use faults::Ongoing;
@@ -50,6 +50,8 @@ pub struct World {
     /// Requests on their way.
     arrivals: BTreeMap<(Time, u64), Arriving>,
     streams: Vec<Stream>,
+    /// What the replicas wait for the answer of, or for more of it: which call it is.
+    open: BTreeMap<(Who, u64), usize>,
     faults: BTreeMap<u64, Ongoing>,
     /// What the replicas are being updated to.
     rollout: Option<Settings>,
@@ -119,6 +121,7 @@ impl World {
             agenda: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             streams: Vec::new(),
+            open: BTreeMap::new(),
             faults: BTreeMap::new(),
             rollout: None,
             count: 0,

@@ -10,8 +10,9 @@ use foo_controller::api::Foo;
 use super::{
     super::{
         api::{Kind, Others, Revision},
-        plan::{Fault, Step, What},
-        users::NAMESPACE,
+        plan::{Fault, What},
+        trace::Time,
+        users::{NAMESPACE, deployment_name},
     },
     Case, Violation, made, named,
 };
@@ -32,7 +33,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
         .collect();
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
-        let wrong = is_settled(foo, &deployments, image(case)).err();
+        let wrong = is_settled(case, foo, &deployments).err();
         if let Some(what) = wrong.filter(|_| !waits(case, foo)) {
             found.push(Violation {
                 invariant: "I3",
@@ -80,12 +81,12 @@ fn as_asked(case: &Case, deployment: &Value) -> Value {
             && call.code == Some(200)
     });
     let asked_at: Vec<_> = its.filter_map(|call| call.arrived).collect();
-    for Step { at, what } in &case.plan.steps {
-        let What::Fault(Fault::Policy(policy), lasts) = what else {
+    for (time, fault) in &case.faults {
+        let Fault::Policy(policy) = fault else {
             continue;
         };
-        let until = (*at + *lasts).min(case.heal) + KNOWN;
-        if !asked_at.iter().any(|asked| (*at..until).contains(asked)) {
+        let known = time.start..time.end.saturating_add(KNOWN);
+        if !asked_at.iter().any(|asked| known.contains(asked)) {
             continue;
         }
         match policy {
@@ -158,7 +159,7 @@ pub fn is_complete(deployment: &Value) -> bool {
 }
 
 /// Each Deployment as it is, and as it was asked for.
-fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Result<(), String> {
+fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String> {
     let metadata = &foo["metadata"];
     if metadata["deletionTimestamp"].is_string() {
         return Ok(());
@@ -208,8 +209,15 @@ fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Res
     if let Some(spec) = typed_actual.spec.as_mut() {
         spec.replicas = spec.replicas.or(typed.spec.replicas);
     }
-    if let Some(wrong) = unsettled(&[typed], &[typed_actual], image).pop() {
+    if let Some(wrong) = unsettled(&[typed], &[typed_actual], image(case)).pop() {
         return Err(wrong.trim_start_matches("I3 ").to_owned());
+    }
+    if !is_complete(actual) && hangs(case, wanted) {
+        let gave_up = ("False", "ProgressDeadlineExceeded");
+        let says = ["Ready", "Progressing"].map(|of_type| condition(foo, of_type));
+        return (says == [gave_up; 2] && is_current)
+            .then_some(())
+            .ok_or_else(|| format!("the rollout of {wanted} hangs, and its status says {says:?}"));
     }
     if !is_complete(actual) {
         return Err(format!(
@@ -237,6 +245,14 @@ fn is_settled(foo: &Value, deployments: &[(&Value, &Value)], image: &str) -> Res
         )),
         None => Ok(()),
     }
+}
+
+/// Whether no pod of this Deployment becomes available, to the end.
+fn hangs(case: &Case, deployment: &str) -> bool {
+    let mut for_good = case.faults.iter().filter(|(time, _)| time.end == Time::MAX);
+    for_good.any(|(_, fault)| {
+        matches!(fault, Fault::NoPods { deployment: its } if deployment_name(*its) == deployment)
+    })
 }
 
 /// I6: at rest nobody changes anything but the Lease, and nobody warns of anything.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use operator_runtime::election::YIELD_DELAY;
 use serde_json::Value;
 
 use super::{
@@ -266,12 +267,29 @@ fn won(call: &Call, identity: &str) -> Option<Time> {
     (is_write && is_holder && (200..300).contains(&code)).then_some(at)
 }
 
-/// I10: some time after everything works again, the Lease names a process that is there, and that renews it, to the end.
+/// I10: as soon as it can be after the last thing that went wrong, the Lease names a process that is there, and that renews
+/// it, to the end.
 pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
-    let lease_duration = case.longest_of(|settings| settings.lease_duration);
+    let Some(from) = leads_from(case) else {
+        return;
+    };
+    // Who leads works until its own deadline, and by then others have seen the Lease change.
+    let renewed = case.longest_of(|settings| settings.renew_deadline);
     let end = case.plan.end;
-    // A Lease may have been created by then that nobody has held, and an answer that is lost is waited for for a minute.
-    let from = case.heal + 3 * lease_duration + Duration::from_secs(80);
+    let mut wrong = |at: Time, what: String| {
+        found.push(Violation {
+            invariant: "I10",
+            at,
+            object: named(&lease()),
+            what,
+        });
+    };
+    if from + renewed >= end {
+        return wrong(
+            end,
+            format!("may be nobody's until {from:?}: nothing is judged"),
+        );
+    }
     let is_up = |identity: &str, at: Time| {
         let lives = case.trace.lives.iter();
         let mut its = lives.filter(|life| life.identity() == identity);
@@ -291,23 +309,57 @@ pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
     });
     for (at, next) in writes.chain([(end, "")]) {
         let checked = since.max(from);
-        let what = if at <= checked + lease_duration {
-            let is_another = since >= case.plan.rest && at < end && now != next;
-            is_another.then(|| format!("goes from {now:?} to {next:?} at rest"))
-        } else if is_up(&now, checked) {
-            Some(format!("not renewed for {:?}", at.saturating_sub(checked)))
-        } else {
-            Some(format!("held by {now:?}, which is nobody who is there"))
-        };
-        if let Some(what) = what {
-            found.push(Violation {
-                invariant: "I10",
-                at: checked,
-                object: named(&lease()),
-                what,
-            });
-            return;
+        // Who lets go has to be followed as soon as who is to renew has to.
+        if at > checked && at < end && !now.is_empty() && !is_up(&now, checked) {
+            return wrong(
+                checked,
+                format!("held by {now:?}, which is nobody who is there"),
+            );
+        }
+        if at > checked + renewed {
+            let late = at.saturating_sub(checked);
+            return wrong(checked, format!("not renewed by {now:?} for {late:?}"));
+        }
+        if since >= case.plan.rest && at < end && now != next {
+            return wrong(checked, format!("goes from {now:?} to {next:?} at rest"));
         }
         (now, since) = (next.to_owned(), at);
     }
+}
+
+/// From when on somebody has to lead; `None`: there is nobody who could.
+fn leads_from(case: &Case) -> Option<Time> {
+    /// What a watch's answer is waited for, and then how long it may take to be opened anew.
+    const ANSWER: Duration = Duration::from_mins(1);
+    const ANEW: Duration = Duration::from_secs(8);
+    let goes_on = |replica: usize| {
+        let mut for_good = case.faults.iter().filter(|(time, _)| time.end == Time::MAX);
+        for_good.any(|(_, fault)| fault.is_about(replica))
+    };
+    let over = case.faults.iter().map(|(time, _)| time.end);
+    let over = over.filter(|over| *over < Time::MAX);
+    let edits = case.store.history().iter().enumerate();
+    let edits = edits.filter(|(index, it)| it.key == lease() && case.writer(*index).is_none());
+    let edits = edits.map(|(_, revision)| made(revision));
+    let lives = || case.trace.lives.iter();
+    let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));
+    let calm = over.chain(edits).chain(ends).max().unwrap_or_default();
+    // When each that is there at the end can do its work: what was asked before and is never answered it waits for.
+    let there = lives().filter(|life| life.ended.is_none() && !goes_on(life.who.replica));
+    let able = there.map(|life| {
+        let waits = |call: &&Call| {
+            call.who == life.who
+                && matches!(call.verb, "list" | "stream" | "watch")
+                && call.resource != "leases"
+                && call.answered.is_none()
+        };
+        let waits = case.trace.calls.iter().filter(waits);
+        let answered = waits.map(|call| call.begun + case.longest(ANSWER)).max();
+        calm.max(life.begun).max(answered.unwrap_or_default())
+    });
+    let taken = case.longest_of(|settings| {
+        let attempt = (settings.renew_deadline / 2).max(Duration::from_secs(1));
+        settings.lease_duration + attempt + settings.retry_period * 3
+    });
+    Some(able.min()? + case.longest(ANEW + YIELD_DELAY) + taken)
 }

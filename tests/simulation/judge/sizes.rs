@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     super::{
         api::{Key, Kind},
-        plan::{Step, What},
         trace::Sizes,
     },
     Case, Violation,
@@ -21,11 +20,8 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             .or_default()
             .insert(&revision.key);
     }
-    let goes_on = |step: &Step| match step.what {
-        What::Fault(_, lasts) => step.at >= case.heal && step.at + lasts > case.plan.rest,
-        What::Action(_) | What::Heal => false,
-    };
-    let goes_on = case.plan.steps.iter().any(goes_on);
+    let mut faults = case.faults.iter();
+    let goes_on = faults.any(|(time, _)| time.end > case.plan.rest);
     let ever = |kind| names.get(&kind).map_or(0, BTreeSet::len);
     let now = |kind| case.store.list(kind, None).count();
     for (at, who, sizes) in &case.trace.sizes {

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::{
     super::{
+        actors::has_given_up,
         api::{Key, Kind},
+        plan::Fault,
         trace::Call,
     },
     Case, Violation,
@@ -32,9 +34,10 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
 /// I13: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had,
 /// and a condition's time moves with its status alone.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    // Of each Deployment, by its name: how many replicas were available at some time, and whether a rollout was over.
+    // Of each Deployment, by its name: how many replicas were available at some time, and whether a rollout was over, or hung.
     let mut available = BTreeMap::<Key, BTreeSet<i64>>::new();
     let mut completed = BTreeSet::<Key>::new();
+    let mut given_up = BTreeSet::<Key>::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         let Some(after) = revision.after.as_deref() else {
             continue;
@@ -49,6 +52,9 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
                 );
                 if is_rolled_out(after) {
                     completed.insert(revision.key.clone());
+                }
+                if has_given_up(after) {
+                    given_up.insert(revision.key.clone());
                 }
             }
             Kind::Foo if case.writer(index).is_some() => {
@@ -65,12 +71,17 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
                 let mut its = available.iter().filter(|(key, _)| is_it(key));
                 let was = its.any(|(_, seen)| seen.contains(&says));
                 let was_complete = completed.iter().any(is_it);
+                let gave_up = given_up.iter().any(is_it);
                 let name = named_so.unwrap_or("a Deployment");
                 let generation = |of: &Value| of.as_i64().unwrap_or_default();
                 let what = if says != 0 && !was {
                     format!("says {says} replicas of {name} are available, which never was so")
                 } else if condition(after, "Ready").0 == "True" && !was_complete {
                     format!("says that it is Ready, and no rollout of {name:?} was ever over")
+                } else if condition(after, "Progressing").1 == "ProgressDeadlineExceeded"
+                    && !gave_up
+                {
+                    format!("says that the rollout of {name:?} hangs, which never was so")
                 } else if generation(&after["status"]["observedGeneration"])
                     > generation(&after["metadata"]["generation"])
                 {
@@ -115,11 +126,9 @@ const TOLD: [&str; 5] = [
 ];
 
 /// I14: a status that begins to say what is the user's to mend comes with an event that says so of this Foo, from the same
-/// process, a while before or after; unless that has ended by then. And a refusal is told of that there was, which the end
-/// of a namespace is not.
+/// process, which is written at once, or where something is in its way, within its minute; unless the process has ended, or
+/// the event was refused for good. And a refusal is told of that there was, which the end of a namespace is not.
 pub fn warned(case: &Case, found: &mut Vec<Violation>) {
-    /// An event waits for those before it, each of which may take its time.
-    const AROUND: Duration = Duration::from_secs(75);
     for (index, revision) in case.store.history().iter().enumerate() {
         let Some(call) = case
             .writer(index)
@@ -137,25 +146,12 @@ pub fn warned(case: &Case, found: &mut Vec<Violation>) {
         if before.contains(&reason) || !TOLD.contains(&reason) {
             continue;
         }
-        let life = case.trace.lives.iter().find(|life| life.who == call.who);
-        let until = life
-            .and_then(|life| life.ended.as_ref())
-            .map_or(case.plan.end, |(at, _)| *at);
-        let mut its = case
-            .trace
-            .calls
-            .iter()
-            .filter(|other| other.who == call.who);
-        let is_told = its.clone().any(|other| {
-            other.begun + AROUND >= call.begun
-                && other.begun <= call.begun + AROUND
-                && is_warning(case, other, &revision.key.name, reason)
+        let mut writes = case.trace.calls.iter().filter(|other| {
+            other.who == call.who && other.resource == "deployments" && other.begun < call.begun
         });
-        let what = if !is_told && until > call.begun + AROUND {
+        let what = if !is_told(case, call, &revision.key.name, reason) {
             format!("says {reason}, and there was no event")
-        } else if reason == "DeploymentRejected"
-            && !its.any(|other| other.begun < call.begun && is_refused(other))
-        {
+        } else if reason == "DeploymentRejected" && !writes.any(is_refused) {
             format!("says {reason}, and no write of a Deployment was refused")
         } else {
             continue;
@@ -167,6 +163,76 @@ pub fn warned(case: &Case, found: &mut Vec<Violation>) {
             what,
         });
     }
+}
+
+/// Whether the process that wrote this status has written the event, or could not.
+fn is_told(case: &Case, status: &Call, foo: &str, reason: &str) -> bool {
+    /// It is handed in right before the status, and waits for work that goes first, and for the few before it.
+    const BEFORE: Duration = Duration::from_millis(50);
+    const SOON: Duration = Duration::from_secs(3);
+    /// What is in its way, or in that of those before it, is tried to be got past for so long, and its last try may take 10 s.
+    const LATE: Duration = Duration::from_secs(75);
+    let Some(life) = case.life(status.who) else {
+        return false;
+    };
+    let from = status.begun.saturating_sub(BEFORE);
+    let its = || {
+        let calls = case.trace.calls.iter();
+        calls.filter(|call| call.who == status.who && call.resource == "events")
+    };
+    let until = |time: Duration| {
+        let until = from + case.longest(time);
+        until + life.stood_still(&(from..until))
+    };
+    let hindered = (from.saturating_sub(LATE))..until(SOON);
+    let is_hindered = its().any(|call| hindered.contains(&call.begun) && !is_quick(call))
+        || case.faults.iter().any(|(time, fault)| {
+            time.start < hindered.end
+                && time.end.saturating_add(LATE) > hindered.start
+                && fault.is_about(life.who.replica)
+                && is_in_the_way(fault)
+        });
+    let time = from..until(if is_hindered { LATE } else { SOON });
+    let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
+    let mut its = its().filter(|call| time.contains(&call.begun));
+    its.any(|call| is_warning(case, call, foo, reason) && is_settled(call)) || ended < time.end
+}
+
+/// Whether an event was written at its first try.
+fn is_quick(call: &Call) -> bool {
+    /// What the first try may take.
+    const FIRST: Duration = Duration::from_secs(1);
+    call.answered
+        .is_some_and(|(at, code)| code < 300 && at < call.begun + FIRST)
+}
+
+/// Whether nothing of a client's may get through for a while, or not in time. What is done to single calls, they show.
+fn is_in_the_way(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Partition { .. }
+            | Fault::Slow { .. }
+            | Fault::Kill { .. }
+            | Fault::Pause { .. }
+            | Fault::Restore { .. }
+    )
+}
+
+/// Whether an event is there, or was refused for what it says, or because its namespace goes.
+fn is_settled(call: &Call) -> bool {
+    call.code.is_some_and(|code| code < 300 || code == 409)
+        || call.answered.is_some_and(|(_, code)| {
+            let passes = matches!(code, 401 | 403 | 408 | 409 | 429);
+            let is_anew = code == 404 && call.verb == "patch";
+            (400..500).contains(&code) && !passes && !is_anew
+        })
+        || call.code == Some(403) && is_of_the_end(call)
+}
+
+/// Whether it was refused because its namespace goes.
+fn is_of_the_end(call: &Call) -> bool {
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    answer["details"]["causes"][0]["reason"] == "NamespaceTerminating"
 }
 
 /// Of a Foo's conditions.
@@ -197,8 +263,5 @@ fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
 /// Whether a write of a Deployment was refused, and not because its namespace goes.
 fn is_refused(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
-    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
-    call.resource == "deployments"
-        && matches!(code, 400 | 403 | 405 | 413 | 415 | 422)
-        && answer["details"]["causes"][0]["reason"] != "NamespaceTerminating"
+    matches!(code, 400 | 403 | 405 | 413 | 415 | 422) && !is_of_the_end(call)
 }

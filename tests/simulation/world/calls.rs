@@ -38,9 +38,8 @@ pub struct Arriving {
 /// A watch that is open.
 pub struct Stream {
     pub who: Who,
-    pub role: Role,
     pub id: u64,
-    pub server: usize,
+    server: usize,
     call: usize,
     watch: Watch,
     happens: Option<Happens>,
@@ -49,13 +48,6 @@ pub struct Stream {
     /// What does not get through, since when.
     held: Vec<Piece>,
     cut_since: Option<Time>,
-}
-
-impl Stream {
-    /// Whether nothing comes on it any more.
-    pub fn is_silent(&self) -> bool {
-        self.happens == Some(Happens::WatchSilent)
-    }
 }
 
 /// What a path is about, in the words of [`Call::verb`] and [`Call::resource`].
@@ -147,6 +139,7 @@ impl World {
         let (is_cut, slow) = self.on_the_way(&call, Way::Requests);
         let number = self.trace.calls.len();
         self.trace.calls.push(call);
+        self.open.insert((who, sent.id), number);
         if let Some(happens) = &happens {
             self.trace.calls[number].fault = Some(format!("{happens:?}"));
         }
@@ -308,7 +301,8 @@ impl World {
             _ => Duration::ZERO,
         };
         let (is_cut, slow) = self.on_the_way(&self.trace.calls[*call], Way::Answers);
-        if is_cut || *happens == Some(Happens::AnswerLost) {
+        let is_waited_for = self.open.contains_key(&(*who, sent.id));
+        if is_cut || *happens == Some(Happens::AnswerLost) || !is_waited_for {
             return;
         }
         let due = time + self.way("answer", *who, sent.id) + slow + late;
@@ -368,45 +362,31 @@ impl World {
             happens,
             ..
         } = arriving;
-        let (is_cut, _) = self.on_the_way(&self.trace.calls[call], Way::Answers);
-        let stream = Stream {
-            who,
-            role: sent.role,
-            id: sent.id,
-            server,
-            call,
-            watch,
-            begun: time,
-            limits: sent.limits,
-            held: Vec::new(),
-            cut_since: is_cut.then_some(time),
-            happens,
+        let is_waited_for = self.open.contains_key(&(who, sent.id));
+        if happens == Some(Happens::AnswerLost) || !is_waited_for {
+            return;
+        }
+        let head = |more| {
+            let json = ("Content-Type", "application/json".to_owned());
+            [vec![Piece::Head(200, vec![json])], more].concat()
         };
-        let mut first = vec![Piece::Head(
-            200,
-            vec![("Content-Type", "application/json".to_owned())],
-        )];
-        match &stream.happens {
+        let first = match &happens {
             Some(Happens::Html) => {
                 let (_, _, page) = html();
-                first.push(Piece::Data(
-                    page.as_str().unwrap_or_default().to_owned().into(),
-                ));
-                first.push(Piece::End);
+                let page = page.as_str().unwrap_or_default().to_owned();
+                head(vec![Piece::Data(page.into()), Piece::End])
             }
-            Some(Happens::ResetAfter) => first = vec![Piece::Broken(ErrorKind::ConnectionReset)],
-            Some(Happens::AnswerLost) => return,
-            _ => {}
-        }
-        let process = self.places[who.replica].replica.as_ref();
-        let is_gone = process.is_none_or(|process| process.who != who);
-        let is_over = is_gone || matches!(first.last(), Some(Piece::End | Piece::Broken(_)));
-        let due = time + self.way("answer", who, stream.id);
-        let late = match stream.happens {
+            Some(Happens::ResetAfter) => vec![Piece::Broken(ErrorKind::ConnectionReset)],
+            _ => head(Vec::new()),
+        };
+        let is_over = matches!(first.last(), Some(Piece::End | Piece::Broken(_)));
+        let (is_cut, slow) = self.on_the_way(&self.trace.calls[call], Way::Answers);
+        let late = match happens {
             Some(Happens::AnswerLate(by)) => by,
             _ => Duration::ZERO,
         };
-        if let Some(Happens::CrashAfter(then)) = stream.happens {
+        let due = time + self.way("answer", who, sent.id) + slow + late;
+        if let Some(Happens::CrashAfter(then)) = happens {
             let kill = Due::Kill {
                 place: who.replica,
                 life: who.life,
@@ -414,8 +394,24 @@ impl World {
             };
             self.due(due + Duration::from_millis(1), kill);
         }
-        self.trace.calls[call].answered = Some((due + late, 200));
-        self.put(who, stream.id, due + late, first);
+        let mut stream = Stream {
+            who,
+            id: sent.id,
+            server,
+            call,
+            watch,
+            begun: time,
+            limits: sent.limits,
+            held: Vec::new(),
+            cut_since: None,
+            happens,
+        };
+        if is_cut && !is_over {
+            (stream.held, stream.cut_since) = (first, Some(time));
+        } else if !is_cut {
+            self.trace.calls[call].answered = Some((due, 200));
+            self.put(who, stream.id, due, first);
+        }
         if !is_over {
             self.streams.push(stream);
             // It may have something to say at once.
@@ -504,19 +500,36 @@ impl World {
         let pieces = std::mem::take(&mut stream.held);
         let is_over = matches!(pieces.last(), Some(Piece::End | Piece::Broken(_)));
         let due = time + self.way("line", stream.who, stream.id) + slow;
+        // What is held may begin with the answer's head.
+        (self.trace.calls[stream.call].answered).get_or_insert((due, 200));
         self.put(stream.who, stream.id, due, pieces);
         is_over
     }
 
-    /// Resets the connections of the calls that `is_meant` picks; what is on its way still arrives.
-    pub(super) fn reset(&mut self, is_meant: impl Fn(&Self, &Stream) -> bool) {
-        let streams = std::mem::take(&mut self.streams);
-        let (reset, kept) = streams
-            .into_iter()
-            .partition::<Vec<_>, _>(|stream| is_meant(self, stream));
-        self.streams = kept;
-        for Stream { who, id, .. } in reset {
-            let due = self.now + SHORTEST;
+    /// Resets the connections of the calls that `is_meant` picks, whether they wait for an answer or are watches. Of what is
+    /// on its way to an API server, some still arrives.
+    pub(super) fn reset(&mut self, is_meant: impl Fn(&Call) -> bool) {
+        let calls = &self.trace.calls;
+        let meant = self
+            .open
+            .iter()
+            .filter(|(_, call)| is_meant(&calls[**call]));
+        let meant: Vec<_> = meant.map(|(who, call)| (*who, *call)).collect();
+        let due = self.now + SHORTEST;
+        for ((who, id), number) in meant {
+            self.open.remove(&(who, id));
+            self.streams
+                .retain(|stream| (stream.who, stream.id) != (who, id));
+            if draw(self.plan.seed, "reset", number as u64).is_multiple_of(2) {
+                self.arrivals.retain(|_, arriving| arriving.call != number);
+            }
+            let call = &mut self.trace.calls[number];
+            call.answered = call.answered.filter(|(at, _)| *at <= due);
+            self.places[who.replica].connected[call.role as usize] = None;
+            let replica = self.places[who.replica].replica.as_ref();
+            if let Some(replica) = replica.filter(|replica| replica.who == who) {
+                replica.wire.cut(id, replica.instant(due));
+            }
             self.put(
                 who,
                 id,
@@ -524,11 +537,6 @@ impl World {
                 vec![Piece::Broken(ErrorKind::ConnectionReset)],
             );
         }
-    }
-
-    /// The call that a stream came of.
-    pub(super) fn call_of(&self, stream: &Stream) -> &Call {
-        &self.trace.calls[stream.call]
     }
 }
 

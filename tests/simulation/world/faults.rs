@@ -19,6 +19,8 @@ pub struct Ongoing {
     /// The process that it was about.
     life: u32,
     since: Time,
+    /// It lasts to the end, whatever is healed.
+    for_good: bool,
     backup: Option<Backup>,
 }
 
@@ -106,11 +108,12 @@ impl World {
         });
         let now = self.now;
         let mut ongoing = Ongoing {
-            fault,
             seen: 0,
             life: 0,
             since: now,
+            for_good: self.plan.is_for_good(now, &fault, lasts),
             backup: None,
+            fault,
         };
         match ongoing.fault.clone() {
             Fault::Crash { replica, then } => {
@@ -118,7 +121,7 @@ impl World {
                 return;
             }
             Fault::Freeze { replica } | Fault::Suspend { replica } => {
-                self.places[replica].still += 1;
+                self.stands_still(replica);
                 ongoing.life = self.places[replica].life();
             }
             Fault::WallJump { replica, by } => {
@@ -134,7 +137,7 @@ impl World {
                     .for_each(|it| it.wall_stands(Some(now)));
             }
             Fault::Reset { of } => {
-                self.reset(|world, stream| is_one_of(&of, world.call_of(stream)));
+                self.reset(|call| is_one_of(&of, call));
                 return;
             }
             Fault::Kill { server } => self.kill_server(server),
@@ -156,7 +159,7 @@ impl World {
             Fault::NoDefinition => self.store.remove_definition(at(now)),
             Fault::Fencing => self.switch_fencing(false),
             Fault::FencingPart { record } => self.store.remove_fencing_part(at(now), record),
-            Fault::NoNamespace => self.actors.wake(),
+            Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
             Fault::Policy(_)
             | Fault::Partition { .. }
             | Fault::Slow { .. }
@@ -185,9 +188,9 @@ impl World {
         self.say(format!("over: {:?}", ongoing.fault));
         match ongoing.fault {
             Fault::Freeze { replica } | Fault::Suspend { replica } => {
-                let place = &mut self.places[replica];
+                let place = &self.places[replica];
                 if place.life() == ongoing.life && place.replica.is_some() {
-                    place.still -= 1;
+                    self.stands_still_no_more(replica);
                     let is_asleep = matches!(ongoing.fault, Fault::Suspend { .. });
                     self.goes_on(
                         replica,
@@ -236,7 +239,7 @@ impl World {
             Fault::Revoke { verb, resource } => self.store.grant(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.install_definition(),
             Fault::Fencing | Fault::FencingPart { .. } => self.switch_fencing(true),
-            Fault::NoNamespace => self.actors.wake(),
+            Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
             Fault::Policy(_)
             | Fault::Crash { .. }
             | Fault::Reset { .. }
@@ -252,11 +255,13 @@ impl World {
     /// All faults are over.
     pub(super) fn heal(&mut self) {
         self.say("all faults are over".to_owned());
-        let all: Vec<u64> = self.faults.keys().copied().collect();
-        for fault in all {
+        let passing = self.faults.iter().filter(|(_, ongoing)| !ongoing.for_good);
+        let passing: Vec<u64> = passing.map(|(number, _)| *number).collect();
+        for fault in passing {
             self.end(fault);
         }
-        self.reset(|_, stream| stream.is_silent());
+        let silent = format!("{:?}", Happens::WatchSilent);
+        self.reset(|call| call.fault.as_ref() == Some(&silent));
         for place in 0..self.places.len() {
             if self.places[place].gone {
                 self.start(place, true, None);
@@ -295,7 +300,8 @@ impl World {
         self.servers[server].server = None;
         let waiting = mem::take(&mut self.servers[server].waiting);
         self.servers[server].paused = false;
-        self.reset(|_, stream| stream.server == server);
+        // What it had answered still comes.
+        self.reset(|call| call.server == server && matches!(call.verb, "stream" | "watch"));
         for arriving in waiting {
             self.arrives(self.now, arriving);
         }

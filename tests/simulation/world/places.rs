@@ -17,8 +17,8 @@ use super::{
 const RESTART: Duration = Duration::from_secs(1);
 const LONGEST_RESTART: Duration = Duration::from_secs(10);
 
-/// `terminationGracePeriodSeconds`
-const GRACE: Duration = Duration::from_secs(30);
+/// `terminationGracePeriodSeconds` of `deploy/`.
+const GRACE: Duration = Duration::from_secs(40);
 
 /// What was asked of a process, if it was.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -114,6 +114,7 @@ impl World {
             settings,
             begun: now,
             asked: None,
+            still: Vec::new(),
             ended: None,
         });
         self.set_doors();
@@ -163,6 +164,9 @@ impl World {
             if killed.is_some() {
                 break;
             }
+        }
+        for id in &given_up {
+            self.open.remove(&(who, *id));
         }
         let mut unwell = false;
         for (at, record) in stepped.records {
@@ -250,6 +254,29 @@ impl World {
         );
     }
 
+    /// One more fault has it stand still.
+    pub(super) fn stands_still(&mut self, number: usize) {
+        let now = self.now;
+        self.places[number].still += 1;
+        if self.places[number].still == 1
+            && let Some(life) = self.life_mut(number)
+        {
+            life.still.push(now..Time::MAX);
+        }
+    }
+
+    /// One less does.
+    pub(super) fn stands_still_no_more(&mut self, number: usize) {
+        let now = self.now;
+        self.places[number].still -= 1;
+        if self.places[number].still == 0
+            && let Some(life) = self.life_mut(number)
+            && let Some(still) = life.still.last_mut()
+        {
+            still.end = now;
+        }
+    }
+
     fn life_mut(&mut self, number: usize) -> Option<&mut Life> {
         let lives = self.trace.lives.iter_mut().rev();
         lives.into_iter().find(|life| life.who.replica == number)
@@ -291,6 +318,7 @@ impl World {
         };
         let who = replica.who;
         self.streams.retain(|stream| stream.who != who);
+        self.open.retain(|(whose, _), _| *whose != who);
         drop(replica);
         if let Some(life) = self.life_mut(number) {
             life.ended = Some((at, end));
