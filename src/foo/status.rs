@@ -41,11 +41,15 @@ pub fn of(
             .map(|view| selector(&view.selector))
             .or_else(|| old.selector.clone()),
         deployment_name: serving(foo, deployed, error),
-        ..old.clone()
+        ..FooStatus::default()
     };
     if matches!(error, Some(Error::Transient(..))) {
         // What keeps the Deployment from being written does not keep its pods from dying.
-        return (view.is_some() && old.observed_generation.is_some()).then_some(counts);
+        return (view.is_some() && old.observed_generation.is_some()).then(|| FooStatus {
+            observed_generation: old.observed_generation,
+            conditions: old.conditions.clone(),
+            ..counts
+        });
     }
     let (ready, progressing) = match (deployed, error) {
         (Some(deployed), None) => verdicts(deployed),
