@@ -291,6 +291,8 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
 struct Measured {
     /// The most that one replica sent in [`FAULT`].
     requests: BTreeMap<Call, usize>,
+    /// The shortest time after which a replica sent the same of the same object again.
+    again: Duration,
     /// All that one replica sent then.
     all: usize,
     lines: usize,
@@ -380,10 +382,22 @@ async fn measure(
     }
     Measured {
         requests,
+        again: again(call, &seen),
         all,
         lines,
         recovered,
     }
+}
+
+/// The shortest time after which a replica sent `call` of the same object again.
+fn again(call: Call, seen: &[Seen]) -> Duration {
+    let (mut last, mut shortest) = (BTreeMap::new(), Duration::MAX);
+    for seen in seen.iter().filter(|seen| seen.call == call) {
+        if let Some(last) = last.insert((seen.by, &seen.object), seen.at) {
+            shortest = shortest.min(seen.at - last);
+        }
+    }
+    shortest
 }
 
 fn count<'a>(seen: impl Iterator<Item = &'a Seen>) -> BTreeMap<Call, usize> {
@@ -522,6 +536,11 @@ fn hold(resource: &str) {
                         failures.push(format!("{case}: {count} times {call:?}"));
                     }
                 }
+                let asked = asked(*call, answer);
+                if measured.again < asked {
+                    let again = measured.again;
+                    failures.push(format!("{case}: again after {again:?}, not {asked:?}"));
+                }
                 most = most.max(measured.requests.get(call).copied().unwrap_or_default());
                 all = all.max(measured.all);
                 logged = logged.max(measured.lines);
@@ -545,6 +564,17 @@ fn hold(resource: &str) {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// How long the same request of the same object waits at least after this answer: as long as that asks for, 30 s at most.
+/// The election and who asks for rights or about tokens go at their own pace: a leader has until its deadline to renew.
+fn asked(call: Call, answer: Answer) -> Duration {
+    let own_pace = ["leases", "serviceaccounts"].contains(&call.resource)
+        || call.resource.ends_with("reviews");
+    match answer {
+        Answer::RetryAfter(_, time) if !own_pace => seconds(time.min(30).into()),
+        _ => Duration::ZERO,
+    }
 }
 
 fn bound_of(call: Call) -> usize {

@@ -61,6 +61,16 @@ pub enum Error {
     Transient(String, Duration),
 }
 
+impl Error {
+    /// The time that the API server asks for.
+    pub fn asks(&self) -> Duration {
+        match self.retry() {
+            Retry::Backoff(time) => time,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 impl Failure for Error {
     fn name(&self) -> &'static str {
         match self {

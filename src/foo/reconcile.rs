@@ -53,8 +53,13 @@ impl Reconciler for FooReconciler {
         let error = result.as_ref().err();
         let reported = self.report(cx, foo, deployed.as_ref(), error).await;
         match (result, reported) {
-            // What is final is not tried again: it must have been reported.
-            (Err(error), Err(unreported)) if error.retry() == Retry::OnChange => Err(unreported),
+            // What is final is not tried again: it must have been reported. And what the API server asks for is heeded,
+            // whichever the request.
+            (Err(error), Err(unreported))
+                if error.retry() == Retry::OnChange || unreported.asks() > error.asks() =>
+            {
+                Err(unreported)
+            }
             (result, reported) => result.and(reported),
         }
     }

@@ -71,11 +71,14 @@ pub enum Answer {
     Ignored,
 }
 
-/// One request, and when it came.
+/// One request, what it is about, and when it came.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub by: &'static str,
     pub call: Call,
+    /// An object's name, or nothing, where it is about all of a kind.
+    pub object: String,
+    pub at: Instant,
 }
 
 /// The API server; clones share it.
@@ -230,6 +233,8 @@ impl Server {
             state.seen.push(Seen {
                 by,
                 call: asked.call,
+                object: asked.object(),
+                at: Instant::now(),
             });
             state.fault
         };
@@ -631,6 +636,21 @@ impl Asked {
             query,
             body: serde_json::from_slice(&body).unwrap_or_default(),
         })
+    }
+
+    /// The object that it is about; of an event, what that is about.
+    fn object(&self) -> String {
+        let made = || self.body["metadata"]["name"].as_str().map(str::to_owned);
+        let name = self
+            .name
+            .clone()
+            .or_else(|| self.field_name())
+            .or_else(made);
+        let mut name = name.unwrap_or_default();
+        if self.plural == "events" {
+            name.truncate(name.find('.').unwrap_or(name.len()));
+        }
+        name
     }
 
     fn id(&self) -> Option<Id> {

@@ -18,7 +18,7 @@ pub trait Failure: Error + Send + Sync + 'static {
 pub enum Retry {
     /// When something changes: without that, trying again cannot help. It must have been reported.
     OnChange,
-    /// With backoff, and not before this has passed: what the API server asks for. Logged.
+    /// With backoff, and not before this has passed, whatever changes meanwhile: what the API server asks for. Logged.
     Backoff(Duration),
     /// After this, which is no failure: it is not counted, and nothing waits longer for it. What a [`Writer`](crate::Writer)
     /// puts off. 100 ms at least. Logged.

@@ -85,7 +85,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// to the end of `lane` if that is more urgent; one that is with a worker is queued when the
     /// worker is done with it; a delayed add of it is overtaken, its failures stay counted (row
     /// Q1). Only an add on [`Lane::Background`] overtakes nothing: without a cause, a key that waits
-    /// for its retry has to wait.
+    /// for its retry has to wait. And what the API server asked for is waited for, whatever the cause:
+    /// the key is queued on `lane` then.
     pub fn add(&self, key: K, lane: Lane) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -262,7 +263,8 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
     /// returned delay. The delay is zero if the key was added meanwhile: then it is queued
     /// at once, as if it had not failed. A conflict is retried in this way, too, so that it cannot
     /// spin; whether it is worth an error in the log, the caller knows.
-    /// Not before `least`, for which the API server may have asked.
+    /// Not before `least`, for which the API server has asked: neither the retry nor what was added
+    /// meanwhile, or will be.
     pub fn add_rate_limited_after(self, least: Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);

@@ -52,6 +52,8 @@ struct Delayed {
     due: u64,
     /// When the bucket has the token, for a retry.
     slot: Option<u64>,
+    /// Before this, it stays here.
+    least: u64,
 }
 
 /// What a worker learns with a key: the key, its lane, how long it waited and how often it failed.
@@ -95,6 +97,9 @@ impl Model {
         }
         if lane == Lane::Background && self.delayed.iter().any(|d| d.key == key) {
             return;
+        }
+        if self.least(key) > self.now {
+            return self.delay(key, lane, self.now, None);
         }
         self.undelay(key);
         let mut since = None;
@@ -240,17 +245,28 @@ impl Model {
         self.note(key, false);
     }
 
-    pub fn retry(&mut self, key: Key) -> Duration {
+    pub fn retry(&mut self, key: Key, least: u64) -> Duration {
         self.retries += 1;
         let backoff = (INITIAL << self.failed(key).min(10)).min(MAX);
         self.failures.push(key);
         let since = self.held.iter().find(|h| h.0 == key).unwrap().1;
         self.note(key, self.now - since > HUNG);
         let mut delay = 0;
-        if !self.down && !self.again.iter().any(|a| a.0 == key) {
+        let again = self.again.iter().position(|a| a.0 == key);
+        if !self.down && (again.is_none() || least > 0) {
+            let again = again.map(|i| (self.again.remove(i).1, self.now));
+            let delayed = self.delayed.iter().find(|d| d.key == key);
+            let added = again.or(delayed.map(|d| (d.lane, d.due)));
+            self.undelay(key);
             self.missing += TOKEN;
             let slot = self.now + u64::try_from(self.missing - FULL).unwrap_or(0);
-            self.delay(key, Lane::Retry, slot.max(self.now + backoff), Some(slot));
+            let due = slot.max(self.now + backoff.max(least));
+            self.delay(key, Lane::Retry, due, Some(slot));
+            let retry = self.delayed.iter_mut().find(|d| d.key == key).unwrap();
+            retry.least = self.now + least;
+            if let Some((lane, due)) = added {
+                self.delay(key, lane, due, None);
+            }
             delay = self.delayed.iter().find(|d| d.key == key).unwrap().due - self.now;
         }
         self.release(key);
@@ -334,6 +350,8 @@ impl Model {
     }
 
     fn delay(&mut self, key: Key, lane: Lane, due: u64, slot: Option<u64>) {
+        let least = self.least(key);
+        let due = due.max(least);
         let queued = self.waiting.iter().any(|w| w.key == key)
             || self.again.iter().any(|a| a.0 == key)
             || (self.delayed.iter()).any(|d| d.key == key && (d.due, d.lane) <= (due, lane));
@@ -348,8 +366,15 @@ impl Model {
                 lane,
                 due,
                 slot,
+                least,
             });
         }
+    }
+
+    /// Before when the key is not to be handed out.
+    fn least(&self, key: Key) -> u64 {
+        let delayed = self.delayed.iter().find(|d| d.key == key);
+        delayed.map_or(0, |d| d.least)
     }
 
     fn undelay(&mut self, key: Key) {

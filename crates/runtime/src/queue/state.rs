@@ -25,12 +25,13 @@ enum Pending {
     /// Added while with a worker ("dirty"): in its lane as soon as the worker is done.
     Again { lane: Lane, since: Instant },
     /// Among the delayed, under `due` and `ticket`. `slot` is when the bucket has the token of a
-    /// retry.
+    /// retry. Before `least`, nothing has it queued.
     Delayed {
         lane: Lane,
         due: Instant,
         ticket: u64,
         slot: Option<Instant>,
+        least: Instant,
     },
 }
 
@@ -123,8 +124,11 @@ impl<K: Clone + Eq + Hash> State<K> {
         let waits_in = match self.pending.get(&key) {
             Some(Pending::Waiting { lane, .. } | Pending::Again { lane, .. }) => Some(*lane),
             // What can wait does not overtake a delay.
-            Some(Pending::Delayed { .. }) => (lane == Lane::Background).then_some(lane),
-            None => None,
+            Some(Pending::Delayed { .. }) if lane == Lane::Background => Some(lane),
+            Some(&Pending::Delayed { least, .. }) if least > now => {
+                return self.enqueue_at(key, lane, least, None, now);
+            }
+            Some(Pending::Delayed { .. }) | None => None,
         };
         if self.shut_down || waits_in.is_some_and(|l| l <= lane) {
             return;
@@ -149,13 +153,17 @@ impl<K: Clone + Eq + Hash> State<K> {
         if self.shut_down {
             return;
         }
-        let sooner = match self.pending.get(&key) {
-            None => false,
-            Some(Pending::Delayed {
-                lane: l, due: d, ..
-            }) => (*d, *l) <= (due, lane),
-            Some(Pending::Waiting { .. } | Pending::Again { .. }) => true,
+        let (sooner, least) = match self.pending.get(&key) {
+            None => (false, now),
+            Some(&Pending::Delayed {
+                lane: l,
+                due: d,
+                least,
+                ..
+            }) => ((d, l) <= (due.max(least), lane), least),
+            Some(Pending::Waiting { .. } | Pending::Again { .. }) => (true, now),
         };
+        let due = due.max(least);
         if sooner {
             if let Some(slot) = slot {
                 self.bucket.give_back(slot, now);
@@ -173,6 +181,7 @@ impl<K: Clone + Eq + Hash> State<K> {
                     due,
                     ticket,
                     slot,
+                    least,
                 },
             );
         }
@@ -259,8 +268,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Counts a failure of a key that is with a worker and queues its retry, after `least` at the soonest; says in what
-    /// time.
+    /// Counts a failure of a key that is with a worker and queues its retry, and whatever else of it, after `least` at the
+    /// soonest; says in what time.
     pub(super) fn retry(&mut self, key: &K, least: Duration, now: Instant) -> Duration {
         self.retries += 1;
         let failures = self.failures.entry(key.clone()).or_default();
@@ -274,12 +283,25 @@ impl<K: Clone + Eq + Hash> State<K> {
             self.slow.went_well(key)
         };
         self.place_all(moved);
-        if self.shut_down || matches!(self.pending.get(key), Some(Pending::Again { .. })) {
+        if self.shut_down {
             return Duration::ZERO;
         }
+        let added = match self.pending.get(key) {
+            Some(Pending::Again { .. }) if least.is_zero() => return Duration::ZERO,
+            Some(&Pending::Again { lane, .. }) => Some((lane, now)),
+            Some(&Pending::Delayed { lane, due, .. }) => Some((lane, due)),
+            _ => None,
+        };
+        self.unplace(key, now);
         let slot = self.bucket.reserve(now);
         let due = later(now, backoff.max(least)).max(slot);
         self.enqueue_at(key.clone(), Lane::Retry, due, Some(slot), now);
+        if let Some(Pending::Delayed { least: it, .. }) = self.pending.get_mut(key) {
+            *it = later(now, least);
+        }
+        if let Some((lane, due)) = added {
+            self.enqueue_at(key.clone(), lane, due, None, now);
+        }
         self.delay(key, now)
     }
 

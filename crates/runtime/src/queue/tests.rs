@@ -6,7 +6,7 @@ mod slow;
 mod workers;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     pin::pin,
     sync::{
@@ -72,7 +72,7 @@ enum Op {
     Get,
     GetsOn(Key),
     Succeed(usize),
-    Retry(usize),
+    Retry(usize, u64),
     PutOff(usize, u64),
     Drop(usize),
     Forget(Key),
@@ -90,7 +90,8 @@ fn op() -> impl Strategy<Value = Op> {
         60 => Just(Op::Get),
         10 => key().prop_map(Op::GetsOn),
         10 => held().prop_map(Op::Succeed),
-        30 => held().prop_map(Op::Retry),
+        25 => held().prop_map(|h| Op::Retry(h, 0)),
+        5 => (held(), 1..50_u64).prop_map(|(h, least)| Op::Retry(h, least)),
         10 => (held(), 0..50_u64).prop_map(|(h, d)| Op::PutOff(h, d)),
         10 => held().prop_map(Op::Drop),
         3 => key().prop_map(Op::Forget),
@@ -107,6 +108,8 @@ struct Both {
     held: Vec<WorkItem<Key>>,
     /// Keys that were added and not handed out since.
     owed: BTreeSet<Key>,
+    /// When a key may be handed out again for which the API server asked to wait.
+    not_before: BTreeMap<Key, Instant>,
 }
 
 impl Both {
@@ -131,6 +134,8 @@ impl Both {
                 assert_eq!(got, model.get());
                 if let Some(taken) = taken {
                     self.owed.remove(taken.key());
+                    let not_before = self.not_before.remove(taken.key());
+                    assert!(not_before <= Some(Instant::now()), "{:?}", taken.key());
                     self.held.push(taken);
                 }
             }
@@ -145,11 +150,14 @@ impl Both {
                     taken.forget();
                 }
             }
-            Op::Retry(i) => {
+            Op::Retry(i, least) => {
                 if let Some(taken) = self.give_back(*i) {
-                    self.owed.insert(*taken.key());
-                    let expected = self.model.retry(*taken.key());
-                    assert_eq!(taken.add_rate_limited_after(Duration::ZERO), expected);
+                    let key = *taken.key();
+                    self.owed.insert(key);
+                    let expected = self.model.retry(key, *least);
+                    let least = Duration::from_millis(*least);
+                    assert_eq!(taken.add_rate_limited_after(least), expected);
+                    self.not_before.insert(key, Instant::now() + least);
                 }
             }
             Op::PutOff(i, ms) => {
@@ -195,6 +203,7 @@ fn side_by_side(ops: &[Op]) {
             model: Model::default(),
             held: Vec::new(),
             owed: BTreeSet::new(),
+            not_before: BTreeMap::new(),
         };
         for op in ops {
             both.run(op).await;
@@ -399,6 +408,58 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
     let taken = take(&queue);
     assert_eq!((taken.lane(), taken.failures()), (Lane::Event, 2));
     assert_eq!(taken.add_rate_limited_after(Duration::ZERO), 20 * MS);
+}
+
+/// Q3: what the API server asks for is waited for, whatever happens to the object meanwhile; others do not wait.
+#[tokio::test(start_paused = true)]
+async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
+    const ASKED: Duration = Duration::from_secs(10);
+    type Change = fn(&Queue<usize>);
+    let changes: [Change; 4] = [
+        |_| {},
+        |queue| queue.add(1, Lane::Event),
+        |queue| queue.add_after(1, Lane::Event, 5 * MS),
+        |queue| queue.add(1, Lane::Background),
+    ];
+    for (before, change) in changes.iter().enumerate() {
+        for (after, again) in changes.iter().enumerate() {
+            let queue = queue();
+            queue.add(1, Lane::Event);
+            let taken = take(&queue);
+            change(&queue);
+            let failed = Instant::now();
+            assert_eq!(taken.add_rate_limited_after(ASKED), ASKED);
+            advance(ASKED / 2).await;
+            again(&queue);
+            queue.add(2, Lane::Event);
+            assert_eq!(*take(&queue).key(), 2);
+            let taken = queue.get().await.unwrap();
+            assert_eq!(failed.elapsed(), ASKED, "{before} {after}");
+            // It is what changed, where anything did.
+            let changed = [before, after].iter().any(|change| [1, 2].contains(change));
+            let lane = if changed { Lane::Event } else { Lane::Retry };
+            assert_eq!((taken.lane(), taken.failures()), (lane, 1));
+            assert_eq!(queue.stats().delayed, 0);
+            // From then on, a change overtakes a delay as always.
+            taken.add_rate_limited_after(Duration::ZERO);
+            queue.add(1, Lane::Event);
+            assert_eq!(*take(&queue).key(), 1);
+        }
+    }
+    // Where the object's own backoff is longer, what it asks for is all that a change waits for.
+    let queue = queue();
+    for _ in 0..20 {
+        fail(&queue, 1);
+    }
+    queue.add(1, Lane::Event);
+    let failed = Instant::now();
+    assert_eq!(
+        take(&queue).add_rate_limited_after(ASKED),
+        1000 * ASKED / 10
+    );
+    queue.add(1, Lane::Event);
+    assert_eq!(queue.get().await.unwrap().lane(), Lane::Event);
+    assert_eq!(failed.elapsed(), ASKED);
 }
 
 /// An object that fails and changes all the time keeps no other one from its retry: what it

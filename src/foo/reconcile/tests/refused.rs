@@ -66,6 +66,31 @@ async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time
     }
 }
 
+/// What the API server asks for is heeded where the status, too, cannot be written, whichever of them was put off.
+#[tokio::test]
+async fn what_is_put_off_is_heeded_whatever_else_goes_wrong() {
+    for (deployment_answer, status_answer, asked) in [
+        (refusal(403, 0), refusal(429, 7), 7),
+        (refusal(429, 7), refusal(500, 0), 7),
+        (refusal(429, 7), refusal(503, 9), 9),
+        (refusal(429, 9), refusal(503, 7), 9),
+    ] {
+        let (client, _) = server(move |method, _, _| match *method {
+            Method::PATCH => deployment_answer.clone(),
+            _ => status_answer.clone(),
+        });
+        let (mut foo, mut wrong) = (foo(), deployment());
+        // There is something to report, whatever the answer.
+        foo.view.status.observed_generation = Some(2);
+        wrong.view.replicas = 5;
+        wrong.view.progress.available = 2;
+        let reconciler = reconciler(&client, foo.clone(), wrong);
+        let error = reconciler.reconcile(&foo.key).await.unwrap_err();
+        let asked = Retry::Backoff(Duration::from_secs(asked));
+        assert_eq!(error.retry(), asked, "{error:?}");
+    }
+}
+
 /// Whichever write is refused, and whatever else is wrong with the Foo: the rights are checked.
 #[tokio::test]
 async fn every_refused_write_calls_for_a_check_of_the_rights() {
