@@ -90,6 +90,11 @@ const LOOPS: &[(Call, usize, &str)] = &[
     (call("list", "deployments"), WATCH, "watch"),
     (call("watch", "deployments"), WATCH, "watch"),
     (
+        call("find", "deployments"),
+        RETRIES,
+        "one Foo: before a deletion",
+    ),
+    (
         call("get", "leases"),
         LEASE + RECORD,
         "election: every 2 s, ±10 %, and before the fencing record is written",

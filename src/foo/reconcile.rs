@@ -96,7 +96,7 @@ impl FooReconciler {
         };
         for (old, actual) in self.superseded(cx.key(), &foo.view, &deployed) {
             trace::decided("delete superseded");
-            if let Err(error) = self.delete(cx, foo, &old, &actual).await {
+            if let Err(error) = self.delete(cx, foo, &deployed.key, &old, &actual).await {
                 return (Some(deployed), Err(error));
             }
             deployed.changed = true;
@@ -215,16 +215,22 @@ impl FooReconciler {
         earlier
     }
 
-    /// Only for a Foo that is current: one that has been renamed back wants the old Deployment.
+    /// Only for a Foo that is current: one that has been renamed back wants the old Deployment. And only while the `new` one
+    /// serves, which may have gone while the watch was behind.
     async fn delete(
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-        key: &Key,
+        new: &Key,
+        old: &Key,
         actual: &Snapshot<Deployment>,
     ) -> Result<(), Error> {
         self.foos.confirm(cx, foo).await?;
-        let deleted = self.deployments.delete(cx, key, actual).await;
+        let new = self.deployments.look_up(cx, new).await?;
+        if !new.is_some_and(|new| is_controlled_by(&new, &foo.view) && new.is_complete()) {
+            return Err(Error::Conflict);
+        }
+        let deleted = self.deployments.delete(cx, old, actual).await;
         deleted.map_err(|error| {
             let retry = error.retry();
             match error {

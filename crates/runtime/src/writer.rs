@@ -16,11 +16,12 @@ use std::{
 
 use kube::{
     Api, Client, Resource as _,
-    api::{DeleteParams, PatchParams, PostParams, Preconditions, Request},
+    api::{DeleteParams, ListParams, PatchParams, PostParams, Preconditions, Request},
     core::PartialObjectMeta,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tracing::info;
 
 use crate::{
@@ -64,6 +65,9 @@ pub struct Writer<V> {
     /// Those of statuses, which change by themselves beside the rest.
     status_corrections: Corrections,
 }
+
+/// How long the answer to a question about one object may take: as long as that to a write.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The resourceVersion of an object that is not there, among those that [`Corrections`] compares.
 const ABSENT: u64 = 0;
@@ -332,6 +336,33 @@ impl<V: Cached> Writer<V> {
         }
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
+    }
+
+    /// Asks the API server for an object, before what a watch that is behind must not bring about: none where there is none.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn look_up<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+    ) -> Result<Option<V>, ApiError> {
+        cx.may_act(V::KIND)?;
+        let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
+        let api = self.api(key);
+        let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
+        (cx.gets_on)();
+        let answer = answer.map_err(|_| {
+            ApiError::transient(format!(
+                "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
+            ))
+        })?;
+        let found = answer.map_err(|error| match error.into() {
+            ApiError::Rejected(words) | ApiError::Denied(words) => ApiError::transient(words),
+            other => other,
+        })?;
+        let mut found = found.items.into_iter();
+        Ok(found.find(|now| now.key == *key).map(|now| now.view))
     }
 
     /// Nothing is changed that the object being reconciled does not control (invariant I5).

@@ -192,6 +192,20 @@ fn pruned() -> (u16, Value) {
     (200, json!({ "metadata": metadata, "spec": spec }))
 }
 
+/// The list of one that a look-up gets: of the Foo, or of the Deployment, where there is any.
+fn listed(path: &str, foo: &Value, deployment: &Value) -> (u16, Value) {
+    let one = if path.ends_with("foos") {
+        foo
+    } else {
+        deployment
+    };
+    let items: Vec<_> = Some(one).filter(|one| !one.is_null()).into_iter().collect();
+    (
+        200,
+        json!({ "metadata": { "resourceVersion": "30" }, "items": items }),
+    )
+}
+
 /// Invariant I6: a webhook that puts its own image in the place of ours, and stamps every write (so that the version
 /// moves each time), and a schema that prunes the status: each is asked once, until something changes.
 #[tokio::test]

@@ -68,7 +68,7 @@ impl<P: Finalizable> Finalizer<P> {
             let words = format!("the finalizer {} is not set yet", self.name);
             return Err(ApiError::transient(words));
         }
-        let now = self.primary.look_up(cx, cx.seen).await?;
+        let now = self.primary.confirmed(cx, cx.seen).await?;
         // Somebody may have taken it away since, and then nothing holds the object until what is done is undone.
         if !self.is_in(&now) {
             return Err(ApiError::Conflict);

@@ -1,26 +1,16 @@
 //! Writes of the object being reconciled: its status, and what the API server says of it.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    time::Duration,
-};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use kube::{
-    api::ListParams,
-    core::{Status, response::StatusDetails},
-};
+use kube::core::{Status, response::StatusDetails};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::{Writer, based_on, put_off};
 use crate::{
     Context, Event, Key, Primary, Snapshot, corrections::Wait, error::ApiError, object::Says,
     store::Standing,
 };
-
-/// How long the answer to a question about one object may take: as long as that to a write.
-const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<P: Primary> Writer<P> {
     /// Whether this status is to be written: it says something else than the object's, and not what was written in vain.
@@ -153,38 +143,21 @@ impl<P: Primary> Writer<P> {
     /// # Errors
     /// [`ApiError::Conflict`] where it is not.
     pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
-        self.look_up(cx, seen).await.map(drop)
+        self.confirmed(cx, seen).await.map(drop)
     }
 
     /// The object as the API server has it, where [`confirm`](Self::confirm) has nothing against it.
-    pub(super) async fn look_up(
+    pub(super) async fn confirmed(
         &self,
         cx: &Context<'_, P>,
         seen: &Snapshot<P>,
     ) -> Result<P, ApiError> {
-        cx.may_act(P::KIND)?;
-        let key = cx.key();
-        let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
-        let api = self.api(key);
-        let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
-        (cx.gets_on)();
-        let answer = answer.map_err(|_| {
-            ApiError::transient(format!(
-                "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
-            ))
-        })?;
-        let found = answer.map_err(|error| match error.into() {
-            ApiError::Rejected(words) | ApiError::Denied(words) => ApiError::transient(words),
-            other => other,
-        })?;
         let was = &seen.view;
-        let current = found.items.into_iter().find(|now| {
-            let is = &now.view;
-            now.key == *key
-                && (is.uid(), is.generation()) == (was.uid(), was.generation())
+        let current = self.look_up(cx, cx.key()).await?.filter(|is| {
+            (is.uid(), is.generation()) == (was.uid(), was.generation())
                 && is.is_deleting() == was.is_deleting()
         });
-        current.map(|now| now.view).ok_or(ApiError::Conflict)
+        current.ok_or(ApiError::Conflict)
     }
 
     /// What a refusal of a status is about: another object, or other rights, may be another matter.

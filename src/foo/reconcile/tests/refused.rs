@@ -20,14 +20,8 @@ async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time
             let put_off = verb.clone();
             let reported = Arc::<Mutex<Value>>::default();
             let status = Arc::clone(&reported);
-            let (client, _) = server(move |method, _, body| match *method {
-                Method::GET => {
-                    let (code, foo) = pruned();
-                    (
-                        code,
-                        json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
-                    )
-                }
+            let (client, _) = server(move |method, path, body| match *method {
+                Method::GET => listed(path, &pruned().1, &stored("9", "nginx:latest", 3)),
                 ref method if *method == put_off => refusal(code, seconds),
                 Method::PUT => {
                     *status.lock() = body["status"].clone();
@@ -118,13 +112,7 @@ async fn every_refused_write_calls_for_a_check_of_the_rights() {
     ];
     for (refused, change) in changes {
         let (client, asked) = server(move |method, path, _| match *method {
-            Method::GET => {
-                let (code, foo) = pruned();
-                (
-                    code,
-                    json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
-                )
-            }
+            Method::GET => listed(path, &pruned().1, &stored("9", "nginx:latest", 3)),
             Method::POST if path.ends_with("reviews") => {
                 (201, json!({ "spec": {}, "status": { "allowed": true } }))
             }

@@ -37,16 +37,15 @@ async fn superseded_is_what_the_foo_had() {
 
 /// An API server for the fixture Foo, which it has with this UID and generation, and its Deployment.
 fn server_of(uid: &'static str, generation: i64) -> (Client, Arc<Mutex<Vec<String>>>) {
-    server(move |method, _, _| match *method {
-        Method::GET => {
-            let (_, mut foo) = pruned();
-            foo["metadata"]["uid"] = uid.into();
-            foo["metadata"]["generation"] = generation.into();
-            (
-                200,
-                json!({ "metadata": { "resourceVersion": "30" }, "items": [foo] }),
-            )
-        }
+    server_with(uid, generation, stored("9", "nginx:latest", 3))
+}
+
+fn server_with(uid: &str, generation: i64, deployment: Value) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let (_, mut foo) = pruned();
+    foo["metadata"]["uid"] = uid.into();
+    foo["metadata"]["generation"] = generation.into();
+    server(move |method, path, _| match *method {
+        Method::GET => listed(path, &foo, &deployment),
         Method::PATCH => {
             let mut answer = stored("31", "nginx:latest", 3);
             answer["metadata"]["annotations"] = json!({
@@ -145,10 +144,38 @@ async fn a_foo_that_is_not_current_deletes_nothing() {
         let mut expected = vec!["GET foos"];
         if deletes {
             assert_eq!(done.unwrap(), Action::Done);
-            expected.extend(["DELETE deployments/old", "PUT foos/foo/status"]);
+            expected.extend([
+                "GET deployments",
+                "DELETE deployments/old",
+                "PUT foos/foo/status",
+            ]);
         } else {
             assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
         }
         assert_eq!(*asked.lock(), expected);
+    }
+}
+
+/// Row R11 behind a watch that is late: the new Deployment is gone meanwhile, another's, or serves no more.
+#[tokio::test]
+async fn a_deployment_stays_until_the_new_one_serves_as_the_api_server_has_it() {
+    let edits: [fn(&mut Value); 4] = [
+        |new| *new = Value::Null,
+        |new| new["metadata"]["ownerReferences"][0]["uid"] = "another".into(),
+        |new| new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into(),
+        |new| new["status"]["availableReplicas"] = 2.into(),
+    ];
+    for edit in edits {
+        let mut new = stored("31", "nginx:latest", 3);
+        edit(&mut new);
+        let (client, asked) = server_with("foo-uid", 2, new);
+        let reconciler = reconciler(&client, foo(), deployment());
+        let mut old = deployment();
+        old.key = old.key.sibling("old");
+        reconciler.apply_deployment(old);
+        let done = reconciler.reconcile(&foo().key).await;
+        assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+        assert_eq!(asked.lock()[..2], ["GET foos", "GET deployments"]);
+        assert!(!asked.lock().iter().any(|asked| asked.starts_with("DELETE")));
     }
 }
