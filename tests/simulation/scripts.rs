@@ -107,6 +107,20 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         &[(1_000, CREATE), (6_000, rename(1)), (6_400, rename(0))],
     ),
     (
+        "renamed, and the new one gone untold",
+        &[
+            (1_000, CREATE),
+            (6_000, rename(1)),
+            (
+                9_000,
+                Deed::DeleteDeployment {
+                    deployment: 1,
+                    policy: Policy::Background,
+                },
+            ),
+        ],
+    ),
+    (
         "scaled, and the next leader not told",
         &[
             (1_000, CREATE),
@@ -414,6 +428,28 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             };
             let (way, by) = (Way::Answers, ms(2_000));
             plan.fault(ms(6_300), Fault::Slow { of, way, by }, ms(3_000));
+        }
+        // The earlier one cannot be deleted before.
+        "renamed, and the new one gone untold" => {
+            let of = |verb| Calls {
+                verb: Some(verb),
+                resource: Some("deployments"),
+                ..Calls::default()
+            };
+            let happens = Happens::Status {
+                code: 500,
+                retry_after: None,
+                applied: false,
+            };
+            let (of_it, nth) = (of("delete"), None);
+            let refused = Fault::Call {
+                of: of_it,
+                nth,
+                happens,
+            };
+            plan.fault(ms(5_900), refused, ms(3_200));
+            let (of, way, by) = (of("watch"), Way::Answers, ms(8_000));
+            plan.fault(ms(8_900), Fault::Slow { of, way, by }, ms(9_000));
         }
         // The second leads, and then the first.
         "scaled, and the next leader not told" => {

@@ -41,9 +41,8 @@ struct Deployment {
     is_there: bool,
     /// A replica wrote it since it was created.
     is_ours: bool,
-    /// For which Foos, by UID, it was complete since it was created. It may have been given to nobody at any time since:
-    /// a deletion cannot depend on another object.
-    complete_for: BTreeSet<String>,
+    /// For which Foo, by UID, it has been complete, if for any, and since when: of all that had this name.
+    complete_for: Vec<(Time, Option<String>)>,
     /// What it was scaled to.
     counts: BTreeSet<Option<i64>>,
 }
@@ -68,8 +67,8 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I16: no Deployment is deleted that its Foo asks for, or before what the Foo asks for instead was complete, or that
-/// neither a replica made nor the Foo's status named; none is created again and again for a Foo that is gone; and where the
+/// I16: no Deployment is deleted that its Foo asks for, or unless what the Foo asks for instead was complete when it was
+/// looked at right before, or that neither a replica made nor the Foo's status named; none is created again and again for a Foo that is gone; and where the
 /// Foo does not say how many replicas, the next one begins with as many as the last one had.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     // Where there are no Foos at all, no answer names one that is gone.
@@ -129,15 +128,18 @@ impl<'a> State<'a> {
             Kind::Deployment => {
                 let one = self.deployments.entry(revision.key.clone()).or_default();
                 if before.is_none() {
-                    *one = Deployment::default();
+                    *one = Deployment {
+                        complete_for: std::mem::take(&mut one.complete_for),
+                        ..Deployment::default()
+                    };
                 }
                 one.is_there = after.is_some_and(|after| !is_going(after));
                 one.is_ours |= by_us;
+                let complete = after.filter(|after| !is_going(after) && is_rolled_out(after));
+                let complete_for = complete.map(|after| owner(after).to_owned());
+                one.complete_for.push((made(revision), complete_for));
                 if let Some(after) = after {
                     owner(after).clone_into(&mut one.owner);
-                    if is_rolled_out(after) {
-                        one.complete_for.insert(one.owner.clone());
-                    }
                     one.counts.insert(after["spec"]["replicas"].as_i64());
                 }
             }
@@ -191,17 +193,21 @@ impl<'a> State<'a> {
     /// What is wrong with the deletion of a Deployment whose Foo is there.
     fn is_too_early(&self, case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
         let uid = uid(foo);
-        // Who deletes it has looked at the Foo before; what it asks for since then nobody can know.
-        let this_one = format!("metadata.name%3D{}", text(&foo["metadata"]["name"]));
-        let looks = case.trace.calls.iter().filter(|other| {
-            other.who == call.who
-                && (other.verb, &*other.resource) == ("list", "foos")
-                && other.path.ends_with(&this_one)
-                && other.answered.is_some_and(|(at, _)| at <= call.begun)
-        });
-        let looked = looks.filter_map(|look| look.arrived).max();
+        // Who deletes it has looked at the Foo, and at the other Deployment, before; what becomes of them since then nobody
+        // can know: a deletion cannot depend on another object.
+        let looked = |resource, name| {
+            let this_one = format!("metadata.name%3D{name}");
+            let looks = case.trace.calls.iter().filter(move |other| {
+                other.who == call.who
+                    && (other.verb, &*other.resource) == ("list", resource)
+                    && other.path.ends_with(&this_one)
+                    && other.answered.is_some_and(|(at, _)| at <= call.begun)
+            });
+            looks.filter_map(|look| look.arrived).max()
+        };
+        let at_the_foo = looked("foos", text(&foo["metadata"]["name"]));
         let mut known = self.asked_for.get(uid)?.iter().rev();
-        let (_, wanted) = known.find(|(since, _)| looked.is_none_or(|looked| *since < looked))?;
+        let (_, wanted) = known.find(|(since, _)| at_the_foo.is_none_or(|at| *since < at))?;
         if *wanted == key.name {
             return Some("deleted, and its Foo asks for it".to_owned());
         }
@@ -212,7 +218,18 @@ impl<'a> State<'a> {
         let new = self
             .deployments
             .get(&Key::new(key.kind, &key.namespace, wanted));
-        let is_available = new.is_some_and(|new| new.complete_for.contains(uid));
-        (!is_available).then(|| format!("deleted before {wanted} was complete"))
+        let looked = looked("deployments", wanted);
+        let served = looked.is_some_and(|at| new.is_some_and(|new| new.was_complete(uid, at)));
+        (!served).then(|| format!("deleted, and {wanted} was not complete"))
+    }
+}
+
+impl Deployment {
+    /// Whether it was complete for this Foo at this time: before or after what happened just then.
+    fn was_complete(&self, uid: &str, at: Time) -> bool {
+        let before = self.complete_for.partition_point(|(since, _)| *since < at);
+        let then = &self.complete_for[before.saturating_sub(1)..];
+        let mut then = then.iter().take_while(|(since, _)| *since <= at);
+        then.any(|(_, of)| of.as_deref() == Some(uid))
     }
 }
