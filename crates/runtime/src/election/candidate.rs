@@ -1,13 +1,8 @@
 //! A replica that runs for leader: the loop that does what [`Elector`] decides.
 
-use std::{
-    future::{pending, ready},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::BoxStream};
+use futures::{FutureExt as _, StreamExt, future::FusedFuture as _, stream::BoxStream};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use kube_leader_election::{LeaseLock, LeaseLockParams};
@@ -150,8 +145,7 @@ impl Candidate {
         mut ability: watch::Receiver<Ability>,
         stop: impl Future<Output = ()>,
     ) {
-        let mut stop = pin!(stop);
-        let mut stopping = false;
+        let mut stop = pin!(stop.fuse());
         let mut watch: Option<BoxStream<'static, Observed>> = None;
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
@@ -164,7 +158,7 @@ impl Candidate {
             let action = self
                 .elector
                 .step(self.clock.now(), event, &self.guard.observed());
-            self.publish(stopping);
+            self.publish(stop.is_terminated());
             let observed = self.guard.observed();
             // A leader needs none; nor is one kept that did not report what an attempt then found.
             if self.published.is_some() || (tried && watched && !self.elector.watching()) {
@@ -173,16 +167,19 @@ impl Candidate {
             if watch.is_none() && self.published.is_none() && observed.is_known() {
                 watch = Some(self.watch());
             }
+            let asked = async {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => Event::Stop,
+                    able = changed(&mut ability) => Event::Able(able),
+                }
+            };
             event = match action {
                 Action::Wait(until) => {
                     let pause = until.saturating_sub(self.clock.now()).min(CLOCK_INTERVAL);
                     tokio::select! {
                         biased;
-                        () = &mut stop, if !stopping => {
-                            stopping = true;
-                            Event::Stop
-                        }
-                        able = changed(&mut ability) => Event::Able(able),
+                        event = asked => event,
                         Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
                             self.watched(seen)
                         }
@@ -204,20 +201,16 @@ impl Candidate {
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
-                // Not interrupted by `stop`: what is on the wire may make us the holder, and is to be released then. Where
-                // each attempt takes longer than the pause after it, nothing is waited for: what came meanwhile goes first.
-                Action::Try(within) => tokio::select! {
-                    biased;
-                    () = &mut stop, if !stopping => {
-                        stopping = true;
-                        Event::Stop
-                    }
-                    able = changed(&mut ability) => Event::Able(able),
-                    () = ready(()) => {
+                // Where each attempt takes longer than the pause after it, nothing is waited for: what was asked meanwhile goes
+                // first. It interrupts none: what is on the wire may make us the holder, and is to be released then.
+                Action::Try(within) => {
+                    if let Some(event) = asked.now_or_never() {
+                        event
+                    } else {
                         let tried = self.attempt(within).await;
                         self.assert_record(tried).await
                     }
-                },
+                }
                 Action::Release => {
                     heartbeat.beat("releasing the lease", self.call * 2);
                     self.record.stop();
