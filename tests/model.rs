@@ -147,7 +147,7 @@ enum What {
 struct Hazards {
     /// A replica took the Lease though another had done so since it read it.
     h1: bool,
-    /// A renewal was taken for one though another holds the Lease.
+    /// An attempt was taken for a success though another holds the Lease, or nobody.
     h2: bool,
     /// A write made the Lease of a live holder older.
     h3: bool,
@@ -312,20 +312,15 @@ impl State {
     /// An attempt ends, and the replica knows the Lease as it is.
     fn tried(&mut self, replica: usize, sent: Duration, election: Election) {
         let lease = self.lease.clone().unwrap();
-        // The bare crate takes an answer for its own whatever it says (H2).
-        let outcome = match lease.holder {
-            Some(holder)
-                if holder != replica
-                    && (election.guard || self.replicas[replica].call.is_none()) =>
-            {
-                Outcome::HeldBy(NAMES[holder].to_owned())
-            }
-            None if election.guard => Outcome::Unheld,
-            _ => Outcome::Held {
-                uid: lease.uid.to_string(),
-                transitions: lease.transitions,
-            },
+        // The bare crate takes an answer to its write for its own whatever it says (H2).
+        let answered = self.replicas[replica].call.is_some();
+        let named = match lease.holder {
+            _ if answered && !election.guard => NAMES[replica],
+            holder => holder.map_or("", |holder| NAMES[holder]),
         };
+        let uid = lease.uid.to_string();
+        let outcome = Outcome::of(NAMES[replica], named.to_owned(), uid, lease.transitions);
+        self.hazards.h2 |= matches!(outcome, Outcome::Held { .. }) && lease.holder != Some(replica);
         self.ended(replica, sent, outcome, election);
     }
 
@@ -447,7 +442,6 @@ impl State {
             }
             (_, true) => {
                 self.observe(replica, election);
-                self.hazards.h2 |= !election.guard && self.holder() != Some(replica);
                 self.tried(replica, sent, election);
             }
             (_, false) => self.ended(replica, sent, Outcome::Failed, election),

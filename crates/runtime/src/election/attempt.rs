@@ -98,20 +98,25 @@ impl Candidate {
     /// Believes what the API server's reply says, not what the crate made of it (H2).
     fn outcome(&mut self, lease: Lease) -> Outcome {
         let spec = lease.spec.unwrap_or_default();
-        let holder = spec.holder_identity.unwrap_or_default();
-        if holder == self.identity.as_str() {
-            self.trouble.clear();
-            self.failures.clear();
-            self.leader.clear();
-            self.unheld = false;
-            let uid = lease.metadata.uid.unwrap_or_default();
-            return Outcome::Held {
-                uid,
-                transitions: spec.lease_transitions.unwrap_or_default(),
-            };
-        }
-        if holder.is_empty() {
-            if !std::mem::replace(&mut self.unheld, true) && self.published.is_none() {
+        let outcome = Outcome::of(
+            self.identity.as_str(),
+            spec.holder_identity.unwrap_or_default(),
+            lease.metadata.uid.unwrap_or_default(),
+            spec.lease_transitions.unwrap_or_default(),
+        );
+        let was_unheld = std::mem::replace(&mut self.unheld, outcome == Outcome::Unheld);
+        match &outcome {
+            Outcome::Held { .. } => {
+                self.trouble.clear();
+                self.failures.clear();
+                self.leader.clear();
+            }
+            Outcome::HeldBy(holder) => {
+                self.trouble = format!("{holder} holds it");
+                self.standing_by(holder);
+            }
+            _ if was_unheld || self.published.is_some() => {}
+            _ => {
                 let wait = self.guard.observed().free_at();
                 let wait = wait.saturating_sub(self.clock.now());
                 let lease = &self.lease;
@@ -120,12 +125,8 @@ impl Candidate {
                     "nobody has held the lease yet, unless it was deleted or edited just now: waiting for {wait:.0?}"
                 );
             }
-            return Outcome::Unheld;
         }
-        self.unheld = false;
-        self.trouble = format!("{holder} holds it");
-        self.standing_by(&holder);
-        Outcome::HeldBy(holder)
+        outcome
     }
 
     /// The same trouble is logged once, not at every attempt.

@@ -98,6 +98,20 @@ pub enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// How an attempt of `me` ended, by what the API server's reply says: whoever sent it may think otherwise (H2).
+    #[must_use]
+    pub fn of(me: &str, holder: String, uid: String, transitions: i32) -> Self {
+        if holder == me {
+            Self::Held { uid, transitions }
+        } else if holder.is_empty() {
+            Self::Unheld
+        } else {
+            Self::HeldBy(holder)
+        }
+    }
+}
+
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
