@@ -5,39 +5,26 @@
 //! was a schema: by another version of the CRD that has none. Beside them are Foos that cannot have what they ask for,
 //! that are being deleted, and that are gone. No Deployment has pods: `Cluster` here plays who counts them, and the garbage
 //! collector. `FOO_CONTROLLER_TEST_STEPS=10000` takes as many random steps as that.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
 
-#[path = "campaign/actor.rs"]
 mod actor;
-mod cluster;
-mod controller;
-#[path = "simulation/draw.rs"]
-#[allow(dead_code, reason = "each test file uses its part of this")]
-mod draw;
-mod foos;
-#[path = "campaign/states.rs"]
 mod states;
-#[path = "campaign/values.rs"]
 mod values;
-#[path = "campaign/walker.rs"]
 mod walker;
 
 use std::time::{Duration, Instant};
 
-use cluster::{AuditEvent, Cluster, Options, eventually};
-use controller::Controller;
-use draw::Draws;
-use foos::{DEADLINE, all_requests, counts, subject, tries_allowed};
 use futures::{StreamExt as _, stream::iter};
 use k8s_openapi::jiff::Timestamp;
 use states::{State, States, TAKEN};
 use tokio::time::sleep;
 use walker::{Step, Walker};
+
+use crate::{
+    cluster::{AuditEvent, Cluster, Options, eventually},
+    controller::Controller,
+    foos::{DEADLINE, all_requests, counts, subject, tries_allowed},
+    simulation::draw::Draws,
+};
 
 /// Random steps, unless more are asked for.
 const STEPS: usize = 400;

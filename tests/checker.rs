@@ -1,29 +1,22 @@
 //! The checker of the invariants proves itself: a log without fault has no violation, one fault is found as the violation of
 //! its invariant; and the log of real replicas passes, until one of them writes behind the fence.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it examined"
-)]
-
-mod cluster;
-mod controller;
-mod foos;
-mod invariants;
 
 use std::time::Duration;
 
-use cluster::{AuditEvent, Cluster, eventually};
-use controller::Controller;
 use foo_controller::api::Foo;
-use foos::{DEADLINE, delays};
-use invariants::{
-    Election, FENCING_HOLDER, GENERATION, Report, Work, check, check_of, unsettled, version,
-};
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
 };
 use serde_json::{Value, json};
+
+use crate::{
+    cluster::{AuditEvent, Cluster, eventually},
+    controller::Controller,
+    foos::{self, DEADLINE, delays},
+    invariants::{
+        Election, FENCING_HOLDER, GENERATION, Report, Work, check, check_of, unsettled, version,
+    },
+};
 
 /// A log that grows by one request a second and one resourceVersion a write.
 #[derive(Default)]

@@ -1,5 +1,4 @@
 //! The command line from outside: what it refuses, and how it says so; how the layers go over one another.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -2,45 +2,36 @@
 //! same watches tell the same.
 //!
 //! `FOO_CONTROLLER_TEST_REQUESTS=100000` sends as many requests as that.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and tells what it did"
-)]
 
-#[path = "simulation/api/mod.rs"]
-mod api;
-#[path = "differential/caches.rs"]
 mod caches;
-#[path = "differential/cases.rs"]
 mod cases;
-mod cluster;
-#[path = "differential/normal.rs"]
 mod normal;
-#[path = "differential/rights.rs"]
 mod rights;
-#[path = "differential/side.rs"]
 mod side;
-#[path = "differential/special.rs"]
 mod special;
-#[path = "differential/steps.rs"]
 mod steps;
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::{Value, json};
 
-use api::{Kind, Method};
 use normal::Names;
 use rights::LIMITED;
 use side::{ADMIN, Events, Sent, Side, Simulated, Told, path, sent};
 use steps::{Act, By, KINDS, Step};
+
+use crate::{
+    cluster::{Cluster, Options, eventually},
+    simulation::api::{Kind, Method},
+};
 
 /// The requests of one sequence.
 const STEPS: usize = 30;
@@ -49,6 +40,9 @@ const REQUESTS: usize = 1500;
 
 /// Sequences at a time: an answer takes longer than it makes work.
 const WORKERS: u64 = 8;
+
+/// Its own: what is installed here is about all namespaces.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -61,7 +55,7 @@ fn definition() -> Value {
 }
 
 /// Installs it, and gives the limited user its rights, once for all tests.
-async fn install(cluster: &cluster::Cluster) {
+async fn install(cluster: &Cluster) {
     static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
     let install = async || {
         cluster.install_crd().await;
@@ -70,7 +64,7 @@ async fn install(cluster: &cluster::Cluster) {
         applied.success();
         let mut side = Side::Real(client(cluster).await);
         let probe = side::get("/api/v1/namespaces/default");
-        cluster::eventually(
+        eventually(
             DEADLINE,
             "the limited user has its rights",
             async || match side.send(&probe, LIMITED).await {
@@ -84,7 +78,7 @@ async fn install(cluster: &cluster::Cluster) {
 }
 
 /// One that does nothing twice.
-async fn client(cluster: &cluster::Cluster) -> kube::Client {
+async fn client(cluster: &Cluster) -> kube::Client {
     let mut config = cluster.kube_config().await;
     config.default_retry = false;
     config.try_into().unwrap()
@@ -328,7 +322,7 @@ fn sequences(first: u64, by: u64, enough: usize) {
         .enable_all()
         .build()
         .unwrap();
-    let client = runtime.block_on(client(cluster::shared()));
+    let client = runtime.block_on(client(&CLUSTER));
     let mut seed = first;
     while SENT.load(Relaxed) < enough {
         let mut bytes = [0; 32];
@@ -354,8 +348,8 @@ fn sequences(first: u64, by: u64, enough: usize) {
 
 #[tokio::test]
 async fn what_once_differed_is_the_same() {
-    install(cluster::shared()).await;
-    let client = client(cluster::shared()).await;
+    install(&CLUSTER).await;
+    let client = client(&CLUSTER).await;
     let compared = cases::cases().into_iter().map(async |(name, steps)| {
         compare(&client, &steps)
             .await
@@ -372,7 +366,7 @@ fn the_same_requests_get_the_same_answers() {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(install(cluster::shared()));
+    runtime.block_on(install(&CLUSTER));
     let enough = requests();
     std::thread::scope(|scope| {
         for first in 0..WORKERS {

@@ -2,18 +2,9 @@
 //!
 //! The hazard tests run twice: with the lease guard, where the hazard does no harm, and on the bare crate, where it must
 //! show, or the test proves nothing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod cluster;
-mod proxy;
 
 use std::{sync::Arc, time::Duration};
 
-use cluster::{eventually, shared};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
     Api, Client,
@@ -22,9 +13,13 @@ use kube::{
 };
 use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
 use operator_runtime::{Host, election::lease_guard::LeaseGuardLayer};
-use proxy::{Answer, At, Held, Proxy};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::timeout};
+
+use crate::{
+    cluster::{eventually, shared},
+    proxy::{Answer, At, Held, Proxy},
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const CALL: Duration = Duration::from_secs(5);

@@ -1,19 +1,6 @@
 //! What the world around a replica does to it, and a simulation cannot show of real processes: API servers of which one
 //! stands still and comes back with what it knew, clocks that are wrong or jump, credentials that are replaced, and an
 //! hour of churn. The controller is the real one, the API server too; the audit log is the judge (`invariants`).
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod cluster;
-mod controller;
-mod fleet;
-mod foos;
-mod invariants;
-mod proxy;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -23,17 +10,12 @@ use std::{
     time::Duration,
 };
 
-use cluster::{Cluster, Options as Parts, eventually};
-use controller::Controller;
-use fleet::{Clock, DEADLINE, FAST, Fleet, Load, Options, USERS, Way, rounds};
 use foo_controller::api::Foo;
-use foos::{audited_alone, converged, create, foo, names};
 use k8s_openapi::{api::apps::v1::Deployment, jiff::Timestamp};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use proxy::Proxy;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -41,6 +23,14 @@ use tokio::{
     net::TcpStream,
     task::JoinSet,
     time::{Instant, interval, sleep},
+};
+
+use crate::{
+    cluster::{Cluster, Options as Parts, eventually},
+    controller::Controller,
+    fleet::{Clock, DEADLINE, FAST, Fleet, Load, Options, USERS, Way, rounds},
+    foos::{audited_alone, converged, create, foo, names},
+    proxy::Proxy,
 };
 
 /// Two API servers on one etcd behind a load balancer. The one that all replicas are with stands still while the Foos

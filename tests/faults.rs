@@ -1,33 +1,26 @@
 //! What happens when the API server goes away, stands still or talks nonsense, and what the controller costs it when nothing
 //! happens. The controller is the real one, the API server too; the audit log is the judge.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
-
-mod cluster;
-mod controller;
-mod foos;
-mod proxy;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cluster::{AuditEvent, Cluster, eventually};
-use controller::Controller;
 use foo_controller::api::Foo;
-use foos::{
-    DEADLINE, audited, audited_alone, converged, counts, create, names, owned, requests, subject,
-};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use proxy::{Answer, At, On, Proxy, Rule};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+
+use crate::{
+    cluster::{AuditEvent, Cluster, eventually},
+    controller::Controller,
+    foos::{
+        self, DEADLINE, audited, audited_alone, converged, counts, create, names, owned, requests,
+        subject,
+    },
+    proxy::{Answer, At, On, Proxy, Rule},
+};
 
 /// Row Q4, invariant I6: where nothing changes, three resyncs of 500 Foos send not one request.
 #[tokio::test]

@@ -1,24 +1,14 @@
 //! Server-side fencing (`deploy/components/fencing`) on a real API server: who is refused what, how soon, and what the
 //! controller makes of it. Beyond hazard H6: it holds whatever a deposed leader believes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::large_futures,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod cluster;
-mod controller;
+#![allow(clippy::large_futures, reason = "a future that runs once")]
 
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
-use cluster::{AuditEvent, Cluster, Options, eventually, shared};
-use controller::Controller;
 use foo_controller::{
     APP,
     api::{Foo, FooSpec, FooStatus},
@@ -45,6 +35,14 @@ use operator_runtime::{
 };
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};
+
+use crate::{
+    cluster::{AuditEvent, Cluster, Options, eventually},
+    controller::Controller,
+};
+
+/// Its own: what is installed here is about all namespaces.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const NAMESPACE: &str = "foo-system";
@@ -99,10 +97,10 @@ impl Bench {
         static ALONE: Mutex<()> = Mutex::const_new(());
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
         let alone = ALONE.lock().await;
-        let admin = shared().client().await;
+        let admin = CLUSTER.client().await;
         INSTALLED
             .get_or_init(async || {
-                install(shared()).await;
+                install(&CLUSTER).await;
                 let spec = FooSpec {
                     deployment_name: "owned".into(),
                     replicas: Some(1),
@@ -278,7 +276,7 @@ async fn impersonate(headers: &[(&str, &str)]) -> Client {
 }
 
 async fn impersonated(headers: &[(&str, &str)]) -> Config {
-    let mut config = shared().kube_config().await;
+    let mut config = CLUSTER.kube_config().await;
     config.default_namespace = "default".into();
     for (name, value) in headers {
         let name: HeaderName = name.parse().unwrap();

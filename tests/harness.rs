@@ -1,11 +1,4 @@
 //! The control plane that the other tests stand on: it serves, it comes back with its data, and it never outlives its test.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod cluster;
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use cluster::{Cluster, Options, Ready, Supervisor, eventually, shared};
+use crate::cluster::{self, Cluster, Options, Ready, Supervisor, eventually, shared};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -163,7 +156,12 @@ async fn nothing_is_left_when_the_cluster_is_dropped() {
 #[tokio::test]
 async fn nothing_is_left_when_the_test_is_killed() {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "holds_a_cluster", "--nocapture"]);
+    command.args([
+        "--ignored",
+        "--exact",
+        "harness::holds_a_cluster",
+        "--nocapture",
+    ]);
     let mut test = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

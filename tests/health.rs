@@ -1,13 +1,4 @@
 //! What is served over HTTP, by the real controller: health, and metrics with and without a guard.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod cluster;
-mod controller;
-mod proxy;
 
 use std::{
     net::SocketAddr,
@@ -17,12 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::{Cluster, Options, eventually, shared};
-use controller::Controller;
 use foo_controller::api::{Foo, FooSpec};
 use kube::{Api, api::PostParams};
 use pem::Pem;
-use proxy::{At, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -39,6 +27,12 @@ use tokio_rustls::{
         crypto::ring,
         pki_types::{CertificateDer, ServerName, UnixTime},
     },
+};
+
+use crate::{
+    cluster::{self, Cluster, Options, eventually, shared},
+    controller::Controller,
+    proxy::{At, Proxy},
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);

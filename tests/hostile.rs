@@ -1,27 +1,11 @@
 //! What users and other controllers can do to a Foo, and what it costs the Foos beside it. The controller is the real one, the
 //! API server too; the audit log is the judge. No Deployment gets pods here, and nothing is garbage collected.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and prints what it measured"
-)]
-
-mod cluster;
-mod controller;
-mod foos;
 
 use std::time::{Duration, Instant};
 
-use cluster::{AuditEvent, Cluster, Options, eventually};
-use controller::Controller;
 use foo_controller::{
     api::{self, Foo},
     foo::cached::GENERATION_ANNOTATION,
-};
-use foos::{
-    DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned, requests,
-    subject, tries_allowed,
 };
 use futures::StreamExt as _;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ResourceQuota};
@@ -31,6 +15,15 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
+
+use crate::{
+    cluster::{AuditEvent, Cluster, Options, eventually},
+    controller::Controller,
+    foos::{
+        DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned,
+        requests, subject, tries_allowed,
+    },
+};
 
 /// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it,
 /// no one is tried hotly, and the good ones converge as fast as they do alone.

@@ -1,12 +1,5 @@
 //! What is generated is current, what is cited is there, and `deploy/` installs what it says.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod cluster;
-mod controller;
 mod docs;
 
 use std::{
@@ -20,13 +13,19 @@ use std::{
     time::Duration,
 };
 
-use cluster::{Cluster, Options, eventually, shared};
-use controller::Controller;
 use foo_controller::APP;
 use operator_runtime::Config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+use crate::{
+    cluster::{self, Cluster, Options, eventually},
+    controller::Controller,
+};
+
+/// Its own: what is installed here is about all namespaces.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const NAMESPACE: &str = "foo-system";
@@ -205,15 +204,15 @@ fn namespaced() -> TempDir {
 async fn installed() -> &'static Cluster {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let install = async || {
-        prepare(shared()).await;
+        prepare(&CLUSTER).await;
         let create = ["create", "namespace", "foo-collector", "--save-config"];
-        shared().kubectl(&create).await.success();
+        CLUSTER.kubectl(&create).await.success();
         let overlay = overlay("base", &["namespaced", "prometheus", "metrics-auth"]);
         let apply = ["apply", "-k", overlay.path().to_str().unwrap()];
-        shared().kubectl(&apply).await.success();
+        CLUSTER.kubectl(&apply).await.success();
     };
     INSTALLED.get_or_init(install).await;
-    shared()
+    &CLUSTER
 }
 
 /// What has to be there before anything of `deploy/` but the CRD, which is installed, too: the namespaces of the component
@@ -278,7 +277,7 @@ async fn objects(kustomization: &str) -> Objects {
 /// What a kustomization amounts to, as it is sent.
 async fn rendered(kustomization: &Path) -> Objects {
     let kustomize = ["kustomize", kustomization.to_str().unwrap()];
-    let yaml = shared().kubectl(&kustomize).await.success();
+    let yaml = CLUSTER.kubectl(&kustomize).await.success();
     Objects(serde_saphyr::from_multiple(&yaml).unwrap())
 }
 
@@ -411,10 +410,10 @@ async fn every_kustomization_is_taken() {
         pod["metadata"]["name"] = "foo-controller-x".into();
         pod["metadata"]["namespace"] = NAMESPACE.into();
         let create = ["create", "--dry-run=server", "-f", "-"];
-        let created = shared().kubectl_stdin(&create, &pod.to_string()).await;
+        let created = CLUSTER.kubectl_stdin(&create, &pod.to_string()).await;
         assert_eq!(created.stderr, "", "{kustomization}");
         pod["spec"]["securityContext"]["runAsNonRoot"] = Value::Null;
-        let created = shared().kubectl_stdin(&create, &pod.to_string()).await;
+        let created = CLUSTER.kubectl_stdin(&create, &pod.to_string()).await;
         let refused = created.stderr.contains("violates PodSecurity");
         assert!(refused, "{kustomization}: {created:?}");
 
@@ -454,7 +453,7 @@ async fn renderings() -> Vec<(String, String)> {
     let mut renderings = Vec::new();
     let mut render = async |name: String, path: &Path| {
         let kustomize = ["kustomize", path.to_str().unwrap()];
-        let yaml = shared().kubectl(&kustomize).await.success();
+        let yaml = CLUSTER.kubectl(&kustomize).await.success();
         renderings.push((name, yaml));
     };
     let deploy = root().join("deploy");
@@ -1194,13 +1193,13 @@ async fn given_namespaces_are_all_that_it_reaches() {
 
 /// A control plane with its controllers, for one test after another; each leaves nothing of ours behind.
 async fn with_controllers() -> MutexGuard<'static, Cluster> {
-    static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
+    static WITH_CONTROLLERS: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
         Mutex::new(Cluster::start(Options {
             controllers: true,
             audit: false,
         }))
     });
-    CLUSTER.lock().await
+    WITH_CONTROLLERS.lock().await
 }
 
 /// docs/operations.md, "Uninstall": without the CRD the Foos and their Deployments stay; with it, they go.

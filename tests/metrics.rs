@@ -1,17 +1,6 @@
 //! What the metrics say of the real controller: all of them from the start, the right numbers after a Foo's life, the same to
 //! everybody who asks; and that Prometheus, its rules and the dashboard know what to do with them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::float_cmp,
-    reason = "a test fails by panicking, and counts are exact"
-)]
-
-mod cluster;
-mod collector;
-mod controller;
-mod generated;
-mod prometheus;
+#![allow(clippy::float_cmp, reason = "counts are exact")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,22 +10,25 @@ use std::{
     time::Duration,
 };
 
-use cluster::{Cluster, Options, eventually};
-use collector::{Collector, Data, Received};
-use controller::Controller;
 use foo_controller::APP;
-use generated::dashboard;
 use operator_runtime::telemetry::{
     auth::Refusal,
     metrics::table::{self, Kind},
 };
-use prometheus::{Prometheus, promtool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::OnceCell,
+};
+
+use crate::{
+    cluster::eventually,
+    collector::{Collector, Data, Received},
+    controller::Controller,
+    foos::audited,
+    generated::{self, dashboard},
+    prometheus::{Prometheus, promtool},
 };
 
 const DEADLINE: Duration = Duration::from_mins(1);
@@ -44,19 +36,6 @@ const COMPONENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/
 
 /// The section of what only an export brings along.
 const OF_THE_SDK: &str = "Telemetry, where it is exported";
-
-async fn cluster() -> &'static Cluster {
-    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
-    let start = async || {
-        let cluster = Cluster::start(Options {
-            audit: true,
-            controllers: false,
-        });
-        cluster.install_crd().await;
-        cluster
-    };
-    CLUSTER.get_or_init(start).await
-}
 
 /// A controller of a namespace of its own, at rest but for what the test does.
 struct Scene {
@@ -74,7 +53,7 @@ impl Scene {
     }
 
     async fn start(name: &str, env: &[(&str, String)]) -> Self {
-        let cluster = cluster().await;
+        let cluster = audited().await;
         let namespace = cluster.namespace(name).await;
         let controller = Controller::spawn(|command| {
             command
@@ -92,7 +71,7 @@ impl Scene {
 
     async fn kubectl(&self, args: &[&str], input: &str) {
         let args = [&["--namespace", &self.namespace], args].concat();
-        cluster().await.kubectl_stdin(&args, input).await.success();
+        audited().await.kubectl_stdin(&args, input).await.success();
     }
 
     async fn apply(&self, name: &str, spec: Value) {
@@ -316,8 +295,8 @@ async fn after_a_foos_life_the_counts_are_right() {
     assert_eq!(scrape.get(&format!("workqueue_depth{queue}")), 0.);
 
     // The reviews of its rights belong to no namespace.
-    let mut audited = BTreeMap::from([(("POST", 201), 3.)]);
-    for event in cluster().await.audit() {
+    let mut expected = BTreeMap::from([(("POST", 201), 3.)]);
+    for event in audited().await.audit() {
         let method = match &*event.verb {
             "create" => "POST",
             "patch" => "PATCH",
@@ -326,11 +305,11 @@ async fn after_a_foos_life_the_counts_are_right() {
             _ => continue,
         };
         if event.user_agent.starts_with("foo-controller/") && event.namespace == scene.namespace {
-            *audited.entry((method, event.code)).or_default() += 1.;
+            *expected.entry((method, event.code)).or_default() += 1.;
         }
     }
-    assert!(audited.len() >= 2, "{audited:?}");
-    for ((method, code), count) in audited {
+    assert!(expected.len() >= 2, "{expected:?}");
+    for ((method, code), count) in expected {
         let series = format!(
             "rest_client_requests_total{{code=\"{code}\",host=\"{}\",method=\"{method}\"}}",
             host(&scrape)
@@ -349,7 +328,7 @@ async fn after_a_foos_life_the_counts_are_right() {
 /// Part 4: who leads, since when, and how well the Lease is renewed.
 #[tokio::test]
 async fn leadership_is_reported() {
-    let cluster = cluster().await;
+    let cluster = audited().await;
     let lease = cluster.namespace("lease").await;
     cluster.release_lease(&lease, "foo-controller").await;
     let replica = async || {
@@ -594,7 +573,7 @@ async fn the_component_fits_the_base() {
         kustomization.to_string(),
     )
     .unwrap();
-    let rendered = cluster()
+    let rendered = audited()
         .await
         .kubectl(&["kustomize", overlay.path().to_str().unwrap()])
         .await;

@@ -6,11 +6,8 @@
 //! before it was held, at any time; each has a monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`ObservedRecord`] are the
 //! shipped code. Around them, what the guard adds and what `kube-leader-election` does is modelled after the source.
 #![allow(
-    clippy::unwrap_used,
-    clippy::panic,
     clippy::struct_excessive_bools,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it explored"
+    reason = "the state of a model is its flags"
 )]
 
 use std::time::Duration;

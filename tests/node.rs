@@ -3,19 +3,6 @@
 //!
 //! Times are printed beside what is promised. That holds for the median; each of them has [`SLACK`]: the machine may be
 //! busy.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod cluster;
-mod collector;
-mod controller;
-mod foos;
-mod invariants;
-mod prometheus;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,12 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::{AuditEvent, eventually};
-use collector::{Collector, Received};
-use controller::Controller;
 use foo_controller::{APP, api::Foo};
-use foos::{DEADLINE, delays, foo, longest};
-use invariants::Election;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -48,7 +30,6 @@ use kube::{
     config::AuthInfo,
 };
 use operator_runtime::Config;
-use prometheus::promtool;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -57,6 +38,15 @@ use tokio::{
     sync::oneshot::{self, error::TryRecvError},
     task::JoinHandle,
     time::{interval, sleep},
+};
+
+use crate::{
+    cluster::{self, AuditEvent, eventually},
+    collector::{Collector, Received},
+    controller::Controller,
+    foos::{DEADLINE, delays, foo, longest},
+    invariants::{self, Election},
+    prometheus::promtool,
 };
 
 const NAMESPACE: &str = "foo-system";

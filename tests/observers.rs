@@ -1,14 +1,5 @@
 //! What the tests of the telemetry stand on: the real collector gives back what was sent to it, in every state that a test puts
 //! it in; each mock misbehaves as it says; Prometheus scrapes and alerts; the page of traces is one that a browser draws.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod cluster;
-mod collector;
-mod prometheus;
 
 use std::{
     fs,
@@ -39,8 +30,11 @@ use tokio::{
 };
 use tonic::transport::{Certificate, ClientTlsConfig};
 
-use collector::{Behaviour, Collector, Data, Kind, Mock, page};
-use prometheus::{Prometheus, promtool};
+use crate::{
+    cluster,
+    collector::{self, Behaviour, Collector, Data, Kind, Mock, page},
+    prometheus::{Prometheus, promtool},
+};
 
 /// How long an export, or a connection, may take.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,14 +1,4 @@
 //! The process (rows P1–P3): how it finds its cluster, how it waits for one, how it stops, what it says about itself.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod cluster;
-mod controller;
-mod proxy;
 
 use std::{
     path::Path,
@@ -16,19 +6,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::{Cluster, Options, eventually, shared};
-use controller::Controller;
 use foo_controller::{APP, api::Foo};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::Api;
 use operator_runtime::Config;
-use proxy::{At, Held, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::{Mutex, MutexGuard},
+};
+
+use crate::{
+    cluster::{Cluster, Options, eventually, shared},
+    controller::Controller,
+    proxy::{At, Held, Proxy},
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);

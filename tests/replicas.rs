@@ -1,19 +1,6 @@
 //! Three replicas as real processes on one API server, whose leader is stopped, killed, frozen and cut off while Foos arrive
 //! and change. The audit log is the judge (`invariants`). Delays are measured and printed; what is promised of them
 //! holds for the median. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod cluster;
-mod controller;
-mod fleet;
-mod foos;
-mod invariants;
-mod proxy;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,12 +8,8 @@ use std::{
     time::Duration,
 };
 
-use cluster::AuditEvent;
-use fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, rounds, stands_by_again};
 use foo_controller::{APP, FooConfig};
-use foos::{delays, longest, subject};
 use http::Request;
-use invariants::{MADE_FOR, Report, version};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use operator_runtime::{
@@ -34,12 +17,19 @@ use operator_runtime::{
     election::{self, Identity},
     telemetry::{Telemetry, health::Health, http::Server},
 };
-use proxy::Proxy;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::{
     sync::{RwLock, watch},
     time::sleep,
+};
+
+use crate::{
+    cluster::AuditEvent,
+    fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, rounds, stands_by_again},
+    foos::{delays, longest, subject},
+    invariants::{self, MADE_FOR, Report, version},
+    proxy::Proxy,
 };
 
 /// What is measured is measured while nothing else in here loads the machine.

@@ -3,35 +3,21 @@
 //!
 //! Each test has a namespace and a controller of its own. No controller resyncs or retries within a test's deadlines, so that
 //! what happens here happens because a watch reported it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod cluster;
-mod controller;
+use std::time::Duration;
 
-use std::{sync::OnceLock, time::Duration};
-
-use cluster::{Cluster, Options, Output, eventually};
-use controller::Controller;
 use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Output, eventually},
+    controller::Controller,
+    foos::with_pods,
+};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Foo `foo-sample`, deploymentName `foo-sample`, replicas 1.
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/foo.yaml");
-
-fn shared() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| {
-        Cluster::start(Options {
-            controllers: true,
-            audit: false,
-        })
-    })
-}
 
 /// A namespace, and the controller that works in it.
 struct Scene {
@@ -43,17 +29,16 @@ impl Scene {
     async fn new(name: &str) -> Self {
         static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
         CRD.get_or_init(async || {
-            shared().install_crd().await;
             // kubectl keeps what it discovered for hours; asked for this list, it discovers anew.
             let fresh = ["api-resources", "--api-group=samplecontroller.k8s.io"];
             eventually(DEADLINE, "Foos are discovered", async || {
-                let found = shared().kubectl(&fresh).await.success();
+                let found = with_pods().await.kubectl(&fresh).await.success();
                 found.contains("foos").then_some(()).ok_or(found)
             })
             .await;
         })
         .await;
-        let namespace = shared().namespace(name).await;
+        let namespace = with_pods().await.namespace(name).await;
         let rare = [
             "--resync=1h",
             "--backoff-initial=1h",
@@ -61,7 +46,7 @@ impl Scene {
             "--namespace",
         ];
         Self {
-            _controller: Controller::start(shared(), &[&rare[..], &[&namespace]].concat()),
+            _controller: Controller::start(with_pods().await, &[&rare[..], &[&namespace]].concat()),
             namespace,
         }
     }
@@ -76,7 +61,7 @@ impl Scene {
 
     async fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
         let args = [&["--namespace", &self.namespace], args].concat();
-        shared().kubectl_stdin(&args, input).await
+        with_pods().await.kubectl_stdin(&args, input).await
     }
 
     async fn kubectl(&self, args: &[&str]) -> String {

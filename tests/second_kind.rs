@@ -3,15 +3,6 @@
 //!
 //! One is an operator of another kind (`second_kind`), with a finalizer and a Secret that it reads; the other one is kube's own
 //! `Controller`, which has the election and the fenced client alone from the runtime (`kube_controller`).
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
-
-mod cluster;
-mod controller;
-mod invariants;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +11,7 @@ use std::{
     time::Duration,
 };
 
-use cluster::{Cluster, Options, eventually, example};
-use controller::Controller;
 use futures::{StreamExt as _, future::ready, stream::iter};
-use invariants::{Election, Report, Work, check_of};
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
@@ -42,6 +30,12 @@ use tokio::{
     sync::{OnceCell, watch},
     task::{JoinHandle, JoinSet},
     time::{interval, sleep},
+};
+
+use crate::{
+    cluster::{Cluster, Options, eventually, example},
+    controller::Controller,
+    invariants::{Election, Report, Work, check_of},
 };
 
 /// How long anything may take: the machine may be busy.

@@ -1,18 +1,11 @@
 //! Who leads, when leaders leave, die, are cut off or frozen: the election loop as it ships, on a real API server.
 #![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
     clippy::unchecked_time_subtraction,
-    reason = "a test fails by panicking, and says what it measured"
+    reason = "the times are of one clock, in their order"
 )]
-
-mod cluster;
-mod proxy;
 
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, Options, eventually, shared};
 use foo_controller::APP;
 use futures::future::select_all;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
@@ -31,12 +24,16 @@ use operator_runtime::{
     },
     telemetry::{Metrics, health::Heartbeat},
 };
-use proxy::{Answer, At, Proxy};
 use serde_json::json;
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
     time::{sleep, timeout},
+};
+
+use crate::{
+    cluster::{Cluster, Options, eventually, shared},
+    proxy::{Answer, At, Proxy},
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -1,46 +1,21 @@
 //! What an operator on call gets to see: traces and logs as a real collector receives them, and a controller that does not
 //! mind what becomes of the collector.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod cluster;
-mod collector;
-mod controller;
-mod foos;
-mod proxy;
 
 use std::{
     process::{Command, Stdio},
-    sync::OnceLock,
     time::{Duration, Instant},
 };
 
-use cluster::{Cluster, Options, eventually};
-use collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS};
-use controller::Controller;
-use foos::DEADLINE;
-use proxy::{Answer, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 
-/// A control plane whose Deployments have pods.
-async fn shared() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    static CRD: OnceCell<()> = OnceCell::const_new();
-    let start = || {
-        Cluster::start(Options {
-            controllers: true,
-            audit: false,
-        })
-    };
-    let cluster = CLUSTER.get_or_init(start);
-    CRD.get_or_init(|| cluster.install_crd()).await;
-    cluster
-}
+use crate::{
+    cluster::{Cluster, eventually},
+    collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS},
+    controller::Controller,
+    foos::{self, DEADLINE, with_pods},
+    proxy::{Answer, Proxy},
+};
 
 /// A controller that works in `namespace` and exports to `endpoint`, at once.
 fn controller(
@@ -71,7 +46,7 @@ async fn apply(namespace: &str, foo: &Value) {
         "-f",
         "-",
     ];
-    shared()
+    with_pods()
         .await
         .kubectl_stdin(&args, &foo.to_string())
         .await
@@ -135,7 +110,7 @@ const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-
 /// log records that belong to it.
 #[tokio::test]
 async fn a_foos_life_is_traced() {
-    let (cluster, collector) = tokio::join!(shared(), Collector::start());
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
     let namespace = cluster.namespace("life").await;
     let pod = [
         ("POD_NAME", "pod-1"),
@@ -294,7 +269,7 @@ fn is_whole(trace: &Trace<'_>) {
 /// requests, and renewals that succeed are none.
 #[tokio::test]
 async fn an_election_is_traced() {
-    let (cluster, collector) = tokio::join!(shared(), Collector::start());
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
     let namespace = cluster.namespace("election").await;
     cluster.release_lease(&namespace, "foo-controller").await;
     let lead = |command: &mut Command| {
@@ -356,7 +331,7 @@ async fn an_election_is_traced() {
 /// TLS by an authority of one's own, and past whatever proxy the environment names.
 #[tokio::test]
 async fn exports_over_tls() {
-    let (cluster, collector) = tokio::join!(shared(), Collector::start_tls());
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start_tls());
     let namespace = cluster.namespace("tls").await;
     let _controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
         let proxies = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"];
@@ -379,7 +354,7 @@ async fn exports_over_tls() {
 /// A collector that wants to know its clients: who has a certificate gets in, who has none gets an error.
 #[tokio::test]
 async fn exports_with_a_certificate_of_its_own() {
-    let (cluster, collector) = tokio::join!(shared(), Collector::start_mutual_tls());
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
     let namespace = cluster.namespace("mtls").await;
     let nameless = controller(cluster, &namespace, &collector.endpoint(), |command| {
         command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
@@ -405,7 +380,7 @@ async fn exports_with_a_certificate_of_its_own() {
 /// What is set for all signals and for one, as it arrives; and that the exporter's own doings are no part of it, at any level.
 #[tokio::test]
 async fn variables_have_their_effect() {
-    let cluster = shared().await;
+    let cluster = with_pods().await;
     let namespace = cluster.namespace("variables").await;
     let ok = Behaviour::Answer(Duration::ZERO, 0);
     let (mock, collector) = tokio::join!(Mock::start(ok), Collector::start());
@@ -691,7 +666,7 @@ fn what_the_specification_allows_ends_nothing() {
 /// Whatever stands where a collector should be: the Foos get their Deployments, it is said once, and the end comes in time.
 #[tokio::test]
 async fn a_bad_collector_holds_nobody_up() {
-    let cluster = shared().await;
+    let cluster = with_pods().await;
     for behaviour in [
         Behaviour::Refuse,
         Behaviour::BlackHole,
@@ -742,7 +717,7 @@ async fn a_bad_collector_holds_nobody_up() {
 /// A collector that is gone amid the work costs what it would have got; it is counted and logged once, and that it is back.
 #[tokio::test]
 async fn a_collector_that_comes_back_gets_what_comes_then() {
-    let (cluster, mut collector) = tokio::join!(shared(), Collector::start());
+    let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start());
     let namespace = cluster.namespace("back").await;
     let controller = controller(cluster, &namespace, &collector.endpoint(), |_| {});
     let client = cluster.client().await;
@@ -800,7 +775,7 @@ async fn loses_traces(controller: &Controller) {
 /// What the queue has no room for is dropped, counted and logged; the work does not wait for room.
 #[tokio::test]
 async fn what_is_dropped_is_counted() {
-    let (cluster, collector) = tokio::join!(shared(), Collector::start());
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
     let namespace = cluster.namespace("drops").await;
     let silent = Mock::start(Behaviour::Silent).await;
     let controller = controller(cluster, &namespace, &silent.endpoint(), |command| {
@@ -824,7 +799,7 @@ async fn what_is_dropped_is_counted() {
 /// SIGHUP takes over a changed `log.level`, and a configuration that is wrong changes nothing.
 #[tokio::test]
 async fn sighup_changes_the_log_level() {
-    let cluster = shared().await;
+    let cluster = with_pods().await;
     let namespace = cluster.namespace("hangup").await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("foo.toml");
@@ -916,7 +891,7 @@ async fn an_api_server_cannot_forge_a_line() {
         r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500,
             "message": "no\n2026-01-01T00:00:00Z ERROR forged\r\n{\"level\":\"ERROR\",\"message\":\"forged\"}\u001b[2J\u2028x"}"#,
     );
-    let proxy = Proxy::start(shared().await.kube_config().await).await;
+    let proxy = Proxy::start(with_pods().await.kube_config().await).await;
     proxy.on("*", "*").answer(FORGERY);
     for format in ["text", "json"] {
         let controller = Controller::spawn(|command| {
@@ -942,7 +917,7 @@ async fn an_api_server_cannot_forge_a_line() {
 /// A hundred Foos that fail for one reason, again and again, are a few lines.
 #[tokio::test]
 async fn one_cause_is_logged_a_few_times() {
-    let cluster = shared().await;
+    let cluster = with_pods().await;
     let namespace = cluster.namespace("quota").await;
     foreign(cluster, &namespace, "taken").await;
     let controller = Controller::start(cluster, &["--namespace", &namespace, "--resync=1h"]);

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::states::{self, LEAVING, SLOW, STUCK, TAKEN};
+use super::states::{self, LEAVING, SLOW, STUCK, TAKEN};
 
 /// What there is, as a watch tells it.
 pub struct Stores {

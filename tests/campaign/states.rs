@@ -17,10 +17,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+use super::values::{Case, Kind, cases};
+
 use crate::{
     cluster::{Cluster, eventually},
     foos::DEADLINE,
-    values::{Case, Kind, cases},
 };
 
 /// The version without a schema.

@@ -21,12 +21,15 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{
+use super::{
     actor::Stores,
-    cluster::{Cluster, eventually},
-    foos::DEADLINE,
     states::{self, LAX, LEAVING, Put, SLOW, STUCK, State, assert_names_field},
     values::Case,
+};
+
+use crate::{
+    cluster::{Cluster, eventually},
+    foos::DEADLINE,
 };
 
 /// A Foo beside it, which goes on whatever that one asks for.

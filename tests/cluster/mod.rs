@@ -44,7 +44,7 @@ pub struct Cluster {
     supervisor: Arc<Mutex<Supervisor>>,
 }
 
-/// The control plane that the tests of one file share, without audit log and controllers. It ends with the process.
+/// The control plane that tests share, without audit log and controllers. It ends with the process.
 pub fn shared() -> &'static Cluster {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     SHARED.get_or_init(|| Cluster::start(Options::default()))
@@ -311,7 +311,7 @@ pub fn example(name: &str) -> PathBuf {
         .join(name);
     assert!(
         path.exists(),
-        "`cargo test --test NAME` builds no examples: run `cargo build --workspace --example {name}` first"
+        "`cargo test --test integration` builds no examples: run `cargo build --workspace --example {name}` first"
     );
     path
 }

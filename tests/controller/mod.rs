@@ -1,18 +1,10 @@
 //! The real controller, as a process of its own: `mod controller;` beside `mod cluster;`. It ends with the test, however that
 //! ends, and a test that fails shows its log.
-#![allow(dead_code, reason = "each test file uses its part of this")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and shows the log then"
-)]
 
 use std::{
     ffi::OsStr,
     fs::File,
     net::SocketAddr,
-    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -68,11 +60,6 @@ impl Controller {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    /// Its `$HOME`.
-    pub fn home(&self) -> PathBuf {
-        self.home.path().to_owned()
     }
 
     /// What it has logged so far.

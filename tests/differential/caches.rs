@@ -6,12 +6,15 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
-use crate::{
-    DEADLINE, Run,
-    api::{Kind, Lag, Method, Server},
-    cluster::{self, Cluster, Options, eventually},
+use super::{
+    CLUSTER, DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, get, path},
     special::{JSON, MERGE, ask, both, foo, same, same_of},
+};
+
+use crate::{
+    cluster::{Cluster, Options, eventually},
+    simulation::api::{Kind, Lag, Method, Server},
 };
 
 /// What versions are called in messages is each side's own.
@@ -205,7 +208,7 @@ async fn no_watch_begins_with_a_cold_cache(cluster: &Cluster, sides: &mut [Run; 
     }
     for number in 0..TRIES {
         let (group, cold) = ("samplecontroller.k8s.io", format!("cold-{number}.k8s.io"));
-        let definition = crate::definition().to_string().replace(group, &cold);
+        let definition = super::definition().to_string().replace(group, &cold);
         let applied = cluster.kubectl_stdin(&["apply", "-f", "-"], &definition);
         applied.await.success();
         let crd = format!("crd/foos.{cold}");
@@ -293,8 +296,8 @@ async fn no_list_is_streamed_where_none_can_be(
 /// Of an object that is there, changes, and nothing: one bookmark 2 s before the end.
 #[tokio::test]
 async fn a_watch_ends_alike() {
-    let cluster = cluster::shared();
-    crate::install(cluster).await;
+    let cluster = &*CLUSTER;
+    super::install(cluster).await;
     let namespace = format!("e-{}", uuid::Uuid::new_v4().simple());
     let foos = path(Kind::Foo, &namespace);
     let mut sides = both(cluster, &namespace).await;
@@ -327,9 +330,11 @@ fn what_a_cache_has_not_seen_comes_late() {
     it.server.set_lag(&it.store, at(it.now), Lag::By(lag));
     send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("b")));
     let list = |query: &str| get(format!("{foos}?{query}"));
-    let names = |answer: crate::api::Answer| match answer {
-        crate::api::Answer::Whole { body, .. } => body["items"].as_array().unwrap().len(),
-        crate::api::Answer::Watch(_) => panic!("a list"),
+    let names = |answer: crate::simulation::api::Answer| match answer {
+        crate::simulation::api::Answer::Whole { body, .. } => {
+            body["items"].as_array().unwrap().len()
+        }
+        crate::simulation::api::Answer::Watch(_) => panic!("a list"),
     };
     assert_eq!(
         names(send(&mut it, &list("limit=500"))),
@@ -338,7 +343,7 @@ fn what_a_cache_has_not_seen_comes_late() {
     );
     assert_eq!(names(send(&mut it, &list("resourceVersion=0"))), 1);
     let stream = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    let crate::api::Answer::Watch(mut watch) =
+    let crate::simulation::api::Answer::Watch(mut watch) =
         send(&mut it, &list(&format!("{stream}&resourceVersion=")))
     else {
         panic!("a watch");
@@ -361,7 +366,7 @@ fn what_a_cache_has_not_seen_comes_late() {
     );
     it.server.set_lag(&it.store, at(it.now), Lag::Stuck);
     send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("c")));
-    let crate::api::Answer::Watch(mut stuck) =
+    let crate::simulation::api::Answer::Watch(mut stuck) =
         send(&mut it, &list(&format!("{stream}&resourceVersion=")))
     else {
         panic!("a watch");

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    api::Kind,
-    steps::{Act, Base, By, MERGE, STRATEGIC, Step, UNSAID, Which, valid},
-};
+use super::steps::{Act, Base, By, MERGE, STRATEGIC, Step, UNSAID, Which, valid};
+
+use crate::simulation::api::Kind;
 
 fn step(kind: Kind, act: Act) -> Step {
     Step {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{Kind, Store, User};
+use crate::simulation::api::{Kind, Store, User};
 
 pub const LIMITED: User<'static> = User {
     name: "limited",

@@ -7,11 +7,12 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch},
+use super::{
     rights::LIMITED,
     steps::{Act, Base, By, Step, Which},
 };
+
+use crate::simulation::api::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
@@ -55,9 +56,9 @@ impl Simulated {
     pub fn new(namespace: &str) -> Self {
         let now = at(Duration::ZERO);
         let mut store = Store::new();
-        store.install_definition(now, crate::definition());
+        store.install_definition(now, super::definition());
         store.create_namespace(now, namespace);
-        crate::rights::revoke(&mut store);
+        super::rights::revoke(&mut store);
         let server = Server::new(&store);
         Self {
             store,

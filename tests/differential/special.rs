@@ -2,11 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    DEADLINE, Run,
-    api::{CONTROLLER, Kind, Method, RECORD, User},
-    cluster::{self, Cluster, eventually},
+use super::{
+    CLUSTER, DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, path},
+};
+
+use crate::{
+    cluster::{Cluster, eventually},
+    simulation::api::{CONTROLLER, Kind, Method, RECORD, User},
 };
 
 pub const JSON: &str = "application/json";
@@ -43,7 +46,7 @@ pub fn foo(name: &str) -> Value {
 pub async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
     let simulated = Simulated::new(namespace);
     let create = json!({ "metadata": { "name": namespace } });
-    let mut real = Side::Real(crate::client(cluster).await);
+    let mut real = Side::Real(super::client(cluster).await);
     let create = ask(Method::POST, "/api/v1/namespaces", JSON, &create);
     let (code, created) = real.send(&create, ADMIN).await;
     assert_eq!(code, 201, "{created}");
@@ -83,8 +86,8 @@ pub async fn same_of(
 /// A namespace that is on its way out takes nothing new.
 #[tokio::test]
 async fn a_namespace_ends_alike() {
-    let cluster = cluster::shared();
-    crate::install(cluster).await;
+    let cluster = &*CLUSTER;
+    super::install(cluster).await;
     let namespace = format!("t-{}", uuid::Uuid::new_v4().simple());
     let mut sides = both(cluster, &namespace).await;
     let foos = path(Kind::Foo, &namespace);
@@ -121,8 +124,8 @@ async fn a_namespace_ends_alike() {
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a list of writes")]
 async fn the_fencing_policy_judges_alike() {
-    let cluster = cluster::shared();
-    crate::install(cluster).await;
+    let cluster = &*CLUSTER;
+    super::install(cluster).await;
     let namespace = format!("f-{}", uuid::Uuid::new_v4().simple());
     let mut sides = both(cluster, &namespace).await;
     let system = json!({ "metadata": { "name": RECORD.0 } });
@@ -150,7 +153,7 @@ async fn the_fencing_policy_judges_alike() {
         "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "f", "uid": "u", "controller": true,
     }]);
     let deployment = |name: &str, owners: &Value| {
-        let mut deployment = crate::steps::valid(Kind::Deployment);
+        let mut deployment = super::steps::valid(Kind::Deployment);
         deployment["metadata"] = json!({ "name": name, "ownerReferences": owners });
         deployment
     };
@@ -339,8 +342,8 @@ async fn the_fencing_policy_judges_alike() {
 /// Whose a token is and whether its user may read metrics, as the operator asks on behalf of who scrapes it.
 #[tokio::test]
 async fn tokens_and_their_users_are_reviewed_alike() {
-    let cluster = cluster::shared();
-    crate::install(cluster).await;
+    let cluster = &*CLUSTER;
+    super::install(cluster).await;
     let namespace = format!("r-{}", uuid::Uuid::new_v4().simple());
     let mut sides = both(cluster, &namespace).await;
     let accounts = path(Kind::ServiceAccount, &namespace);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::api::{Kind, Method};
+use crate::simulation::api::{Kind, Method};
 
 /// The kinds that are asked about, and the names.
 pub const KINDS: [Kind; 5] = [
@@ -96,7 +96,7 @@ pub struct Step {
 pub enum By {
     /// Who may do everything.
     Admin,
-    /// Who may do some things, as [`rights`](crate::rights) has it.
+    /// Who may do some things, as [`rights`](super::rights) has it.
     Limited,
 }
 

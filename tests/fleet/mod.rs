@@ -1,12 +1,5 @@
 //! Three replicas as real processes on one control plane, and users whose Foos arrive and change: `mod fleet;` beside
 //! `mod cluster;`, `mod controller;`, `mod foos;`, `mod invariants;` and `mod proxy;`.
-#![allow(dead_code, reason = "each test file uses its part of this")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
 
 use std::{
     collections::BTreeSet,
@@ -481,7 +474,7 @@ fn spawn(
                 setup(command);
                 let key = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
                 command.env(key, namespace);
-                let only = ["--exact", "a_replica_without_the_fence"];
+                let only = ["--exact", "replicas::a_replica_without_the_fence"];
                 command.args(only).args(["--ignored", "--nocapture"]);
             })
         }

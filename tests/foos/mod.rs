@@ -1,10 +1,4 @@
 //! Foos by the hundred, and what the audit log says that they cost.
-#![allow(dead_code, reason = "each test file uses its part of this")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -31,7 +25,7 @@ pub const DEADLINE: Duration = Duration::from_mins(1);
 /// How many Foos are being created at once.
 const CREATING: usize = 16;
 
-/// The control plane that the tests of one file share, with audit log and CRD, without controllers: Deployments get no pods.
+/// The control plane that tests share, with audit log and CRD, without controllers: Deployments get no pods.
 pub async fn audited() -> &'static Cluster {
     static AUDITED: OnceCell<Cluster> = OnceCell::const_new();
     AUDITED.get_or_init(audited_alone).await
@@ -45,6 +39,20 @@ pub async fn audited_alone() -> Cluster {
     });
     cluster.install_crd().await;
     cluster
+}
+
+/// The control plane that tests share whose Deployments have pods, with the CRD.
+pub async fn with_pods() -> &'static Cluster {
+    static WITH_PODS: OnceCell<Cluster> = OnceCell::const_new();
+    let start = async || {
+        let cluster = Cluster::start(Options {
+            controllers: true,
+            audit: false,
+        });
+        cluster.install_crd().await;
+        cluster
+    };
+    WITH_PODS.get_or_init(start).await
 }
 
 /// A Foo whose Deployment has the Foo's name and one replica.

@@ -31,9 +31,9 @@ gzip --decompress --force --stdout "$image" >"$NODE/images/under-test.tar" # or 
 gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
 pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 
-cargo test --locked --test node --no-run
+cargo test --locked --test integration --no-run
 status=0
-tests/node/node.sh cargo test --locked --offline --test node -- --ignored --nocapture --test-threads 1 || status=$?
+tests/node/node.sh cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads 1 node:: || status=$?
 config=$(tar xOf "$NODE/images/under-test.tar" manifest.json | jq -r '.[0].Config')
 echo "image: $image, id sha256:${config%.json}"
 echo "on: $(kube-apiserver --version), $(containerd --version | cut -d' ' -f1,3), $(runc --version | head -n 1), cgroup v$([ -f /sys/fs/cgroup/cgroup.controllers ] && echo 2 || echo 1), Linux $(uname -r), $(nproc) CPUs"

@@ -1,13 +1,6 @@
 //! A real Prometheus for a test, and its promtool: `mod prometheus;` beside `mod cluster;`. They are Debian's package
 //! `prometheus`, which nobody needs who only builds or runs the controller: tests that take it are `#[ignore]`d, and CI
 //! installs it and runs them.
-#![allow(dead_code, reason = "each test file uses its part of this")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "a test fails by panicking, and shows the log then"
-)]
 
 use std::{
     collections::BTreeMap,

@@ -4,8 +4,6 @@
 //! before or after the server has carried them out; or the server's answer is truncated or corrupted. What it holds it
 //! forwards even when the client has long given up, as a network does. Clients talk plain HTTP to it, and each request
 //! brings its own credentials.
-#![allow(dead_code, reason = "each test file uses its part of this")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     io,

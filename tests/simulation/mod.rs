@@ -10,7 +10,7 @@
 
 pub mod actors;
 pub mod api;
-mod draw;
+pub mod draw;
 pub mod found;
 pub mod judge;
 pub mod mutants;
@@ -21,6 +21,8 @@ pub mod replica;
 pub mod scripts;
 mod seeds;
 pub mod shrink;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 pub mod users;
 pub mod world;

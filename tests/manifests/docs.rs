@@ -1,10 +1,5 @@
 //! The documentation: README and `docs/`. Its [`commands`] work, its links lead somewhere, every alert has a section, and what
 //! code cites of it is there.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
 pub mod commands;
 
@@ -13,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use serde_json::Value;
 
-use crate::{files, root, sources};
+use super::{files, root, sources};
 
 /// A file of Markdown.
 pub struct Document {

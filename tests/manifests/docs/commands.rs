@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::{Document, documents};
 use crate::{
     cluster::{Cluster, bound_command},
-    root, with_controllers,
+    manifests::{root, with_controllers},
 };
 
 /// How long a block may take: as long as its longest `kubectl wait`.

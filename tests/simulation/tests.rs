@@ -1,12 +1,4 @@
 //! The simulation is deterministic: what a seed shows, it shows again, in the same process and in another.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "cluster/audit.rs"]
-#[allow(dead_code, reason = "no log is read here")]
-mod cluster;
-mod invariants;
-#[path = "simulation/mod.rs"]
-mod simulation;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use simulation::{
+use super::{
     api::{Key, Kind, Others},
     found,
     judge::{Violation, examine, judge},
@@ -101,7 +93,7 @@ fn a_seed_is_one_run() {
     let program = builds.join("examples/simulate");
     assert!(
         program.exists(),
-        "`cargo test --test NAME` builds no examples: run `cargo build --example simulate` first"
+        "`cargo test --test integration` builds no examples: run `cargo build --example simulate` first"
     );
     let seeds = seeds_of_everything();
     assert!(seeds.len() > 2, "{seeds:?}");

@@ -1,0 +1,45 @@
+//! All integration tests, in one program: what they share is built and linked once. What each file proves is in README.md
+//! beside this; those of one file are run by its name: `cargo test --test integration scenarios::`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+// What tests stand on.
+mod cluster;
+mod collector;
+mod controller;
+mod fleet;
+mod foos;
+mod generated;
+mod invariants;
+mod prometheus;
+mod proxy;
+
+// Tests.
+mod campaign;
+mod checker;
+mod cli;
+mod differential;
+mod election;
+mod environment;
+mod faults;
+mod fencing;
+mod harness;
+mod health;
+mod hostile;
+mod manifests;
+mod metrics;
+mod model;
+mod node;
+mod observers;
+mod process;
+mod replicas;
+mod scenarios;
+mod second_kind;
+mod simulation;
+mod takeover;
+mod telemetry;
