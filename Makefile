@@ -18,6 +18,7 @@ test: ## every check, and the tests but for those that tests/README.md says are 
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
 	cargo test --locked
+	cargo test --locked --profile bench --test model
 	$(MAKE) simulate SEEDS=1000
 
 e2e: ## what Nix builds and deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)

@@ -33,7 +33,6 @@ mod health;
 mod hostile;
 mod manifests;
 mod metrics;
-mod model;
 mod node;
 mod observers;
 mod process;

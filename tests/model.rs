@@ -6,8 +6,11 @@
 //! before it was held, at any time; each has a monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`ObservedRecord`] are the
 //! shipped code. Around them, what the guard adds and what `kube-leader-election` does is modelled after the source.
 #![allow(
+    clippy::unwrap_used,
+    clippy::panic,
     clippy::struct_excessive_bools,
-    reason = "the state of a model is its flags"
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it explored"
 )]
 
 use std::time::Duration;
@@ -712,6 +715,7 @@ const BRIEF: Election = Election {
 };
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn one_replica_acts_and_holds_the_lease_whoever_is_first() {
     explore(Election {
         led: false,
@@ -722,6 +726,7 @@ fn one_replica_acts_and_holds_the_lease_whoever_is_first() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn one_replica_acts_and_holds_the_lease_whatever_is_late() {
     explore(Election {
         ticks: 4,
@@ -730,6 +735,7 @@ fn one_replica_acts_and_holds_the_lease_whatever_is_late() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn one_replica_acts_and_holds_the_lease_through_two_takeovers() {
     explore(Election {
         replicas: 2,
@@ -741,6 +747,7 @@ fn one_replica_acts_and_holds_the_lease_through_two_takeovers() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn one_replica_acts_and_holds_the_lease_whoever_crashes() {
     explore(Election {
         crashes: 1,
@@ -749,6 +756,7 @@ fn one_replica_acts_and_holds_the_lease_whoever_crashes() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn one_replica_acts_and_holds_the_lease_whoever_stops() {
     explore(Election {
         stops: 1,
@@ -757,6 +765,7 @@ fn one_replica_acts_and_holds_the_lease_whoever_stops() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn h12_one_replica_acts_though_the_lease_is_deleted_at_any_time() {
     explore(DELETED);
     // Through two takeovers.
@@ -785,6 +794,7 @@ const DELETED: Election = Election {
 };
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn h21_one_replica_acts_though_somebody_writes_that_nobody_holds_the_lease() {
     explore(Election {
         clearings: 2,
@@ -812,6 +822,7 @@ const CLEARED: Election = Election {
 };
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn one_replica_acts_and_can_work_whoever_loses_that() {
     explore(Election {
         changes: 1,
@@ -834,6 +845,7 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
 
 /// By a replica that never saw the Lease held, at once; or a whole lease after the deletion, by a creation that lands late.
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {
     for creation in [Creation::HeldAtOnce, Creation::HeldInTime] {
         found(
@@ -847,6 +859,7 @@ fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn without_the_guard_the_hazards_are_there() {
     let bare = Election {
         guard: false,
