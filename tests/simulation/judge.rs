@@ -15,14 +15,13 @@ mod writes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    ops::Range,
     panic::catch_unwind,
     time::Duration,
 };
 
 use super::{
     api::{Key, Revision, Store},
-    plan::{Fault, Plan, Settings, What},
+    plan::{Fault, Plan, Settings},
     trace::{Call, End, Life, Time, Trace, Who, seconds},
     world::World,
 };
@@ -109,8 +108,6 @@ struct Case<'a> {
     pods: BTreeSet<String>,
     /// By what of the store's history it wrote.
     writers: BTreeMap<usize, &'a Call>,
-    /// What goes wrong, from when to when.
-    faults: Vec<(Range<Time>, &'a Fault)>,
     /// The fastest and the slowest clock, in thousandths.
     rates: (u32, u32),
     /// A backup was restored: a version names more than one state.
@@ -119,11 +116,6 @@ struct Case<'a> {
 
 impl<'a> Case<'a> {
     fn of(plan: &'a Plan, trace: &'a Trace, store: &'a Store) -> Self {
-        let faults = plan.steps.iter().filter_map(|step| match &step.what {
-            What::Fault(fault, lasts) => Some((step.at..plan.over(step.at, fault, *lasts), fault)),
-            What::Action(_) | What::Heal => None,
-        });
-        let faults: Vec<_> = faults.collect();
         let rates = plan
             .replicas
             .iter()
@@ -141,8 +133,8 @@ impl<'a> Case<'a> {
             rates: rates.fold((1000, 1000), |(fast, slow), rate| {
                 (fast.max(rate), slow.min(rate))
             }),
-            is_restored: (faults.iter()).any(|(_, fault)| matches!(fault, Fault::Restore { .. })),
-            faults,
+            is_restored: (trace.faults.iter())
+                .any(|(_, fault)| matches!(fault, Fault::Restore { .. })),
         }
     }
 
@@ -186,7 +178,7 @@ impl<'a> Case<'a> {
     }
 
     fn has_fault(&self, is: impl Fn(&Fault) -> bool) -> bool {
-        self.faults.iter().any(|(_, fault)| is(fault))
+        self.trace.faults.iter().any(|(_, fault)| is(fault))
     }
 }
 

@@ -308,28 +308,6 @@ impl Plan {
         }
     }
 
-    /// When a fault is over that begins at this time: when it has lasted so long, or all faults are healed before. One with the
-    /// number of a call waits for that call. What is to last to the end is never over.
-    pub fn over(&self, at: Time, fault: &Fault, lasts: Duration) -> Time {
-        if self.is_for_good(at, fault, lasts) {
-            return Time::MAX;
-        }
-        let heals = self
-            .steps
-            .iter()
-            .filter(|step| matches!(step.what, What::Heal));
-        let healed = heals.map(|step| step.at).filter(|heal| *heal >= at).min();
-        let healed = healed.unwrap_or(Time::MAX);
-        match fault {
-            Fault::Call { nth: Some(_), .. } => healed.min(self.end),
-            _ => (at + lasts).min(healed),
-        }
-    }
-
-    pub fn is_for_good(&self, at: Time, fault: &Fault, lasts: Duration) -> bool {
-        !matches!(fault, Fault::Call { nth: Some(_), .. }) && at.saturating_add(lasts) >= self.end
-    }
-
     pub fn act(&mut self, at: Time, action: Action) {
         self.steps.push(Step {
             at,

@@ -1,9 +1,8 @@
-//! What happened, with the world's time of everything. A judge reads it; [`Trace::lines`] tells it in words, and
-//! [`Trace::hash`] in a number: the same for the same plan, in every process.
+//! What happened, with the world's time of everything. A judge reads it; [`Trace::lines`] tells it in words: the same for the
+//! same plan, in every process.
 
 use std::{
     fmt::{self, Write as _},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     ops::Range,
     sync::Arc,
     time::Duration,
@@ -13,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     api::{Revision, Store},
-    plan::Settings,
+    plan::{Fault, Settings},
 };
 
 /// Since the world began.
@@ -153,6 +152,8 @@ pub struct Trace {
     pub reconciles: Vec<Reconcile>,
     pub lives: Vec<Life>,
     pub sizes: Vec<(Time, Who, Sizes)>,
+    /// What went wrong, from when to when; what is to last to the end is never over.
+    pub faults: Vec<(Range<Time>, Fault)>,
     /// Faults, and what users did and were answered, in words.
     pub events: Vec<(Time, String)>,
 }
@@ -236,13 +237,6 @@ impl Trace {
         timed
             .map(|(at, text)| format!("{:>9} {text}", seconds(at)))
             .collect()
-    }
-
-    /// A number that is another one if any line is.
-    pub fn hash(&self, store: &Store) -> u64 {
-        let mut hash = DefaultHasher::new();
-        self.lines(store).hash(&mut hash);
-        hash.finish()
     }
 }
 

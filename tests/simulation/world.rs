@@ -52,7 +52,8 @@ pub struct World {
     streams: Vec<Stream>,
     /// What the replicas wait for the answer of, or for more of it: which call it is.
     open: BTreeMap<(Who, u64), usize>,
-    faults: BTreeMap<u64, Ongoing>,
+    /// Those that go on, by their numbers in the trace.
+    faults: BTreeMap<usize, Ongoing>,
     /// What the replicas are being updated to.
     rollout: Option<Settings>,
     /// Counts whatever needs a number.
@@ -77,8 +78,8 @@ struct Api {
 /// What is to be done.
 enum Due {
     Step(What),
-    /// The fault is over.
-    Over(u64),
+    /// The fault of this number is over.
+    Over(usize),
     /// A new process in this place: another container of its pod, or another pod.
     Start {
         place: usize,

@@ -81,7 +81,7 @@ fn as_asked(case: &Case, deployment: &Value) -> Value {
             && call.code == Some(200)
     });
     let asked_at: Vec<_> = its.filter_map(|call| call.arrived).collect();
-    for (time, fault) in &case.faults {
+    for (time, fault) in &case.trace.faults {
         let Fault::Policy(policy) = fault else {
             continue;
         };
@@ -249,7 +249,11 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
 
 /// Whether no pod of this Deployment becomes available, to the end.
 fn hangs(case: &Case, deployment: &str) -> bool {
-    let mut for_good = case.faults.iter().filter(|(time, _)| time.end == Time::MAX);
+    let mut for_good = case
+        .trace
+        .faults
+        .iter()
+        .filter(|(time, _)| time.end == Time::MAX);
     for_good.any(|(_, fault)| {
         matches!(fault, Fault::NoPods { deployment: its } if deployment_name(*its) == deployment)
     })

@@ -333,10 +333,14 @@ fn leads_from(case: &Case) -> Option<Time> {
     const ANSWER: Duration = Duration::from_mins(1);
     const ANEW: Duration = Duration::from_secs(8);
     let goes_on = |replica: usize| {
-        let mut for_good = case.faults.iter().filter(|(time, _)| time.end == Time::MAX);
+        let mut for_good = case
+            .trace
+            .faults
+            .iter()
+            .filter(|(time, _)| time.end == Time::MAX);
         for_good.any(|(_, fault)| fault.is_about(replica))
     };
-    let over = case.faults.iter().map(|(time, _)| time.end);
+    let over = case.trace.faults.iter().map(|(time, _)| time.end);
     let over = over.filter(|over| *over < Time::MAX);
     let edits = case.store.history().iter().enumerate();
     let edits = edits.filter(|(index, it)| it.key == lease() && case.writer(*index).is_none());

@@ -20,7 +20,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             .or_default()
             .insert(&revision.key);
     }
-    let mut faults = case.faults.iter();
+    let mut faults = case.trace.faults.iter();
     let goes_on = faults.any(|(time, _)| time.end > case.plan.rest);
     let ever = |kind| names.get(&kind).map_or(0, BTreeSet::len);
     let now = |kind| case.store.list(kind, None).count();

@@ -186,7 +186,7 @@ fn is_told(case: &Case, status: &Call, foo: &str, reason: &str) -> bool {
     };
     let hindered = (from.saturating_sub(LATE))..until(SOON);
     let is_hindered = its().any(|call| hindered.contains(&call.begun) && !is_quick(call))
-        || case.faults.iter().any(|(time, fault)| {
+        || case.trace.faults.iter().any(|(time, fault)| {
             time.start < hindered.end
                 && time.end.saturating_add(LATE) > hindered.start
                 && fault.is_about(life.who.replica)

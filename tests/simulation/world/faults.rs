@@ -18,9 +18,6 @@ pub struct Ongoing {
     seen: u32,
     /// The process that it was about.
     life: u32,
-    since: Time,
-    /// It lasts to the end, whatever is healed.
-    for_good: bool,
     backup: Option<Backup>,
 }
 
@@ -107,11 +104,18 @@ impl World {
             lasts => format!("fault: {fault:?} for {lasts:?}"),
         });
         let now = self.now;
+        // What has a number of a call waits for it. What is to last to the end is not healed either.
+        let waits = matches!(fault, Fault::Call { nth: Some(_), .. });
+        let over = match now.saturating_add(lasts) {
+            _ if waits => self.plan.end,
+            over if over >= self.plan.end => Time::MAX,
+            over => over,
+        };
+        let number = self.trace.faults.len();
+        self.trace.faults.push((now..over, fault.clone()));
         let mut ongoing = Ongoing {
             seen: 0,
             life: 0,
-            since: now,
-            for_good: self.plan.is_for_good(now, &fault, lasts),
             backup: None,
             fault,
         };
@@ -165,22 +169,19 @@ impl World {
             | Fault::Slow { .. }
             | Fault::Call { .. } => {}
         }
-        let number = self.number();
-        // What has a number of a call waits for it.
-        let waits = matches!(ongoing.fault, Fault::Call { nth: Some(_), .. });
         let lasts_on = matches!(ongoing.fault, Fault::WallJump { .. }) && lasts.is_zero();
         if lasts_on {
             return;
         }
         self.faults.insert(number, ongoing);
         if !waits {
-            self.due(now + lasts, Due::Over(number));
+            self.due(over, Due::Over(number));
         }
         self.set_policies();
         self.set_doors();
     }
 
-    pub(super) fn end(&mut self, number: u64) {
+    pub(super) fn end(&mut self, number: usize) {
         let Some(ongoing) = self.faults.remove(&number) else {
             return;
         };
@@ -192,10 +193,8 @@ impl World {
                 if place.life() == ongoing.life && place.replica.is_some() {
                     self.stands_still_no_more(replica);
                     let is_asleep = matches!(ongoing.fault, Fault::Suspend { .. });
-                    self.goes_on(
-                        replica,
-                        is_asleep.then(|| now.saturating_sub(ongoing.since)),
-                    );
+                    let since = self.trace.faults[number].0.start;
+                    self.goes_on(replica, is_asleep.then(|| now.saturating_sub(since)));
                 }
             }
             Fault::WallJump { replica, by } => {
@@ -255,10 +254,12 @@ impl World {
     /// All faults are over.
     pub(super) fn heal(&mut self) {
         self.say("all faults are over".to_owned());
-        let passing = self.faults.iter().filter(|(_, ongoing)| !ongoing.for_good);
-        let passing: Vec<u64> = passing.map(|(number, _)| *number).collect();
-        for fault in passing {
-            self.end(fault);
+        for number in 0..self.trace.faults.len() {
+            let over = &mut self.trace.faults[number].0.end;
+            if *over < Time::MAX {
+                *over = self.now.min(*over);
+                self.end(number);
+            }
         }
         let silent = format!("{:?}", Happens::WatchSilent);
         self.reset(|call| call.fault.as_ref() == Some(&silent));
