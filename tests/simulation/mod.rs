@@ -15,11 +15,12 @@ pub mod found;
 pub mod judge;
 pub mod mutants;
 pub mod network;
+pub mod one_fault;
 pub mod plan;
 mod record;
 pub mod replica;
 pub mod scripts;
-mod seeds;
+pub mod seeds;
 pub mod shrink;
 #[cfg(test)]
 mod tests;

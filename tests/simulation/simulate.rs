@@ -28,8 +28,9 @@ use simulation::{
     found,
     judge::{Violation, examine},
     mutants::{self, VIOLATED},
+    one_fault,
     plan::Plan,
-    scripts,
+    scripts, seeds,
     shrink::{shrink, source},
 };
 
@@ -67,44 +68,73 @@ fn main() -> ExitCode {
     let scripts = scripts.map(|script| (script.name.to_owned(), script.itself()));
     let mut cases: Vec<_> = found::all().into_iter().chain(scripts).collect();
     cases.retain(|(name, _)| is_chosen(name));
-    let mended = all(&cases, "scripts", first, |plan| examine(plan).0);
-    let found = if first && mended > 0 {
-        0
-    } else if arguments.get_flag("exhaustive") {
-        exhaustive(first, is_chosen)
-    } else {
+    let scripts = || all(&cases, "scripts", first, |plan| examine(plan).0);
+    let variations = || exhaustive(first, is_chosen);
+    let judged = || {
         let (from, count) = (number("from").unwrap_or(1), number("seeds").unwrap_or(1000));
-        let mut seeds: Vec<_> = (from..from + count)
-            .map(|seed| (format!("seed {seed}"), seed))
-            .collect();
-        seeds.retain(|(name, _)| is_chosen(name));
         let check = if arguments.get_flag("twice") {
             twice
         } else {
-            |plan: &Plan| examine(plan).0
+            |seed: &u64| examine(&Plan::new(*seed)).0
         };
-        all(&seeds, "seeds", first, |seed| check(&Plan::new(*seed)))
+        all(&named(from..from + count, is_chosen), "seeds", first, check)
     };
-    if found + mended == 0 {
+    let faults = || {
+        let (mut faults, calm) = (one_fault::all(), one_fault::Calm::default());
+        faults.retain(|(name, _)| is_chosen(name));
+        all(&faults, "faults", first, |fault| {
+            one_fault::got_over(fault, &calm)
+        })
+    };
+    let again = || {
+        let few = named(seeds::of_everything(), is_chosen);
+        all(&few, "seeds, each twice", first, twice)
+    };
+    let parts: &[&dyn Fn() -> usize] = if arguments.get_flag("exhaustive") {
+        &[&scripts, &variations]
+    } else {
+        &[&scripts, &faults, &again, &judged]
+    };
+    let mut wrong = 0;
+    for part in parts {
+        if wrong == 0 || !first {
+            wrong += part();
+        }
+    }
+    if wrong == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// Whether a plan is one run.
-fn twice(plan: &Plan) -> Vec<Violation> {
-    let run = || examine(plan).1.map(|world| world.trace.lines(&world.store));
-    let (one, other) = (run().unwrap_or_default(), run().unwrap_or_default());
-    let differs = one.iter().zip(&other).find(|(one, other)| one != other);
-    let what = match differs {
+/// Those of the seeds that are chosen, with their names.
+fn named(
+    seeds: impl IntoIterator<Item = u64>,
+    is_chosen: impl Fn(&str) -> bool,
+) -> Vec<(String, u64)> {
+    let all = seeds.into_iter().map(|seed| (format!("seed {seed}"), seed));
+    all.filter(|(name, _)| is_chosen(name)).collect()
+}
+
+/// Whether a seed is one run, here and in another process, which has done nothing else before and has other hash keys.
+fn twice(seed: &u64) -> Vec<Violation> {
+    let plan = Plan::new(*seed);
+    let (found, world) = examine(&plan);
+    let Some(world) = world.filter(|_| found.is_empty()) else {
+        return found;
+    };
+    let lines = world.trace.lines(&world.store).join("\n");
+    let one = format!("{plan}{lines}\n");
+    let program = std::env::current_exe().unwrap();
+    let mut other = std::process::Command::new(program);
+    let other = other.args(["--seed", &seed.to_string()]).output().unwrap();
+    let other = String::from_utf8(other.stdout).unwrap();
+    let mut both = one.lines().zip(other.lines());
+    let what = match both.find(|(one, other)| one != other) {
         Some((one, other)) => format!("{one:?} the first time, {other:?} the second"),
-        None if one.len() == other.len() => return Vec::new(),
-        None => format!(
-            "{} lines the first time, {} the second",
-            one.len(),
-            other.len()
-        ),
+        None if one.len() == other.len() => return found,
+        None => format!("{} bytes here, {} there", one.len(), other.len()),
     };
     vec![Violation::of_the_run(what)]
 }
@@ -150,7 +180,7 @@ fn arguments() -> Command {
                 .value_name("NAME")
                 .help("Judge the one of them that has this name"),
         )
-        .arg(flag("twice", "Run each seed twice, and see that the traces are the same"))
+        .arg(flag("twice", "Run each seed in another process, too, and see that the traces are the same"))
 }
 
 /// One run, in words.

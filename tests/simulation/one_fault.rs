@@ -1,0 +1,297 @@
+//! Each fault by itself, for a while, at a leader that has work to do: it makes a difference, and is got over.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use super::{
+    api::{Key, Kind, Others},
+    judge::{Violation, examine},
+    plan::{Action, Calls, Fault, Happens, Plan, Step, Then, Way, What},
+    trace::Role,
+    users::{LEASE, LEASE_NAMESPACE},
+    world::World,
+};
+
+/// Of the network's times.
+const SEED: u64 = 17;
+
+/// A leader that has Foos to see to, and users who want something else from the twentieth second on.
+fn busy() -> Plan {
+    let mut plan = Plan::calm(SEED, 2, 2, seconds(170));
+    let foo = |name: &str| (name.to_owned(), format!("{name}-web"));
+    for name in ["made", "scaled", "renamed", "deleted"] {
+        let (foo, deployment) = foo(name);
+        plan.act(
+            seconds(1),
+            Action::Create {
+                foo,
+                deployment,
+                replicas: Some(1),
+            },
+        );
+    }
+    for at in [20, 30, 40] {
+        let (foo, deployment) = foo(&format!("late-{at}"));
+        plan.act(
+            seconds(at),
+            Action::Create {
+                foo,
+                deployment,
+                replicas: Some(1),
+            },
+        );
+    }
+    for (at, replicas) in [(21, 2), (27, 3), (40, 1)] {
+        plan.act(
+            seconds(at),
+            Action::Scale {
+                foo: "scaled".into(),
+                replicas,
+            },
+        );
+    }
+    plan.act(
+        seconds(22),
+        Action::Rename {
+            foo: "renamed".into(),
+            deployment: "other".into(),
+        },
+    );
+    plan.act(
+        seconds(23),
+        Action::Delete {
+            foo: "deleted".into(),
+            policy: "Background",
+        },
+    );
+    plan.steps.push(Step {
+        at: seconds(60),
+        what: What::Heal,
+    });
+    plan
+}
+
+/// That, where this goes wrong in the twentieth second; and the same without it.
+pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
+    let mut without = busy();
+    let is = |what: fn(&Fault) -> bool| faults.iter().any(what);
+    without.fencing = is(|fault| matches!(fault, Fault::FencingPart { .. }));
+    let soon = |milliseconds| seconds(20) + Duration::from_millis(milliseconds);
+    // What concerns who lists shows when something is listed, and what concerns who opens a watch when one is opened.
+    let needs_list = is(|fault| matches!(fault, Fault::NoWatchList { .. }));
+    if needs_list {
+        without.fault(soon(5), Fault::Compact, Duration::ZERO);
+    }
+    let opens = |fault: &Fault| match fault {
+        Fault::Cold { .. } | Fault::Compact => true,
+        Fault::Call { of, .. } => of.verb == Some("watch"),
+        _ => false,
+    };
+    if needs_list || faults.iter().any(opens) {
+        let of = Calls::default();
+        without.fault(soon(10), Fault::Reset { of }, Duration::ZERO);
+    }
+    let mut with = without.clone();
+    for fault in faults {
+        with.fault(seconds(20), fault.clone(), lasts);
+    }
+    [with, without]
+}
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// What goes wrong of an API server, by its number.
+type OfServer = fn(usize) -> Fault;
+
+/// What goes wrong, together, and for how long; of a replica, with this one.
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
+    let work = Calls {
+        role: Some(Role::Work),
+        ..Calls::default()
+    };
+    let lease = Calls {
+        role: Some(Role::Lease),
+        ..Calls::default()
+    };
+    let writes = Calls {
+        verb: Some("write"),
+        ..work
+    };
+    let watches = Calls {
+        verb: Some("watch"),
+        ..work
+    };
+    let first = |of: Calls, happens| {
+        let nth = Some(1);
+        (Fault::Call { of, nth, happens }, Duration::ZERO)
+    };
+    let each = |of: Calls, happens| {
+        let nth = None;
+        (Fault::Call { of, nth, happens }, seconds(8))
+    };
+    let soon = Then::SOON;
+    let crash = |then| (Fault::Crash { replica, then }, Duration::ZERO);
+    let revoked = Fault::Revoke {
+        verb: "patch",
+        resource: "deployments",
+    };
+    let jump = Fault::WallJump {
+        replica,
+        by: -3_600_000,
+    };
+    let mut all = vec![
+        crash(Then::Pod(seconds(3))),
+        crash(Then::Nobody),
+        (Fault::Freeze { replica }, seconds(25)),
+        (Fault::Suspend { replica }, seconds(25)),
+        (jump, seconds(20)),
+        (Fault::WallStill { replica }, seconds(20)),
+        (Fault::Reset { of: work }, Duration::ZERO),
+        (Fault::Compact, Duration::ZERO),
+        (Fault::Restore { bumped: true }, seconds(3)),
+        (revoked, seconds(10)),
+        (Fault::NoDefinition, seconds(10)),
+        (Fault::NoNamespace, seconds(3)),
+        (Fault::Fencing, seconds(30)),
+        (Fault::FencingPart { record: true }, seconds(10)),
+        (Fault::FencingPart { record: false }, seconds(10)),
+    ];
+    for policy in Others::ALL {
+        all.push((Fault::Policy(policy), seconds(15)));
+    }
+    for way in [Way::Both, Way::Requests, Way::Answers] {
+        all.push((
+            Fault::Partition {
+                of: Calls::default(),
+                way,
+            },
+            seconds(20),
+        ));
+        all.push((Fault::Partition { of: lease, way }, seconds(20)));
+        let by = Duration::from_millis(300);
+        all.push((
+            Fault::Slow {
+                of: Calls::default(),
+                way,
+                by,
+            },
+            seconds(20),
+        ));
+    }
+    for happens in [
+        Happens::RequestLost,
+        Happens::RequestLate(seconds(2)),
+        Happens::AnswerLost,
+        Happens::AnswerLate(seconds(8)),
+        Happens::Refused,
+        Happens::ResetBefore,
+        Happens::ConnectHangs,
+        Happens::ResetAfter,
+        Happens::Cut,
+        Happens::Status {
+            code: 409,
+            retry_after: None,
+            applied: false,
+        },
+        Happens::Status {
+            code: 503,
+            retry_after: Some(3),
+            applied: false,
+        },
+        Happens::Status {
+            code: 504,
+            retry_after: None,
+            applied: true,
+        },
+        Happens::Html,
+        Happens::CrashBefore(soon),
+        Happens::CrashAt(soon),
+        Happens::CrashAfter(soon),
+    ] {
+        all.extend([writes, lease].map(|of| first(of, happens.clone())));
+    }
+    for happens in [
+        Happens::WatchEnds(Duration::ZERO),
+        Happens::WatchSilent,
+        Happens::WatchGarbage,
+        Happens::Cut,
+    ] {
+        all.push(each(watches, happens));
+    }
+    let of_a_server: [(OfServer, Duration); 6] = [
+        (|server| Fault::Kill { server }, seconds(10)),
+        (|server| Fault::Pause { server }, seconds(3)),
+        (
+            |server| Fault::Behind {
+                server,
+                by: seconds(5),
+            },
+            seconds(20),
+        ),
+        (|server| Fault::Stuck { server }, seconds(20)),
+        (|server| Fault::Cold { server }, seconds(20)),
+        (|server| Fault::NoWatchList { server }, seconds(40)),
+    ];
+    let mut all: Vec<_> = all
+        .into_iter()
+        .map(|(fault, lasts)| (vec![fault], lasts))
+        .collect();
+    all.extend(of_a_server.map(|(fault, lasts)| (vec![fault(0), fault(1)], lasts)));
+    for one in [0, 1] {
+        all.extend(
+            of_a_server[..2]
+                .iter()
+                .map(|(fault, lasts)| (vec![fault(one)], *lasts)),
+        );
+    }
+    all
+}
+
+/// The replica that holds the Lease.
+fn leader(world: &World) -> usize {
+    let lease = Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE);
+    let holder = &world.store.get(&lease).unwrap()["spec"]["holderIdentity"];
+    let mut lives = world.trace.lives.iter();
+    let leader = lives.find(|life| *holder == life.identity()).unwrap();
+    leader.who.replica
+}
+
+/// What the replicas did, and what came of it.
+fn lines(world: &mut World) -> Vec<String> {
+    world.trace.events.clear();
+    world.trace.lines(&world.store)
+}
+
+/// What goes wrong, and its name.
+pub fn all() -> Vec<(String, (Vec<Fault>, Duration))> {
+    let mut calm = World::new(busy());
+    calm.run_until(seconds(20));
+    let named = |(faults, lasts)| (format!("{faults:?} for {lasts:?}"), (faults, lasts));
+    faults(leader(&calm)).into_iter().map(named).collect()
+}
+
+/// What the replicas did where nothing goes wrong, by plan: few are different.
+pub type Calm = Mutex<BTreeMap<String, Arc<Vec<String>>>>;
+
+/// Whatever goes wrong for a while makes a difference, and all is well in the end.
+pub fn got_over((faults, lasts): &(Vec<Fault>, Duration), calm: &Calm) -> Vec<Violation> {
+    let [with, without] = with_and_without(faults, *lasts);
+    let key = without.to_string();
+    let known = calm.lock().get(&key).cloned();
+    let without = known.unwrap_or_else(|| {
+        let mut without = World::new(without);
+        without.run();
+        let lines = Arc::new(lines(&mut without));
+        calm.lock().insert(key, Arc::clone(&lines));
+        lines
+    });
+    let (mut found, with) = examine(&with);
+    if with.is_some_and(|mut with| lines(&mut with) == *without) {
+        found.push(Violation::of_the_run("it makes no difference".to_owned()));
+    }
+    found
+}
