@@ -18,6 +18,7 @@ test: ## every check, and the tests but for those that tests/README.md says are 
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
 	cargo test --locked
+	cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
 	cargo test --locked --profile bench --test model
 	$(MAKE) simulate SEEDS=1000
 

@@ -19,10 +19,7 @@ use operator_runtime::{
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use tokio::{
-    sync::{RwLock, watch},
-    time::sleep,
-};
+use tokio::{sync::watch, time::sleep};
 
 use crate::{
     cluster::AuditEvent,
@@ -31,9 +28,6 @@ use crate::{
     invariants::{self, MADE_FOR, Report, version},
     proxy::Proxy,
 };
-
-/// What is measured is measured while nothing else in here loads the machine.
-static MACHINE: RwLock<()> = RwLock::const_new(());
 
 /// A new leader does what came while there was none, before the next fault.
 const AFTER: Duration = Duration::from_secs(8);
@@ -92,7 +86,6 @@ fn print_deeds(log: &[AuditEvent]) {
 /// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults() {
-    let _shared = MACHINE.read().await;
     let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
     let load = Load::start(&fleet);
     let mut faults = BTreeMap::new();
@@ -178,8 +171,8 @@ fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
 
 /// What the change of a leader costs with the default times, and what a standby does.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "is measured alone"]
 async fn what_a_change_of_leader_costs() {
-    let _alone = MACHINE.write().await;
     let mut fleet = Fleet::start(Options::new(DEFAULT, Way::Direct)).await;
     let load = Load::start(&fleet);
     sleep(Duration::from_secs(3)).await;
@@ -296,7 +289,6 @@ async fn a_replica_without_the_fence() {
 /// the checker sees when it is not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_fence_a_thawed_leader_is_found_to_write() {
-    let _shared = MACHINE.read().await;
     let mut fleet = Fleet::start(Options {
         program: Program::Unfenced,
         ..Options::new(FAST, Way::Direct)
@@ -328,7 +320,6 @@ fn unguarded(request: &mut Request<Vec<u8>>) {
 /// checker sees when it is not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_lease_guard_two_leaders_are_found() {
-    let _shared = MACHINE.read().await;
     let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
     let load = Load::start(&fleet);
     fleet.proxies().for_each(|proxy| {

@@ -63,6 +63,7 @@ pub enum Error {
 
 impl Error {
     /// The time that the API server asks for.
+    #[must_use]
     pub fn asks(&self) -> Duration {
         match self.retry() {
             Retry::Backoff(time) => time,

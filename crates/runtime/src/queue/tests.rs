@@ -436,8 +436,12 @@ async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
             let taken = queue.get().await.unwrap();
             assert_eq!(failed.elapsed(), ASKED, "{before} {after}");
             // It is what changed, where anything did.
-            let changed = [before, after].iter().any(|change| [1, 2].contains(change));
-            let lane = if changed { Lane::Event } else { Lane::Retry };
+            let has_changed = [before, after].iter().any(|change| [1, 2].contains(change));
+            let lane = if has_changed {
+                Lane::Event
+            } else {
+                Lane::Retry
+            };
             assert_eq!((taken.lane(), taken.failures()), (lane, 1));
             assert_eq!(queue.stats().delayed, 0);
             // From then on, a change overtakes a delay as always.
