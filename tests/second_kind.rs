@@ -317,6 +317,11 @@ struct Relays {
 
 impl Relays {
     async fn install() {
+        static INSTALLED: OnceCell<()> = OnceCell::const_new();
+        INSTALLED.get_or_init(Self::apply).await;
+    }
+
+    async fn apply() {
         let program = example(RELAYS.example);
         let crd = Command::new(program).arg("crd").output().unwrap().stdout;
         let crd = String::from_utf8(crd).unwrap();

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     let judged = || {
         let (from, count) = (number("from").unwrap_or(1), number("seeds").unwrap_or(1000));
         let check = if arguments.get_flag("twice") {
-            twice
+            |seed: &u64| twice(*seed)
         } else {
             |seed: &u64| examine(&Plan::new(*seed)).0
         };
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     };
     let again = || {
         let few = named(seeds::of_everything(), is_chosen);
-        all(&few, "seeds, each twice", first, twice)
+        all(&few, "seeds, each twice", first, |seed| twice(*seed))
     };
     let parts: &[&dyn Fn() -> usize] = if arguments.get_flag("exhaustive") {
         &[&scripts, &variations]
@@ -118,8 +118,8 @@ fn named(
 }
 
 /// Whether a seed is one run, here and in another process, which has done nothing else before and has other hash keys.
-fn twice(seed: &u64) -> Vec<Violation> {
-    let plan = Plan::new(*seed);
+fn twice(seed: u64) -> Vec<Violation> {
+    let plan = Plan::new(seed);
     let (found, world) = examine(&plan);
     let Some(world) = world.filter(|_| found.is_empty()) else {
         return found;

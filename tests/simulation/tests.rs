@@ -9,7 +9,7 @@ use super::{
     mutants,
     one_fault::with_and_without,
     plan::{Action, Fault, Machine, Plan, Settings},
-    trace::End,
+    trace::{End, Life},
     world::{FOOS, World},
 };
 
