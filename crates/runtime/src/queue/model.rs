@@ -252,6 +252,7 @@ impl Model {
         let since = self.held.iter().find(|h| h.0 == key).unwrap().1;
         self.note(key, self.now - since > HUNG);
         let mut delay = 0;
+        self.again.retain(|a| (a.0, a.1) != (key, Lane::Background));
         let again = self.again.iter().position(|a| a.0 == key);
         if !self.down && (again.is_none() || least > 0) {
             let again = again.map(|i| (self.again.remove(i).1, self.now));
@@ -353,7 +354,7 @@ impl Model {
         let least = self.least(key);
         let due = due.max(least);
         let queued = self.waiting.iter().any(|w| w.key == key)
-            || self.again.iter().any(|a| a.0 == key)
+            || (self.again.iter()).any(|a| a.0 == key && a.1 != Lane::Background)
             || (self.delayed.iter()).any(|d| d.key == key && (d.due, d.lane) <= (due, lane));
         if queued {
             self.give_back(slot);
@@ -361,6 +362,7 @@ impl Model {
             self.add(key, lane);
         } else {
             self.undelay(key);
+            self.again.retain(|a| a.0 != key);
             self.delayed.push(Delayed {
                 key,
                 lane,

@@ -154,7 +154,12 @@ impl<K: Clone + Eq + Hash> State<K> {
             return;
         }
         let (sooner, least) = match self.pending.get(&key) {
-            None => (false, now),
+            // What can wait does not overtake a delay, whether it was added before or after.
+            None
+            | Some(Pending::Again {
+                lane: Lane::Background,
+                ..
+            }) => (false, now),
             Some(&Pending::Delayed {
                 lane: l,
                 due: d,
@@ -287,6 +292,10 @@ impl<K: Clone + Eq + Hash> State<K> {
             return Duration::ZERO;
         }
         let added = match self.pending.get(key) {
+            Some(Pending::Again {
+                lane: Lane::Background,
+                ..
+            }) => None,
             Some(Pending::Again { .. }) if least.is_zero() => return Duration::ZERO,
             Some(&Pending::Again { lane, .. }) => Some((lane, now)),
             Some(&Pending::Delayed { lane, due, .. }) => Some((lane, due)),

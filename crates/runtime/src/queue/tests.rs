@@ -355,7 +355,20 @@ async fn q3_the_bucket_is_over_all_retries() {
 /// Q3: a resync adds what is refused again and again, and moves none of it past its delay; a change does.
 #[tokio::test(start_paused = true)]
 async fn q3_a_resync_does_not_shorten_a_delay() {
+    // Of what fails slowly, either: it is added while it is with its worker.
     let queue = queue();
+    queue.add(1, Lane::Background);
+    for backoff in [5, 10, 20] {
+        let taken = queue.get().await.unwrap();
+        queue.add(1, Lane::Background);
+        assert_eq!(taken.add_rate_limited_after(Duration::ZERO), backoff * MS);
+    }
+    let taken = queue.get().await.unwrap();
+    queue.add(1, Lane::Background);
+    queue.add_after(1, Lane::Background, 7 * MS);
+    assert_eq!(taken.add_after(70 * MS), 7 * MS);
+
+    let queue = self::queue();
     let mut tries = 0;
     queue.add(1, Lane::Background);
     for _second in 0..600 {
