@@ -394,10 +394,14 @@ async fn measure(
     }
 }
 
-/// The shortest time after which a replica sent `call` of the same object again.
+/// The shortest time after which a replica sent `call` of the same object again; after a streamed list, one in pages, too.
 fn again(call: Call, seen: &[Seen]) -> Duration {
     let (mut last, mut shortest) = (BTreeMap::new(), Duration::MAX);
-    for seen in seen.iter().filter(|seen| seen.call == call) {
+    let is_again = |seen: &&Seen| {
+        let lists = call.verb == "stream" && seen.call.verb == "list";
+        seen.call.resource == call.resource && (lists || seen.call.verb == call.verb)
+    };
+    for seen in seen.iter().filter(is_again) {
         if let Some(last) = last.insert((seen.by, &seen.object), seen.at) {
             shortest = shortest.min(seen.at - last);
         }

@@ -52,16 +52,7 @@ impl Reconciler for FooReconciler {
         let (deployed, result) = self.deploy(cx, foo).await;
         let error = result.as_ref().err();
         let reported = self.report(cx, foo, deployed.as_ref(), error).await;
-        match (result, reported) {
-            // What is final is not tried again: it must have been reported. And what the API server asks for is heeded,
-            // whichever the request.
-            (Err(error), Err(unreported))
-                if error.retry() == Retry::OnChange || unreported.asks() > error.asks() =>
-            {
-                Err(unreported)
-            }
-            (result, reported) => result.and(reported),
-        }
+        combined(result, reported)
     }
 
     fn is_up_to_date(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> bool {
@@ -315,6 +306,23 @@ impl FooReconciler {
 fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
     let owner = deployment.owner.as_ref();
     owner.is_some_and(|owner| owner.uid == foo.uid)
+}
+
+/// How a reconcile ended whose status was reported so. What is final, or put off, is not tried again soon: it must have been
+/// reported. And what the API server asks for is heeded, whichever the request.
+fn combined(
+    result: Result<(), Error>,
+    reported: Result<Action, Error>,
+) -> Result<Action, Error> {
+    match (result, reported) {
+        (Err(error), Err(unreported))
+            if matches!(error.retry(), Retry::OnChange | Retry::After(_))
+                || unreported.asks() > error.asks() =>
+        {
+            Err(unreported)
+        }
+        (result, reported) => result.and(reported),
+    }
 }
 
 #[cfg(test)]

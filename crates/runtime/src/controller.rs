@@ -195,7 +195,8 @@ impl<R: Reconciler> Work<R> {
             return true;
         };
         if objects.standing(key) != Standing::Current {
-            return true; // Its retry will tell.
+            // Its retry will tell, and is not overtaken; where it went with the queue of another term, this is it.
+            return false;
         }
         let basis = basis(&seen.view);
         let is_up_to_date = {

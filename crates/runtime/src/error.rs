@@ -103,7 +103,8 @@ impl From<kube::Error> for ApiError {
             404 | 409 => Self::Conflict,
             400 | 403 | 405 | 413 | 415 | 422 => {
                 let words = brief(&status.message);
-                if is_denied(&status.message) {
+                // Rights come back, and of those that were away for a moment nobody learns it.
+                if status.code == 403 || is_denied(&status.message) {
                     Self::Denied(words)
                 } else {
                     Self::Rejected(words)

@@ -28,8 +28,9 @@ use crate::{
 /// - An object is with one worker at a time. What changes meanwhile has it reconciled again.
 /// - It is called under a term. A write past the end of the term fails with [`ApiError::NotLeading`], and nothing was
 ///   written.
-/// - What the stores show is never older than the last write of this process to the same object, and all kinds of the object's
-///   namespace have been listed before.
+/// - What the stores show is not older than the last write of this process to the same object, but while the objects are
+///   listed anew: a write that is based on it is then a conflict, and what is created twice `AlreadyExists`. All kinds of the
+///   object's namespace have been listed before.
 /// - An error is tried again as [`Failure::retry`] says. A panic costs its object a retry, not the process; in
 ///   [`Cached::decode`](crate::Cached::decode) or [`references`](crate::Cached::references), the object is as if it were not
 ///   there until it changes. The log names the method, the kind and the object.

@@ -98,7 +98,12 @@ pub(crate) async fn watch<V: Cached>(
         let ended = watch.follow(&mut outage).await;
         if streamed && watch.version.is_none() {
             watch.pages = true;
-            if ended.as_ref().is_err_and(means_no_stream) {
+            if let Err(error) = &ended
+                && means_no_stream(error)
+            {
+                if let Some(asked) = retry_after(error) {
+                    outage.pause(&watch.heartbeat, asked).await;
+                }
                 continue;
             }
         }

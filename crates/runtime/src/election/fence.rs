@@ -254,6 +254,16 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
     })
 }
 
+/// Whether the API server could not ask a webhook, which it does before it writes: then there is nothing that is written yet.
+/// Otherwise one webhook that is down would cost a leader who leaves the release of its Lease.
+fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
+    code == StatusCode::INTERNAL_SERVER_ERROR
+        && serde_json::from_slice::<Status>(body).is_ok_and(|status| {
+            let message = status.message;
+            message.starts_with("Internal error occurred: failed calling webhook ")
+        })
+}
+
 /// Has the API server drop the request after `limit`: it takes Go durations, counts from the arrival of the
 /// request, and cancels the write to etcd with it.
 fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
@@ -319,6 +329,9 @@ where
                 write.iter().for_each(Write::over);
             }
             let body = body.collect().await.map_err(Into::into)?.to_bytes();
+            if is_from_a_webhook(parts.status, &body) {
+                write.iter().for_each(Write::over);
+            }
             if let Some(message) = denial(&fence.policy, parts.status, &body) {
                 fence.rejected(&message);
                 return Err(fence.refused().into());
