@@ -5,9 +5,10 @@ use super::table::{KEYS, Key};
 /// What an application is called, and what it adds to the configuration. One for a program, handed to whatever needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct App {
-    /// Its name, a DNS-1123 label: the field manager of its writes, the `User-Agent` of its requests, the controller of its
-    /// events and the service of its telemetry. With underscores it begins the names of its metrics and, in capitals and
-    /// with two more underscores, those of its environment variables.
+    /// Its name, a DNS-1123 label that begins with a letter: the field manager of its writes, the `User-Agent` of its
+    /// requests, the controller of its events and the service of its telemetry. With underscores it begins the names of its
+    /// metrics and, in capitals and with two more underscores, those of its environment variables, none of which may begin
+    /// with a digit: whatever reads the configuration panics over another name.
     pub name: &'static str,
     /// What it is, in a sentence, for its help.
     pub about: &'static str,

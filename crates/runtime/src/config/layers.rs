@@ -16,6 +16,7 @@ use super::app::{App, keys};
 use super::rule::duration;
 use super::table::Key;
 use super::types::{Config, after_the_term};
+use crate::dns::is_label;
 
 /// What is wrong with a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +66,11 @@ impl Provider for Setting {
 impl Settings {
     /// The lowest layer: the runtime's defaults, and the application's over them.
     pub(super) fn defaults(app: &'static App) -> Self {
+        assert!(
+            is_label(app.name) && app.name.starts_with(|c: char| c.is_ascii_lowercase()),
+            "App::name must be a DNS-1123 label that begins with a letter, not {:?}",
+            app.name
+        );
         let mut settings = Self {
             app,
             merged: Figment::new(),

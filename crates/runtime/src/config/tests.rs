@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Config, Key, LeaderElection, Settings, table::KEYS};
+use super::{App, Config, Key, LeaderElection, Settings, table::KEYS};
 use crate::app::tests::APP;
 
 fn variable(key: &Key) -> String {
@@ -48,6 +48,13 @@ fn h19_a_lease_that_a_late_write_outlives_is_refused() {
         ..Config::shipped(&APP).leader_election
     };
     assert_eq!(alone.send_timeout(), None);
+}
+
+#[test]
+#[should_panic(expected = "App::name must be")]
+fn a_name_that_begins_no_metric_is_refused() {
+    static DIGIT: App = App::new("3scale-operator", "1.2.3", "example.com", "parent");
+    let _ = Config::shipped(&DIGIT);
 }
 
 /// Text that is sometimes a likely value and sometimes anything.
