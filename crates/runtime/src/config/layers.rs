@@ -36,7 +36,7 @@ impl fmt::Display for Problems {
 }
 
 /// Every key's value and where it is from. Displayed, it is a TOML file that `--config` takes, with the origin of each
-/// value as a comment.
+/// value as a comment; a secret is a comment as a whole, without its value.
 pub struct Settings {
     app: &'static App,
     merged: Figment,
@@ -327,9 +327,18 @@ impl Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |key: &'static Key| key.name.split_once('.').unwrap_or(("", key.name));
+        let sections: Vec<&str> = keys(self.app).map(|key| of(key).0).collect();
+        let mut keys: Vec<_> = keys(self.app).collect();
+        // After a section, a key without one would be in it; and TOML has each section once.
+        keys.sort_by_key(|key| {
+            let section = of(key).0;
+            let first = sections.iter().position(|other| *other == section);
+            (!section.is_empty(), first)
+        });
         let mut current = "";
-        for key in keys(self.app) {
-            let (section, name) = key.name.split_once('.').unwrap_or(("", key.name));
+        for key in keys {
+            let (section, name) = of(key);
             if section != current {
                 writeln!(f, "\n[{section}]")?;
                 current = section;
@@ -338,7 +347,9 @@ impl fmt::Display for Settings {
                 .value(key)
                 .map(|value| literal(&value))
                 .unwrap_or_default();
-            writeln!(f, "{name} = {value}  # {}", self.origin(key))?;
+            let hidden = if key.rule.hides(&value) { "# " } else { "" };
+            let (value, origin) = (key.shown(&value), self.origin(key));
+            writeln!(f, "{hidden}{name} = {value}  # {origin}")?;
         }
         Ok(())
     }

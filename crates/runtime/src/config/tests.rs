@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{App, Config, Key, LeaderElection, Settings, table::KEYS};
+use super::{App, Config, Key, LeaderElection, Rule, Settings, table::KEYS};
 use crate::app::tests::APP;
 
 fn variable(key: &Key) -> String {
@@ -55,6 +55,43 @@ fn h19_a_lease_that_a_late_write_outlives_is_refused() {
 fn a_name_that_begins_no_metric_is_refused() {
     static DIGIT: App = App::new("3scale-operator", "1.2.3", "example.com", "parent");
     let _ = Config::shipped(&DIGIT);
+}
+
+/// Whatever the order of an application's keys, and whatever sections they are in; but for secrets.
+#[test]
+fn what_is_printed_can_be_read_again() {
+    const ONE: Rule = Rule::Whole(1, 5);
+    static KEYS: &[Key] = &[
+        Key {
+            name: "greeter.most",
+            ..Key::new("most", "N", ONE, "")
+        },
+        Key::new("password", "WORD", Rule::Secret(|_| true, "a password"), ""),
+        Key {
+            name: "other.most",
+            ..Key::new("other", "N", ONE, "")
+        },
+        Key {
+            name: "greeter.least",
+            ..Key::new("least", "N", ONE, "")
+        },
+    ];
+    static GREETER: App = App {
+        keys: KEYS,
+        defaults: "greeter = { least = 1, most = 3 }\nother.most = 3\npassword = ''",
+        ..APP
+    };
+    let mut settings = Settings::defaults(&GREETER);
+    let set =
+        "greeter = { least = 2, most = 4 }\nother.most = 5\npassword = 'hunter2'\nworkers = 7";
+    settings.toml(set, &|_| "here".to_owned());
+    let printed = settings.to_string();
+    assert!(!printed.contains("hunter2"), "{printed}");
+    let mut again = Settings::defaults(&GREETER);
+    again.toml(&printed, &|line| format!("line {line}"));
+    assert_eq!(again.check().unwrap(), settings.check().unwrap());
+    let read: Vec<String> = KEYS.iter().map(|key| again.plain(key)).collect();
+    assert_eq!(read, ["4", "", "5", "2"], "{printed}");
 }
 
 /// Text that is sometimes a likely value and sometimes anything.
