@@ -71,17 +71,20 @@ impl Directives {
         self
     }
 
-    /// As a filter. The targets in `quiet` are silent, unless a directive names one, or what it begins with.
-    pub(crate) fn filter(&self, quiet: &[&str]) -> Targets {
-        let named = |target: &str| {
+    /// As a filter. What begins with one of `quiet` is silent, but for what begins with one of `crates`, and unless a directive
+    /// names one, or what it begins with.
+    pub(crate) fn filter(&self, quiet: &[&str], crates: &[&str]) -> Targets {
+        let default = self.default.unwrap_or(DEFAULT);
+        let quiet = quiet.iter().map(|target| (*target, LevelFilter::OFF));
+        let others = quiet.chain(crates.iter().map(|name| (*name, default)));
+        let is_named = |target: &str| {
             self.targets
                 .iter()
                 .any(|(name, _)| target.starts_with(name))
         };
-        let quiet = quiet.iter().filter(|target| !named(target));
         Targets::new()
-            .with_default(self.default.unwrap_or(DEFAULT))
-            .with_targets(quiet.map(|target| (*target, LevelFilter::OFF)))
+            .with_default(default)
+            .with_targets(others.filter(|(target, _)| !is_named(target)))
             .with_targets(self.targets.clone())
     }
 }

@@ -36,8 +36,19 @@ use crate::config::{App, Directives, Log, LogFormat};
 /// What the libraries log for themselves is said by us once, with its cause, where it matters.
 const OURS_ALONE: [&str; 3] = ["kube_client", "kube_runtime", "opentelemetry"];
 
-/// What an export itself makes use of, by the beginning of its target: exported, it would have no end.
-const EXPORTERS_OWN: [&str; 6] = ["hyper", "h2", "tonic", "tower", "rustls", "opentelemetry"];
+/// The crates that an export itself makes use of, and that log, as their targets begin: exported, it would have no end.
+const EXPORTERS_OWN: [&str; 10] = [
+    "hyper",
+    "hyper_util",
+    "h2",
+    "tonic",
+    "tower",
+    "rustls",
+    "opentelemetry",
+    "opentelemetry_sdk",
+    "opentelemetry-otlp",
+    "opentelemetry-proto",
+];
 
 /// A layer of the subscriber.
 pub(super) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -69,11 +80,13 @@ impl LogLevel {
         )
     }
 
-    /// What the configuration says of a library, or of what its name begins with (`kube`), goes over its being silent.
+    /// What the configuration says of a library, or of what its name begins with (`kube`), goes over its being silent; and
+    /// no crate of the application's is silent, whatever its name begins with.
     fn directives(&self, level: &str) -> Targets {
         // Checked with the configuration.
         let directives: Directives = level.parse().unwrap_or_default();
-        directives.of_application(self.crates).filter(&OURS_ALONE)
+        let directives = directives.of_application(self.crates);
+        directives.filter(&OURS_ALONE, self.crates)
     }
 }
 
@@ -108,7 +121,7 @@ pub(super) fn start(
     layers.push(lines.boxed());
     // Last, or records of what the other layers do would be exported, too.
     if let Some(export) = export {
-        let ours = filter_fn(|event: &Metadata<'_>| !is_exporters_own(event))
+        let ours = filter_fn(|event: &Metadata<'_>| !is_exporters_own(event.target()))
             .with_max_level_hint(Level::TRACE);
         layers.push(
             export
@@ -127,10 +140,9 @@ pub(super) fn start(
     level
 }
 
-fn is_exporters_own(event: &Metadata<'_>) -> bool {
-    EXPORTERS_OWN
-        .iter()
-        .any(|own| event.target().starts_with(own))
+fn is_exporters_own(target: &str) -> bool {
+    let name = target.split("::").next();
+    name.is_some_and(|name| EXPORTERS_OWN.contains(&name))
 }
 
 /// How an event becomes a line.

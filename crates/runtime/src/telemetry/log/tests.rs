@@ -287,3 +287,22 @@ fn kube_logs_where_it_is_set_to() {
         assert!(lines.is_empty(), "{level}: {lines:?}");
     }
 }
+
+/// A crate is told from others by its whole name: what is silent, or is not exported, is no crate called alike.
+#[test]
+fn a_crate_that_is_called_like_a_library_logs() {
+    let mut level = LogLevel {
+        crates: &["opentelemetry_operator"],
+        ..LogLevel::default()
+    };
+    let lines = lines(false, &mut level, |_| {
+        warn!(target: "opentelemetry_operator::foo", "ours");
+        warn!(target: "opentelemetry_sdk", "the library's");
+        warn!(target: "opentelemetry-otlp", "the library's");
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let own = ["h2::codec", "hyper_util::client", "opentelemetry-otlp"];
+    assert!(own.into_iter().all(is_exporters_own));
+    let others = ["h2x::codec", "tower_x", "opentelemetry_operator::foo"];
+    assert!(!others.into_iter().any(is_exporters_own));
+}
