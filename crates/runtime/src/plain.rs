@@ -18,7 +18,7 @@ use crate::{Cached, Field, Finalizable, Kind, Meta, Metadata, Owner, Primary};
 pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'static {
     /// What the custom resource is called.
     const KIND: Kind;
-    /// Its status; one of another shape counts as none.
+    /// Its status; one of another shape, be it in one field, counts as none as a whole.
     type Status: Clone + Debug + Default + PartialEq + Send + Sync + Serialize + DeserializeOwned;
     /// See [`Cached::references`]; `name` is the custom resource's own.
     fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str>;
@@ -132,8 +132,8 @@ fn forget_times(value: &mut Value) {
     }
 }
 
-/// What is kept of an object that a [`Dependent`] is about, `metadata` aside: fields of the object's JSON. One of another
-/// shape counts as its default.
+/// What is kept of an object that a [`Dependent`] is about, `metadata` aside: fields of the object's JSON. Where one
+/// is of another shape, all of them count as their defaults.
 pub trait Fields:
     Clone + Debug + Default + PartialEq + Hash + Send + Sync + DeserializeOwned + 'static
 {
