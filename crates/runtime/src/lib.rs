@@ -315,7 +315,7 @@
 //! |---|---|
 //! | No replica writes that does not lead. | [`Writer`] is the only way to write, and its client has the [fence](election::fence) in it: a write needs a live term when it begins, and again when its bytes are handed to the connection, and names to the API server when it has to be over. [`Context`] has no client. |
 //! | Two replicas do not lead at once. | One Lease, written only as it was read; a term with a deadline before the Lease's, on a clock that a suspended machine does not stop; see [`election`]. |
-//! | Nothing is overwritten that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] carry the UID and the resourceVersion of the [`Snapshot`] that they are given; [`Writer::create`] is a plain create. |
+//! | Nothing is overwritten that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] carry the UID and the resourceVersion of the [`Snapshot`] that they are given, or of a newer version whose cached form is the same; [`Writer::create`] is a plain create. Not covered are fields of the status that the kind's type does not name: [`Writer::update_status`] replaces it whole. |
 //! | A reconcile sees its own last write. | The answer to a write is in the [`Store`] before the write returns: but for that to a deletion, and while the kind is being listed anew, when the list shows it. |
 //! | One worker at a time has an object, and what happens meanwhile is not lost. | the work queue, whose promises are client-go's |
 //! | What fails is tried again, ever more slowly; also after a panic. | [`Failure::retry`] says how; the backoff of the configuration sets the pace |

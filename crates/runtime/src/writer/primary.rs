@@ -60,7 +60,9 @@ impl<P: Primary> Writer<P> {
     /// Reports the status.
     ///
     /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
-    /// it takes nothing but the status, so the spec need not be sent.
+    /// it takes nothing but the status, so the spec need not be sent. The status it takes as a whole, and of the newest version
+    /// whose cached form is the one in `seen`: fields of a status that the kind's type does not have, whoever wrote them, are
+    /// gone afterwards, unread.
     ///
     /// # Errors
     /// See [`ApiError`].
