@@ -37,7 +37,7 @@ audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs 
 fmt: ## format the code
 	cargo fmt
 
-generate: ## write the CRD, the dashboard, and the references of metrics and settings
+generate: ## write the CRD, the dashboard, the comments of the shipped settings, and the references of metrics and settings
 	cargo build --locked --bins --examples
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
 	cargo run --locked --quiet --example generate

@@ -131,7 +131,8 @@ impl<V: Cached> Store<V> {
         keys.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick.
+    /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick, and must not ask the
+    /// same store anything, this included, which could wait for itself for ever.
     pub fn for_each(&self, mut see: impl FnMut(&V)) {
         for entry in self.state.read().objects.values() {
             see(&entry.view);

@@ -14,7 +14,7 @@ pub struct App {
     pub about: &'static str,
     /// Its version.
     pub version: &'static str,
-    /// The API group of its kinds, which its annotations begin with.
+    /// The API group of its kinds, which its annotations begin with: but for `traceparent`, which begins with `name`.
     pub group: &'static str,
     /// What its controller is called in metrics, as controller-runtime has it: its kind in lower case.
     pub controller: &'static str,

@@ -54,7 +54,8 @@ pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
     std::iter::once(file).chain(keys(app).map(move |key| key.arg(&defaults.plain(key))))
 }
 
-/// All variables of OpenTelemetry's that have an effect.
+/// All variables of OpenTelemetry's that have an effect, but for three that its SDK takes by itself, unchecked:
+/// `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`, `OTEL_SPAN_EVENT_COUNT_LIMIT` and `OTEL_SPAN_LINK_COUNT_LIMIT`.
 pub fn variables() -> impl Iterator<Item = &'static Variable> {
     table::VARIABLES.iter()
 }
