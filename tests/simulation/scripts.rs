@@ -270,7 +270,19 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
     ("first cut off", CUT_OFF),
     ("second cut off", CUT_OFF),
     ("watches end at once", CUT_OFF),
-    ("time stands still", CUT_OFF),
+    (
+        "time stands still",
+        &[
+            (1_000, CREATE),
+            (
+                8_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
     (
         "hand-over",
         &[
@@ -472,7 +484,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             let (nth, happens) = (Some(1), Happens::AnswerLate(LATE));
             plan.fault(ms(5_900), Fault::Call { of, nth, happens }, Time::ZERO);
         }
-        // What is written then is what was there, if it says nothing but the time (H11).
+        // What is written then is what was there, if it says nothing but the time (H11): no term lasts for longer than two seconds,
+        // and nobody else leads before the third.
         "time stands still" => (0..2).for_each(|replica| {
             plan.fault(ms(6_000), Fault::WallStill { replica }, ms(13_000));
         }),
