@@ -310,10 +310,7 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
 
 /// How a reconcile ended whose status was reported so. What is final, or put off, is not tried again soon: it must have been
 /// reported. And what the API server asks for is heeded, whichever the request.
-fn combined(
-    result: Result<(), Error>,
-    reported: Result<Action, Error>,
-) -> Result<Action, Error> {
+fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
     match (result, reported) {
         (Err(error), Err(unreported))
             if matches!(error.retry(), Retry::OnChange | Retry::After(_))

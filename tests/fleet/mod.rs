@@ -519,11 +519,17 @@ impl Load {
             let mut count = 0;
             while stopped.try_recv() == Err(TryRecvError::Empty) {
                 arrivals.tick().await;
-                lives.spawn(timeout(DEADLINE, user.clone().life_of(count)));
+                let user = user.clone();
+                lives.spawn(async move {
+                    match timeout(DEADLINE, user.clone().life_of(count)).await {
+                        Ok(done) => done.unwrap(),
+                        Err(_) => user.is_stuck(count).await,
+                    }
+                });
                 count += 1;
             }
             while let Some(life) = lives.join_next().await {
-                life.unwrap().expect("a Deployment by now").unwrap();
+                life.unwrap();
             }
             count
         });
@@ -569,6 +575,16 @@ impl User {
             14 => self.edit(name).await,
             _ => Ok(()),
         }
+    }
+
+    /// Says how the Foo of this number is, whose life should be over.
+    async fn is_stuck(&self, number: usize) {
+        let name = format!("foo-{number}");
+        let foo = self.foos.get(&name).await;
+        let deployments = self.deployments.list(&ListParams::default()).await;
+        let mut of_it = deployments.unwrap().items;
+        of_it.retain(|one| one.name_any().trim_end_matches("-renamed") == name);
+        panic!("{name} should have its Deployment by now: {foo:#?} {of_it:#?}");
     }
 
     /// Its UID.
