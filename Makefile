@@ -38,7 +38,7 @@ fmt: ## format the code
 	cargo fmt
 
 generate: ## write the CRD, the dashboard, the comments of the shipped settings, and the references of metrics and settings
-	cargo build --locked --bins --examples
+	cargo build --locked --bins --example generate
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
 	cargo run --locked --quiet --example generate
 

@@ -256,7 +256,7 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Sees to it that an object is as it should be that is made for the one being reconciled: creates it as `manifest` says
-    /// where there is none, under this name and controlled by that one, or [patches](Self::patch) it as `plan` says. One that
+    /// where there is none, under this name, in the namespace of that one and controlled by it, or [patches](Self::patch) it as `plan` says. One that
     /// is somebody else's stays as it is.
     ///
     /// # Errors
@@ -269,6 +269,9 @@ impl<V: Cached> Writer<V> {
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
         let Some(actual) = self.store.get(key) else {
+            // Without which the API server takes no custom resource.
+            manifest["apiVersion"] = V::KIND.api_version().into();
+            manifest["kind"] = V::KIND.kind.into();
             let metadata = &mut manifest["metadata"];
             metadata["name"] = key.name().into();
             metadata["namespace"] = key.namespace().into();
