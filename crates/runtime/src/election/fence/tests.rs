@@ -295,6 +295,32 @@ async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not
     }
 }
 
+/// A webhook is asked before anything is written: that it cannot be leaves nothing that is on its way.
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_webhook_is_down_is_not_waited_for() {
+    let failed = |what: &str| format!("Internal error occurred: {what}");
+    let webhook =
+        r#"failed calling webhook "w.example": failed to call webhook: no endpoints available"#;
+    for (message, is_over) in [(failed(webhook), true), (failed("etcd"), false)] {
+        let term = term(Duration::from_secs(8));
+        let answer = service_fn(move |_: Request<Body>| {
+            let status =
+                json!({ "kind": "Status", "status": "Failure", "code": 500, "message": message });
+            let mut answer = Response::new(Body::from(status.to_string().into_bytes()));
+            *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            async { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        let receiver = watch::channel(Some(term.clone())).1;
+        let client = ClientBuilder::new(answer, "default")
+            .with_layer(&FenceLayer::new(receiver, &Metrics::disconnected(&APP)))
+            .build();
+        let begun = Instant::now();
+        let _ = send(&client, Method::POST, DEPLOYMENTS).await;
+        term.writes().over().await;
+        assert_eq!(begun.elapsed().is_zero(), is_over);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_write_that_hangs_is_waited_for() {
     for cut_off in [Duration::from_secs(1), Duration::MAX] {
