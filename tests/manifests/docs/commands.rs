@@ -102,8 +102,8 @@ const NOWHERE: &[(&str, &str)] = &[
         "it changes this tree",
     ),
     (
-        "git grep -lzE 'foo[-_]controller|FOO_CONTROLLER|FooController|foo-system' | xargs -0 sed -i 's/foo-controller/greeter/g; \
-         s/foo_controller/greeter/g; s/FOO_CONTROLLER/GREETER/g; s/FooController/Greeter/g; s/foo-system/greeter-system/g'",
+        "git grep -lzE 'foo[-_]controller|FOO_CONTROLLER|[Ff]oo[Cc]ontroller|foo-system' | xargs -0 sed -i 's/foo-controller/greeter/g; \
+         s/foo_controller/greeter/g; s/FOO_CONTROLLER/GREETER/g; s/FooController/Greeter/g; s/foocontroller/greeter/g; s/foo-system/greeter-system/g'",
         "it changes this tree",
     ),
     ("cargo check", "clippy checks more"),
