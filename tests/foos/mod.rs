@@ -33,26 +33,29 @@ pub async fn audited() -> &'static Cluster {
 
 /// Such a control plane for one test alone, which may break it.
 pub async fn audited_alone() -> Cluster {
-    let cluster = Cluster::start(Options {
+    with_crd(Options {
         audit: true,
         controllers: false,
-    });
-    cluster.install_crd().await;
-    cluster
+    })
+    .await
 }
 
 /// The control plane that tests share whose Deployments have pods, with the CRD.
 pub async fn with_pods() -> &'static Cluster {
     static WITH_PODS: OnceCell<Cluster> = OnceCell::const_new();
-    let start = async || {
-        let cluster = Cluster::start(Options {
+    let start = || {
+        with_crd(Options {
             controllers: true,
             audit: false,
-        });
-        cluster.install_crd().await;
-        cluster
+        })
     };
     WITH_PODS.get_or_init(start).await
+}
+
+async fn with_crd(options: Options) -> Cluster {
+    let cluster = Cluster::start(options);
+    cluster.install_crd().await;
+    cluster
 }
 
 /// A Foo whose Deployment has the Foo's name and one replica.
