@@ -32,10 +32,10 @@ use tower::{BoxError, ServiceExt as _, service_fn};
 use super::trace::Role;
 
 /// No way takes less: in this time, nothing that one replica does reaches anybody.
-pub const SHORTEST: Duration = Duration::from_millis(5);
+pub const SHORTEST: Duration = Duration::from_millis(10);
 
 /// How long one that is alive may take to be connected to, there and back twice.
-const CONNECTING: Duration = Duration::from_millis(20);
+const CONNECTING: Duration = SHORTEST.saturating_mul(4);
 
 /// What the connector of a client gives up after.
 #[derive(Clone, Copy, Debug)]

@@ -267,6 +267,28 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
             ),
         ],
     ),
+    (
+        "Lease shortened",
+        &[(1_000, CREATE), (6_200, Deed::ShortenLease)],
+    ),
+    (
+        "Lease restored",
+        &[(1_000, CREATE), (6_200, Deed::RestoreLease)],
+    ),
+    (
+        "refused for nine seconds",
+        &[
+            (6_000, CREATE),
+            (
+                6_000,
+                Deed::CreateFoo {
+                    foo: 1,
+                    deployment: 1,
+                    replicas: Some(1),
+                },
+            ),
+        ],
+    ),
     ("first cut off", CUT_OFF),
     ("second cut off", CUT_OFF),
     ("watches end at once", CUT_OFF),
@@ -304,6 +326,34 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
                 6_000,
                 Deed::ScaleFoo {
                     foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "hand-over that the policy is not told of",
+        &[
+            (1_000, CREATE),
+            (
+                1_500,
+                Deed::CreateFoo {
+                    foo: 1,
+                    deployment: 1,
+                    replicas: Some(1),
+                },
+            ),
+            (
+                6_000,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+            (
+                6_100,
+                Deed::ScaleFoo {
+                    foo: 1,
                     replicas: Some(3),
                 },
             ),
@@ -401,7 +451,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 },
             );
         }),
-        // Its connection breaks first, so that nobody waits for an answer (H19).
+        // Its connection breaks while it ends, so that nobody waits for an answer (H19).
         "hand-over of what is on its way" => {
             let of = Calls {
                 role: Some(Role::Work),
@@ -410,11 +460,11 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             };
             let (way, by) = (Way::Requests, ms(400));
             plan.fault(ms(5_500), Fault::Slow { of, way, by }, ms(2_000));
-            plan.fault(ms(6_200), Fault::Reset { of }, Time::ZERO);
             (0..2).for_each(|replica| {
                 let settings = None;
-                plan.act(ms(6_250), Action::Replace { replica, settings });
+                plan.act(ms(6_150), Action::Replace { replica, settings });
             });
+            plan.fault(ms(6_200), Fault::Reset { of }, Time::ZERO);
         }
         "takeover" => (0..2).for_each(|replica| {
             let then = Then::Container(ms(2_000));
@@ -465,15 +515,42 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         }
         // The second leads, and then the first.
         "scaled, and the next leader not told" => {
+            plan.slow_foos(0);
+            plan.replace_leader(ms(6_800));
+        }
+        // It has something to do, and may not for as long as its API server goes by who led before (H14).
+        "hand-over that the policy is not told of" => {
+            plan.fencing = true;
+            plan.slow_foos(1);
+            plan.fault(ms(6_500), Fault::Stuck { server: 0 }, ms(10_000));
+            plan.replace_leader(ms(6_600));
+        }
+        // The second, which leads, cannot renew it for less than it lasts (H15).
+        "Lease shortened" => {
             let of = Calls {
-                replica: Some(0),
-                resource: Some("foos"),
+                replica: Some(1),
+                role: Some(Role::Lease),
                 ..Calls::default()
             };
-            let (way, by) = (Way::Answers, ms(5_000));
-            plan.fault(ms(5_500), Fault::Slow { of, way, by }, ms(3_000));
-            let (replica, settings) = (1, None);
-            plan.act(ms(6_800), Action::Replace { replica, settings });
+            plan.fault(
+                ms(6_100),
+                Fault::Partition { of, way: Way::Both },
+                ms(1_700),
+            );
+        }
+        "refused for nine seconds" => {
+            let of = Calls {
+                verb: Some("create"),
+                resource: Some("deployments"),
+                ..Calls::default()
+            };
+            let happens = Happens::Status {
+                code: 500,
+                retry_after: None,
+                applied: false,
+            };
+            let nth = None;
+            plan.fault(ms(5_900), Fault::Call { of, nth, happens }, ms(9_000));
         }
         "deleted before the answer has come" => {
             let of = Calls {
@@ -518,6 +595,29 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         what: What::Heal,
     });
     plan
+}
+
+impl Plan {
+    /// A replica is told late of what users do at six seconds.
+    fn slow_foos(&mut self, replica: usize) {
+        let of = Calls {
+            replica: Some(replica),
+            resource: Some("foos"),
+            ..Calls::default()
+        };
+        let (way, by) = (Way::Answers, Duration::from_secs(5));
+        self.fault(
+            Duration::from_millis(5_500),
+            Fault::Slow { of, way, by },
+            Duration::from_secs(3),
+        );
+    }
+
+    /// The second leads.
+    fn replace_leader(&mut self, at: Time) {
+        let (replica, settings) = (1, None);
+        self.act(at, Action::Replace { replica, settings });
+    }
 }
 
 impl Script {

@@ -137,6 +137,7 @@ impl Plan {
                 Deed::ClearHolder,
                 Deed::GiveLeaseAway,
                 Deed::ShortenLease,
+                Deed::RestoreLease,
             ]);
             self.deed(draw.between(9_000, heal), deed);
         }

@@ -101,6 +101,8 @@ pub enum Deed {
     GiveLeaseAway,
     /// `leaseDurationSeconds: 1`.
     ShortenLease,
+    /// As somebody who led long ago gave it back.
+    RestoreLease,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +240,13 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             lease_path(),
             json!({ "spec": { "leaseDurationSeconds": 1 } }),
         ),
+        Deed::RestoreLease => {
+            let then = "2020-01-01T00:00:00.000000Z";
+            let spec = json!({
+                "holderIdentity": null, "leaseDurationSeconds": 1, "acquireTime": then, "renewTime": then,
+            });
+            patch(lease_path(), json!({ "spec": spec }))
+        }
     };
     send(world, request).0
 }

@@ -26,13 +26,13 @@ use faults::Ongoing;
 use places::Place;
 
 /// How far everybody is let at once.
-const QUANTUM: Duration = Duration::from_millis(10);
+const QUANTUM: Duration = Duration::from_millis(20);
 
 /// How often those who are no replicas look.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How often the replicas are scraped.
-const SCRAPE: Duration = Duration::from_secs(10);
+const SCRAPE: Duration = Duration::from_secs(30);
 
 /// Where Foos are: not in `default`, which nobody can delete.
 pub const FOOS: &str = "foos";

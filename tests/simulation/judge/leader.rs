@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::{
     super::{
         api::{Key, Kind},
-        plan::Fault,
-        trace::{Call, Time},
+        plan::{Fault, Settings},
+        trace::{Call, Life, Time},
         users::{LEASE, LEASE_NAMESPACE},
     },
     Case, Violation, made, named, pod_of,
@@ -142,12 +142,10 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                 over.until = over.until.min(call.begun);
                 terms.push(over);
             } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
-                let deadline = life.settings.renew_deadline;
-                let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
-                if answered > looked + attempt {
-                    // Nobody waits for it any more.
+                if !is_awaited(case, life, looked, answered) {
                     continue;
                 }
+                let deadline = life.settings.renew_deadline;
                 let until = (looked + case.shortest(deadline)).min(ended);
                 match &mut term {
                     Some(term) if answered <= term.until => term.until = until,
@@ -189,10 +187,9 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
 /// end, or little later.
 pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
     /// Two steps of the world's.
-    const SLACK: Duration = Duration::from_millis(20);
+    const SLACK: Duration = Duration::from_millis(40);
     for life in &case.trace.lives {
         let deadline = life.settings.renew_deadline;
-        let attempt = case.longest((deadline / 2).max(Duration::from_secs(1)));
         let identity = life.identity();
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
         // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.
@@ -204,8 +201,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             let Some((at, begun)) = call.answered.map(|(at, _)| at).zip(looked) else {
                 continue;
             };
-            // Nobody waits for what comes later.
-            if at > begun + attempt {
+            if !is_awaited(case, life, begun, at) {
                 continue;
             }
             if won(call, &identity).is_some() {
@@ -255,6 +251,18 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// Whether the answer to an attempt on the Lease came while the process still waited for it, which it does not while it stands
+/// still.
+fn is_awaited(case: &Case, life: &Life, begun: Time, answered: Time) -> bool {
+    let stood_still = life.stood_still(&(begun..answered));
+    answered <= begun + case.longest(attempt(&life.settings)) + stood_still
+}
+
+/// How long an attempt on the Lease may take.
+fn attempt(settings: &Settings) -> Duration {
+    (settings.renew_deadline / 2).max(Duration::from_secs(1))
 }
 
 /// When the answer came that made this one the holder.
@@ -362,8 +370,7 @@ fn leads_from(case: &Case) -> Option<Time> {
         calm.max(life.begun).max(answered.unwrap_or_default())
     });
     let taken = case.longest_of(|settings| {
-        let attempt = (settings.renew_deadline / 2).max(Duration::from_secs(1));
-        settings.lease_duration + attempt + settings.retry_period * 3
+        settings.lease_duration + attempt(settings) + settings.retry_period * 3
     });
     Some(able.min()? + case.longest(ANEW + YIELD_DELAY) + taken)
 }
