@@ -439,7 +439,8 @@ impl<R: Reconciler> Controller<R> {
                 let (scopes, objects) = (&work.scopes, &**work.primary.store());
                 let is_up_to_date = |key: &Key| work.is_up_to_date(key);
                 let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_up_to_date(key);
-                let changes = || (work.informers.changes(), scopes.all_rights_regained());
+                let regained = scopes.all_rights_regained();
+                let changes = || (work.informers.changes(), *regained.borrow());
                 let first = async {
                     for begun in 0.. {
                         let scope = in_sync.wait_for(|scopes| scopes.len() > begun).await;
@@ -456,7 +457,8 @@ impl<R: Reconciler> Controller<R> {
                 };
                 tokio::join!(
                     first,
-                    resync::resync(&queue, objects, is_left_alone, changes, period)
+                    resync::resync(&queue, objects, is_left_alone, changes, period),
+                    resync::regained(&queue, objects, is_left_alone, regained.clone())
                 );
             }
         });

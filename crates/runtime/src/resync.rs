@@ -7,6 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
+    sync::watch,
     task::yield_now,
     time::{Instant, sleep_until},
 };
@@ -101,5 +102,22 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
             }
         }
         at_rest = (!queued).then_some(before);
+    }
+}
+
+/// What was refused for want of rights is tried when they are back, and not when its delay is over; for ever.
+pub(crate) async fn regained<P: Primary>(
+    queue: &Queue<Key>,
+    objects: &Store<P>,
+    is_up_to_date: impl Fn(&Key) -> bool,
+    mut regained: watch::Receiver<u64>,
+) {
+    while regained.changed().await.is_ok() {
+        for some in objects.keys().chunks(AT_A_TIME) {
+            for key in some.iter().filter(|key| !is_up_to_date(key)) {
+                queue.add(key.clone(), Lane::Event);
+            }
+            yield_now().await;
+        }
     }
 }

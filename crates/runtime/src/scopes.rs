@@ -50,6 +50,8 @@ pub struct Scopes {
     ability: watch::Sender<Ability>,
     /// Call for a check of a scope's rights.
     checks: Vec<Notify>,
+    /// How often missing rights have come back, in whichever scope.
+    regained: watch::Sender<u64>,
 }
 
 impl Scopes {
@@ -66,6 +68,7 @@ impl Scopes {
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Ability::Nothing),
             checks: namespaces.iter().map(|_| Notify::new()).collect(),
+            regained: watch::Sender::new(0),
         })
     }
 
@@ -126,8 +129,8 @@ impl Scopes {
     }
 
     /// The same, of all scopes.
-    pub fn all_rights_regained(&self) -> u64 {
-        self.all.lock().iter().map(|scope| scope.regained).sum()
+    pub fn all_rights_regained(&self) -> watch::Receiver<u64> {
+        self.regained.subscribe()
     }
 
     /// The rights of all scopes in sync are checked, unless they have just been.
@@ -275,6 +278,7 @@ impl Scopes {
                 }
                 (Rights::Missing(_), _) => {
                     scope.regained += 1;
+                    self.regained.send_modify(|all| *all += 1);
                     info!(
                         namespace = scope.namespace,
                         "has the rights that were missing"
@@ -338,6 +342,14 @@ impl Status {
     /// The watch does not, for this.
     pub fn fails(&self, reason: Reason, text: String) {
         self.set(|state| state.failure = Some(Problem { reason, text }));
+    }
+
+    /// The API server asks that nothing be asked for so long: what it asks for is not held against the scope.
+    pub fn waits(&self, asked: Duration) {
+        self.scopes.update(self.scope, |scope| {
+            let since = scope.since.get_or_insert_with(Instant::now);
+            *since += asked;
+        });
     }
 
     fn set(&self, change: impl FnOnce(&mut InformerState)) {

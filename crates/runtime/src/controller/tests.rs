@@ -297,6 +297,44 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
     assert_eq!(looks, expected.map(|(name, lane)| (name.to_owned(), lane)));
 }
 
+/// What was refused again and again for want of rights is tried when they are back, whatever its delay is by then; what is as it
+/// should be is left alone.
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_back_overtake_a_delay() {
+    let parents = Arc::new(Store::new(&[None]));
+    parents.list_begins(0);
+    for name in ["refused", "fine"] {
+        parents.apply(
+            0,
+            object::<Parent>(&format!(
+                "metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '1'}}"
+            )),
+        );
+    }
+    parents.list_ends(0, 1);
+    let (queue, regained) = (queue(), tokio::sync::watch::Sender::new(0));
+    tokio::spawn({
+        let (queue, regained) = (queue.clone(), regained.subscribe());
+        let fine = |key: &Key| key.name() == "fine";
+        async move { resync::regained(&queue, &parents, fine, regained).await }
+    });
+    queue.add(key("refused"), Lane::Event);
+    for _ in 0..20 {
+        queue
+            .get()
+            .await
+            .unwrap()
+            .add_rate_limited_after(Duration::ZERO);
+    }
+    let begun = Instant::now();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(queue.stats().delayed, 1);
+    regained.send_modify(|count| *count += 1);
+    assert_eq!(queue.get().await.unwrap().key(), &key("refused"));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert_eq!(queue.stats().depth.iter().sum::<usize>(), 0);
+}
+
 /// Row Q4: everything is looked at once in a period, spread over it, and what is settled is left alone.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {

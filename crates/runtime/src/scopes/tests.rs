@@ -102,6 +102,21 @@ async fn a_scope_that_is_forbidden_stops_no_other() {
     assert_eq!(note, "not served: no rights in b");
 }
 
+/// Row Q3: who does as the API server asks is not given up for that, but for what is wrong for as long as the grace period after.
+#[tokio::test(start_paused = true)]
+async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
+    let asked = GRACE * 3;
+    let scopes = scopes(&["a"]);
+    let [parents, _] = synced(&scopes, 0);
+    scopes.learn(0, Some(Rights::Sufficient));
+    parents.fails(Reason::Failing, "429".to_owned());
+    parents.waits(asked);
+    wait(asked + GRACE.mul_f64(0.9)).await;
+    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    wait(GRACE.mul_f64(0.2)).await;
+    assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
     let scopes = scopes(&["a"]);
