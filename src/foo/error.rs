@@ -70,6 +70,18 @@ impl Error {
             _ => Duration::ZERO,
         }
     }
+
+    /// The same, and what is put off comes within this time.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        match self {
+            Self::Contested(name, wanted, time) => Self::Contested(name, wanted, time.min(limit)),
+            Self::DeletionFailed(words, Retry::After(time)) => {
+                Self::DeletionFailed(words, Retry::After(time.min(limit)))
+            }
+            other => other,
+        }
+    }
 }
 
 impl Failure for Error {
@@ -128,6 +140,7 @@ impl From<ApiError> for Error {
             ApiError::Conflict => Self::Conflict,
             ApiError::NotLeading => Self::NotLeading,
             ApiError::Foreign(_, name) => Self::ResourceExists(name),
+            ApiError::Overruled(.., wanted) => Self::Overruled(wanted),
             ApiError::Contested(name, what, time) => Self::Contested(name, what, time),
             ApiError::Transient(words, time) => Self::Transient(words, time),
         }

@@ -2,7 +2,7 @@
 //!
 //! What to do is decided in [`plan`](super::plan) and [`status`](super::status), without a client; here it is done.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use operator_runtime::{
     Action, ApiError, Context, Event, Failure as _, Key, Reconciler, Retry, Snapshot, Writer,
@@ -202,7 +202,7 @@ impl FooReconciler {
             return Vec::new();
         }
         let mut earlier = self.earlier(key, foo, &new.key);
-        earlier.retain(|(_, old)| !old.view.deleting);
+        earlier.retain(|(key, old)| !old.view.deleting && !self.deployments.is_going(key, old));
         earlier
     }
 
@@ -308,16 +308,20 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
     owner.is_some_and(|owner| owner.uid == foo.uid)
 }
 
-/// How a reconcile ended whose status was reported so. What is final, or put off, is not tried again soon: it must have been
-/// reported. And what the API server asks for is heeded, whichever the request.
+/// How a reconcile ended whose status was reported so. What is final is not tried again: it must have been reported. What is put
+/// off is tried no later for that, and the status soon. And what the API server asks for is heeded, whichever the request.
 fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
+    const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {
         (Err(error), Err(unreported))
-            if matches!(error.retry(), Retry::OnChange | Retry::After(_))
-                || unreported.asks() > error.asks() =>
+            if error.retry() == Retry::OnChange || unreported.asks() > error.asks() =>
         {
             Err(unreported)
         }
+        (Err(error), Err(unreported)) => Err(error.within(match unreported.retry() {
+            Retry::After(time) => time,
+            _ => SOON,
+        })),
         (result, reported) => result.and(reported),
     }
 }

@@ -14,11 +14,11 @@ pub use crate::failure::{Failure, Retry};
 /// What the API server's answer to a write means.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// It refuses the object: a quota, missing rights, a schema.
+    /// It refuses the object, which has to be another one: a schema, mostly.
     #[error("{0}")]
     Rejected(String),
 
-    /// An admission policy or a webhook refuses it, which may be gone or think otherwise at any time.
+    /// It is refused for what may be otherwise at any time: missing rights, a quota, an admission policy, a webhook.
     #[error("{0}")]
     Denied(String),
 
@@ -37,6 +37,13 @@ pub enum ApiError {
     /// There is an object of this kind and name, and what is being reconciled does not control it: it is not touched.
     #[error("{0} {1:?} already exists and is controlled by somebody else, or nobody")]
     Foreign(&'static str, String),
+
+    /// It took a patch and stored something else: an admission policy or a webhook has the last word. Nothing is asked again until
+    /// somebody changes the object.
+    #[error(
+        "{0} {1:?} is stored otherwise than asked, by an admission policy or a webhook: wanted {2}"
+    )]
+    Overruled(&'static str, String, String),
 
     /// Somebody else changes the object, or deletes it, whenever it is as it should be. The next correction waits so long.
     #[error("somebody else changes {0:?} again and again: wanted {1}")]
@@ -63,6 +70,7 @@ impl Failure for ApiError {
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
             Self::Foreign(..) => "Foreign",
+            Self::Overruled(..) => "Overruled",
             Self::Contested(..) => "Contested",
             Self::Transient(..) => "Transient",
         }
@@ -71,7 +79,11 @@ impl Failure for ApiError {
     fn reason(&self) -> Option<&'static str> {
         let told = matches!(
             self,
-            Self::Rejected(_) | Self::Denied(_) | Self::Foreign(..) | Self::Contested(..)
+            Self::Rejected(_)
+                | Self::Denied(_)
+                | Self::Foreign(..)
+                | Self::Overruled(..)
+                | Self::Contested(..)
         );
         told.then(|| self.name())
     }
@@ -82,7 +94,7 @@ impl Failure for ApiError {
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Transient(_, time) => Retry::Backoff(*time),
-            Self::Rejected(_) | Self::Denied(_) | Self::Foreign(..) => {
+            Self::Rejected(_) | Self::Denied(_) | Self::Foreign(..) | Self::Overruled(..) => {
                 Retry::Backoff(Duration::ZERO)
             }
         }
@@ -99,17 +111,13 @@ impl From<kube::Error> for ApiError {
         };
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
+            // Webhooks say no by whatever code. Rights come back, and of those that were away for a moment nobody learns it.
+            code if code == 403 || is_denied(&status.message) => {
+                Self::Denied(brief(&status.message))
+            }
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
-            400 | 403 | 405 | 413 | 415 | 422 => {
-                let words = brief(&status.message);
-                // Rights come back, and of those that were away for a moment nobody learns it.
-                if status.code == 403 || is_denied(&status.message) {
-                    Self::Denied(words)
-                } else {
-                    Self::Rejected(words)
-                }
-            }
+            400 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
                 Self::Transient(words, retry_after(&error).unwrap_or_default())

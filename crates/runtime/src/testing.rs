@@ -111,12 +111,6 @@ impl<R: Reconciler> Harness<R> {
     pub fn check_rights(&self) -> impl Future<Output = ()> + use<R> {
         Arc::clone(&self.work.scopes).check_rights(0, self.client.clone())
     }
-
-    /// How often rights that were missing have been found to be there again.
-    #[must_use]
-    pub fn rights_regained(&self) -> u64 {
-        self.work.scopes.all_rights_regained()
-    }
 }
 
 /// Changes `target` by a JSON merge patch (RFC 7396), as an API server does: for a test that stands in for one.

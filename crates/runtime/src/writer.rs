@@ -74,6 +74,7 @@ const ABSENT: u64 = 0;
 
 /// What a patch has come to.
 #[derive(Clone, Debug)]
+#[must_use = "nobody else reports what is overruled"]
 pub struct Patched<V> {
     /// The object as it is now.
     pub view: Arc<V>,
@@ -150,7 +151,9 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Creates an object: a plain create, so that one that the store has not seen yet is not taken over.
+    /// Creates an object, whose name and namespace are those of `key`: a plain create, so that one that the store has not seen
+    /// yet is not taken over. It is of the namespace of the object being reconciled: what is elsewhere can be owned by none that
+    /// is here, and no change of it would be told.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -160,6 +163,10 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         body: &impl Serialize,
     ) -> Result<Arc<V>, ApiError> {
+        if key.namespace() != cx.key().namespace() {
+            let words = format!("nothing is created in another namespace than its own: {key}");
+            return Err(ApiError::Rejected(words));
+        }
         cx.may_act(V::KIND)?;
         self.may_write(cx, key, &THERE, ABSENT, || "it to be there".to_owned())?;
         let expectation = self.store.expect_write(key);
@@ -256,19 +263,19 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Sees to it that an object is as it should be that is made for the one being reconciled: creates it as `manifest` says
-    /// where there is none, under this name, in the namespace of that one and controlled by it, or [patches](Self::patch) it as `plan` says. One that
-    /// is somebody else's stays as it is.
+    /// where there is none, under this name, in the namespace of that one and controlled by it, and [patches](Self::patch) it as
+    /// `plan` says. One that is somebody else's stays as it is.
     ///
     /// # Errors
-    /// See [`ApiError`].
+    /// See [`ApiError`]; [`ApiError::Overruled`] where it is not as `plan` would have it though the API server took the patch.
     pub async fn ensure<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
         mut manifest: Value,
         plan: impl Fn(&V) -> Option<Value>,
-    ) -> Result<Patched<V>, ApiError> {
-        let Some(actual) = self.store.get(key) else {
+    ) -> Result<Arc<V>, ApiError> {
+        if self.store.get(key).is_none() {
             // Without which the API server takes no custom resource.
             manifest["apiVersion"] = V::KIND.api_version().into();
             manifest["kind"] = V::KIND.kind.into();
@@ -283,15 +290,24 @@ impl<V: Cached> Writer<V> {
                 "controller": true,
                 "blockOwnerDeletion": true,
             }]);
-            return Ok(Patched {
-                view: self.create(cx, key, &manifest).await?,
-                changed: true,
-                overruled: None,
-            });
-        };
+            let created = self.create(cx, key, &manifest).await?;
+            if plan(&created).is_none() {
+                return Ok(created);
+            }
+        }
+        // Or it was deleted as soon as it was there.
+        let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
         Self::check_owner(cx, key, &actual)?;
         let plan = |actual: &Snapshot<V>| plan(&actual.view);
-        self.patch(cx, key, &actual, plan).await
+        let patched = self.patch(cx, key, &actual, plan).await?;
+        match patched.overruled {
+            None => Ok(patched.view),
+            Some(missing) => Err(ApiError::Overruled(
+                V::KIND.kind,
+                key.name().to_owned(),
+                wanted(&missing),
+            )),
+        }
     }
 
     /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone,
@@ -306,7 +322,7 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
     ) -> Result<(), ApiError> {
         Self::check_owner(cx, key, seen)?;
-        if self.store.is_going(key, seen.view.uid()) {
+        if self.is_going(key, seen) {
             return Ok(());
         }
         cx.may_act(V::KIND)?;
@@ -339,6 +355,12 @@ impl<V: Cached> Writer<V> {
         }
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
+    }
+
+    /// Whether its deletion was accepted, and the watch has not told yet.
+    #[must_use]
+    pub fn is_going(&self, key: &Key, seen: &Snapshot<V>) -> bool {
+        self.store.is_going(key, seen.view.uid())
     }
 
     /// Asks the API server for an object, before what a watch that is behind must not bring about: none where there is none.
@@ -405,6 +427,7 @@ impl<V: Cached> Writer<V> {
                 ApiError::Conflict
                 | ApiError::Transient(..)
                 | ApiError::Foreign(..)
+                | ApiError::Overruled(..)
                 | ApiError::Contested(..),
             ) => {}
         }

@@ -15,6 +15,7 @@ use crate::{
     config::MUTATION_TIMEOUT,
     layer::{Around, Layered},
     log_once::Causes,
+    status::is_denied,
     telemetry::{Metrics, metrics::table},
 };
 use futures::future::{self, BoxFuture};
@@ -254,13 +255,14 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
     })
 }
 
-/// Whether the API server could not ask a webhook, which it does before it writes: then there is nothing that is written yet.
+/// Whether a webhook said no, or could not be asked, which is before the API server writes: then nothing is written yet.
 /// Otherwise one webhook that is down would cost a leader who leaves the release of its Lease.
 fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
-    code == StatusCode::INTERNAL_SERVER_ERROR
+    code.is_server_error()
         && serde_json::from_slice::<Status>(body).is_ok_and(|status| {
             let message = status.message;
             message.starts_with("Internal error occurred: failed calling webhook ")
+                || is_denied(&message)
         })
 }
 

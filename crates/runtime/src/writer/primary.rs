@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Writer, based_on, put_off};
 use crate::{
     Context, Event, Key, Primary, Snapshot, corrections::Wait, error::ApiError, object::Says,
-    store::Standing,
+    status::is_denied, store::Standing,
 };
 
 impl<P: Primary> Writer<P> {
@@ -20,9 +20,7 @@ impl<P: Primary> Writer<P> {
         let left = (seen.view.uid(), Says::<P>(stored));
         *status != *stored
             && !self.statuses.contains(key, Says::<P>(status), left)
-            && !self
-                .refused
-                .contains(key, Says::<P>(status), self.refuses(key, seen))
+            && !self.refused.contains(key, Says::<P>(status), seen.version)
     }
 
     /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one.
@@ -127,15 +125,13 @@ impl<P: Primary> Writer<P> {
         }
     }
 
-    /// Notes that this status is refused and not worth another try: until the object is another one, or rights that were
-    /// missing are back, it is no news.
+    /// Notes that this status is refused and not worth another try: until the object has another version, it is no news.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
         if cx.rehearses {
             return;
         }
-        let left = self.refuses(cx.key(), seen);
         self.refused
-            .record(cx.key(), Says::<P>(status), left, self.exists());
+            .record(cx.key(), Says::<P>(status), seen.version, self.exists());
     }
 
     /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
@@ -160,13 +156,6 @@ impl<P: Primary> Writer<P> {
                 && is.is_deleting() == was.is_deleting()
         });
         current.ok_or(ApiError::Conflict)
-    }
-
-    /// What a refusal of a status is about: another object, or other rights, may be another matter.
-    fn refuses(&self, key: &Key, seen: &Snapshot<P>) -> impl Hash {
-        let scopes = self.shared.scopes.get();
-        let regained = scopes.map_or(0, |scopes| scopes.rights_regained(key));
-        (seen.version, regained)
     }
 }
 
@@ -208,6 +197,7 @@ fn asked_of<P: Primary>(status: &P::Status) -> Value {
 fn standing(status: &Status, key: &Key) -> Option<Standing> {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
+        _ if is_denied(&status.message) => None,
         404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Outdated),
         409 if status.message.contains("UID in precondition") => Some(Standing::Outdated),
         409 => Some(Standing::Doubtful),

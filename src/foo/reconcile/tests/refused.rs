@@ -182,7 +182,9 @@ async fn a_refused_status_is_written_again_when_there_is_cause() {
 async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
     let policy = "foos \"foo\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
     let webhook = "admission webhook \"w.example\" denied the request: not this week";
-    for (code, message) in [(422, policy), (403, policy), (400, webhook)] {
+    let by_webhook = [400, 404, 409, 500].map(|code| (code, webhook));
+    let by_policy = [401, 403, 422].map(|code| (code, policy));
+    for (code, message) in by_webhook.into_iter().chain(by_policy) {
         let is_there = Arc::new(Mutex::new(true));
         let now = Arc::clone(&is_there);
         let (client, asked) = server(move |_, _, _| {
@@ -214,15 +216,29 @@ async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
     }
 }
 
-/// Row R5: what the status could not say is not put off with the Deployment that somebody else keeps changing.
+/// Rows R5 and R6: what the status could not say is not put off with the Deployment that somebody else keeps changing, nor that
+/// for as long as the status fails.
 #[test]
 fn what_is_not_reported_is_not_put_off() {
     use super::super::combined;
-    let contested = || Error::Contested("web".into(), String::new(), Duration::from_mins(4));
-    let transient = || Error::Transient("500".into(), Duration::ZERO);
+    type Fails = fn(Duration) -> Error;
+    let seconds = Duration::from_secs;
+    let deletion: Fails = |time| Error::DeletionFailed(String::new(), Retry::After(time));
+    let contested: Fails = |time| Error::Contested("web".into(), String::new(), time);
+    let status = |time| Error::StatusContested(String::new(), seconds(time));
+    let fails = |asked| Error::Transient("500".into(), seconds(asked));
     let retry = |error: Result<Action, Error>| error.unwrap_err().retry();
-    let both = retry(combined(Err(contested()), Err(transient())));
-    assert_eq!(both, Retry::Backoff(Duration::ZERO));
-    let reported = retry(combined(Err(contested()), Ok(Action::Done)));
-    assert_eq!(reported, Retry::After(Duration::from_mins(4)));
+    for put_off in [deletion, contested] {
+        for (time, unreported, expected) in [
+            (240, Err(fails(0)), Retry::After(seconds(10))),
+            (1, Err(fails(0)), Retry::After(seconds(1))),
+            (1, Err(status(300)), Retry::After(seconds(1))),
+            (240, Err(status(1)), Retry::After(seconds(1))),
+            (240, Err(fails(7)), Retry::Backoff(seconds(7))),
+            (240, Ok(Action::Done), Retry::After(seconds(240))),
+        ] {
+            let both = combined(Err(put_off(seconds(time))), unreported);
+            assert_eq!(retry(both), expected);
+        }
+    }
 }

@@ -301,7 +301,12 @@ async fn a_write_whose_webhook_is_down_is_not_waited_for() {
     let failed = |what: &str| format!("Internal error occurred: {what}");
     let webhook =
         r#"failed calling webhook "w.example": failed to call webhook: no endpoints available"#;
-    for (message, is_over) in [(failed(webhook), true), (failed("etcd"), false)] {
+    let denied = r#"admission webhook "w.example" denied the request: no"#.to_owned();
+    for (message, is_over) in [
+        (failed(webhook), true),
+        (denied, true),
+        (failed("etcd"), false),
+    ] {
         let term = term(Duration::from_secs(8));
         let answer = service_fn(move |_: Request<Body>| {
             let status =
