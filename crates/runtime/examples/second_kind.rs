@@ -184,7 +184,7 @@ impl Reconciler for RelayReconciler {
             let event = error.map_or(Event::normal("Synced", "Relay synced"), Event::failed);
             self.relays.report(cx, relay, &status, event).await?;
         }
-        made.map(|()| Action::Done)
+        made.map(|()| Action::After(std::time::Duration::from_mins(5))) // What no watch tells of.
     }
 }
 

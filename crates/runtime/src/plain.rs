@@ -141,6 +141,16 @@ pub trait Fields:
     const KIND: Kind;
     /// The kind that controls it, where it is made by this controller.
     const OWNER: Option<Kind> = None;
+    /// [`Cached::content`]: all of it. Whoever keeps what changes by itself, as counts in a status do, leaves that out.
+    fn content(&self, state: &mut impl Hasher) {
+        self.hash(state);
+    }
+    /// [`Cached::is_progress`].
+    #[must_use]
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        _ = (old, new);
+        false
+    }
 }
 
 /// An object that a custom resource owns or reads.
@@ -204,7 +214,11 @@ impl<T: Fields> Cached for Dependent<T> {
     }
 
     fn content(&self, state: &mut impl Hasher) {
-        self.fields.hash(state);
+        self.fields.content(state);
+    }
+
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        (old.uid == new.uid && old.owner == new.owner) && T::is_progress(&old.fields, &new.fields)
     }
 }
 

@@ -72,7 +72,7 @@ const HEALTH: &str = "Logs, health and telemetry";
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     Key { name: "resync", flag: "resync", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "24h"),
-        help: "How often every object is resynced, changed or not" },
+        help: "How often every object is looked at, unless nothing has changed since the last time" },
     Key { name: "workers", flag: "workers", heading: WORK, placeholder: "N", rule: Rule::Whole(1, 1000),
         help: "How many objects are reconciled at once" },
     Key { name: "namespaces", flag: "namespace", heading: WORK, placeholder: "NAME",

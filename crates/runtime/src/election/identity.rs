@@ -108,8 +108,8 @@ mod tests {
     #[test]
     fn is_pod_name_and_uid() {
         assert_eq!(
-            Identity::new("foo-controller-abc", UID).unwrap().as_str(),
-            format!("foo-controller-abc_{UID}")
+            Identity::new("operator-abc", UID).unwrap().as_str(),
+            format!("operator-abc_{UID}")
         );
     }
 

@@ -149,7 +149,7 @@ proptest! {
                 prop::sample::select(vec!["", " ", "\n", "\r\n", "\t "]),
                 prop::sample::select(vec![
                     "info", "WARN", "error", "debug", "trace", "off", "kube=debug", "kube = trace", "kube=off", "loud",
-                    "operator_runtime=warn", "foo_controller", "foo_controller=off", "[{a}]=info", "=info", "kube=", "",
+                    "operator_runtime=warn", "an_operator", "an_operator=off", "[{a}]=info", "=info", "kube=", "",
                 ]),
                 prop::sample::select(vec!["", " ", "\n", "\r\n", "\t "]),
             ),
