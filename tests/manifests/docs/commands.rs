@@ -102,8 +102,9 @@ const NOWHERE: &[(&str, &str)] = &[
         "it changes this tree",
     ),
     (
-        "git grep -lzE 'foo[-_]controller|FOO_CONTROLLER|[Ff]oo[Cc]ontroller|foo-system' | xargs -0 sed -i 's/foo-controller/greeter/g; \
-         s/foo_controller/greeter/g; s/FOO_CONTROLLER/GREETER/g; s/FooController/Greeter/g; s/foocontroller/greeter/g; s/foo-system/greeter-system/g'",
+        "git grep -lzE 'foo[-_]controller|FOO_CONTROLLER|[Ff]oo[Cc]ontroller|foo-(system|collector)' | xargs -0 sed -i 's/foo-controller/greeter/g; \
+         s/foo_controller/greeter/g; s/FOO_CONTROLLER/GREETER/g; s/FooController/Greeter/g; s/foocontroller/greeter/g; s/foo-system/greeter-system/g; \
+         s/foo-collector/greeter-collector/g'",
         "it changes this tree",
     ),
     ("cargo check", "clippy checks more"),
@@ -306,7 +307,7 @@ fn what_is_missing_is_named() {
         let said = String::from_utf8(output.stderr).unwrap();
         (output.status.code(), said)
     };
-    for name in ["cargo", "cc", "make", "sha256sum"] {
+    for name in ["cargo", "cc", "make", "chrt", "sha256sum"] {
         stand_in(&folder, name, "");
     }
     stand_in(&folder, "uname", "echo Linux");
