@@ -19,13 +19,13 @@ test: ## every check, and the tests but for those that tests/README.md says are 
 	tests/tools/build.sh manifests
 	cargo test --locked --no-run
 	$(MAKE) --jobs 2 test-real test-simulated
-	cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
 
 # On real processes, which wait more than they work; what is simulated has the cores meanwhile. The API servers have memory to
 # spare, and collect less of it (GOGC).
 .PHONY: test-real test-simulated
 test-real:
 	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) cargo test --locked
+	cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
 test-simulated:
 	chrt --idle 0 cargo test --locked --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000

@@ -187,46 +187,10 @@
         pkgs:
         let
           packages = self.packages.${pkgs.stdenv.hostPlatform.system};
-          # Compiled once for the tests and for clippy, which have a profile of their own.
-          dependencies = dependenciesOf pkgs pkgs.rustPlatform {
-            buildPhase = ''
-              cargo test --frozen --workspace --lib --no-run
-              cargo check --frozen --workspace --lib --bins --tests
-            '';
-          };
-          cargo =
-            pname: tools: files: args: command:
-            crate pkgs.rustPlatform (
-              {
-                inherit pname;
-                src = only (sources ++ files);
-                nativeBuildInputs = tools;
-                buildPhase = "cargo ${command}";
-                installPhase = "touch $out";
-              }
-              // args
-            );
-          compiled = {
-            preConfigure = beginWith dependencies;
-            passthru = { inherit dependencies; };
-          };
-          # What some tests include, too.
-          isCode = file: file.hasExt "rs" || file.hasExt "toml" || file.hasExt "yaml";
-          code = map (lib.fileset.fileFilter isCode) [
-            ./benches
-            ./tests
-          ];
         in
+        # What ships; what cargo checks, `make test` does.
         {
           inherit (packages) default;
-          tests = cargo "tests" [ ] [ ] compiled "test --frozen --workspace --lib";
-          clippy = cargo "clippy" [
-            pkgs.clippy
-          ] code compiled "clippy --frozen --workspace --all-targets -- -D warnings";
-          fmt = cargo "fmt" [ pkgs.rustfmt ] code { } "fmt --check";
-          deny =
-            cargo "deny" [ pkgs.cargo-deny ] [ ./deny.toml ] { }
-              "deny --frozen check bans licenses sources";
           crd = pkgs.runCommand "crd" { } "diff ${./deploy/crd.yaml} ${packages.crds} && touch $out";
           image =
             pkgs.runCommand "image"
