@@ -59,6 +59,7 @@ async fn settled_is_what_needs_nothing() {
             key: deployment.key.clone(),
             view: deployment.view.clone().into(),
             changed: false,
+            overruled: None,
         };
         let now = Timestamp::now();
         foo.view.status = status::of(&foo.view, Some(&deployed), None, now).unwrap();
@@ -270,8 +271,9 @@ async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caugh
             "Precondition failed: UID in precondition: foo-uid, UID in object meta: other",
         ),
     ] {
-        let (client, asked) = server(move |method, _, _| match *method {
+        let (client, asked) = server(move |method, path, _| match *method {
             Method::POST => (201, stored("20", "nginx:latest", 3)),
+            Method::GET => listed(path, &Value::Null, &Value::Null),
             _ => (
                 code,
                 json!({
@@ -293,10 +295,8 @@ async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caugh
             assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
             std::mem::take(&mut *asked.lock())
         };
-        assert_eq!(
-            reconcile().await,
-            ["POST deployments", "PUT foos/foo/status"]
-        );
+        let asked = ["POST deployments", "PUT foos/foo/status", "GET foos"];
+        assert_eq!(reconcile().await, asked[..if code == 404 { 3 } else { 2 }]);
         collect(21);
         for _ in 0..3 {
             assert_eq!(reconcile().await, [""; 0]);
@@ -308,27 +308,39 @@ async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caugh
     }
 }
 
-/// A 404 that is about the resource says nothing of the Foo: the CRD may be without the subresource.
+/// A CRD without the status subresource, which the API server answers as if the Foo were gone, or in another way: the Deployment is
+/// made and put right, and what is missing is said.
 #[tokio::test]
 async fn a_missing_status_subresource_stops_no_deployment() {
-    let (client, asked) = server(|method, _, _| match *method {
-        Method::POST => (201, stored("20", "nginx:latest", 3)),
-        _ => (
-            404,
-            json!({
-                "kind": "Status", "code": 404, "reason": "NotFound",
-                "message": "the server could not find the requested resource", "details": {}
-            }),
-        ),
-    });
-    let reconciler = reconciler(&client, foo(), deployment());
-    for version in [10, 21] {
-        let mut deleted = deployment();
-        deleted.version = version;
-        reconciler.delete_deployment(&deleted);
-        let _conflict = reconciler.reconcile(&foo().key).await;
-        let asked = std::mem::take(&mut *asked.lock());
-        assert_eq!(asked[0], "POST deployments");
+    for details in [json!({}), json!({ "name": "foo", "kind": "foos" })] {
+        let (client, asked) = server(move |method, path, _| match *method {
+            Method::POST | Method::PATCH => (201, stored("20", "nginx:latest", 3)),
+            Method::GET => listed(path, &pruned().1, &Value::Null),
+            _ => (
+                404,
+                json!({
+                    "kind": "Status", "code": 404, "reason": "NotFound", "message": "not found", "details": details
+                }),
+            ),
+        });
+        let reconciler = reconciler(&client, foo(), deployment());
+        let reconcile = async || {
+            let done = reconciler.reconcile(&foo().key).await;
+            let asked = std::mem::take(&mut *asked.lock());
+            (done.unwrap_err().to_string(), asked[0].clone())
+        };
+        for version in [10, 21] {
+            let mut deleted = deployment();
+            deleted.version = version;
+            reconciler.delete_deployment(&deleted);
+            let (error, first) = reconcile().await;
+            assert!(error.contains("no status subresource"), "{error}");
+            assert_eq!(first, "POST deployments");
+        }
+        let mut scaled = deployment();
+        (scaled.version, scaled.view.replicas) = (22, 5);
+        reconciler.apply_deployment(scaled);
+        assert_eq!(reconcile().await.1, "PATCH deployments/web");
     }
 }
 
