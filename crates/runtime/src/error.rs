@@ -113,7 +113,7 @@ impl From<kube::Error> for ApiError {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
             // Webhooks say no by whatever code. Rights come back, and of those that were away for a moment nobody learns it.
             code if code == 403 || is_denied(&status.message) => {
-                Self::Denied(brief(&status.message))
+                Self::Denied(brief(&without_ports(&status.message)))
             }
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
@@ -124,4 +124,12 @@ impl From<kube::Error> for ApiError {
             }
         }
     }
+}
+
+/// What the API server says of a webhook that it cannot reach has the port of that attempt (`read tcp FROM->TO: …`), which would
+/// make each of them news.
+fn without_ports(message: &str) -> String {
+    let words = message.split(' ');
+    let words = words.map(|word| word.split_once("->").map_or(word, |(_, to)| to));
+    words.collect::<Vec<_>>().join(" ")
 }

@@ -4,7 +4,9 @@ use kube::core::Status;
 
 /// As API servers have it of a policy, and of a webhook, whatever the code: there is no field that says so of both.
 pub(crate) fn is_denied(message: &str) -> bool {
-    message.contains(" denied request: ") || message.contains(" denied the request")
+    message.contains(" denied request: ")
+        || message.contains(" denied the request")
+        || message.starts_with("Internal error occurred: failed calling webhook ")
 }
 
 /// Whether the namespace is being deleted, or gone.

@@ -259,11 +259,7 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
 /// Otherwise one webhook that is down would cost a leader who leaves the release of its Lease.
 fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
     code.is_server_error()
-        && serde_json::from_slice::<Status>(body).is_ok_and(|status| {
-            let message = status.message;
-            message.starts_with("Internal error occurred: failed calling webhook ")
-                || is_denied(&message)
-        })
+        && serde_json::from_slice::<Status>(body).is_ok_and(|status| is_denied(&status.message))
 }
 
 /// Has the API server drop the request after `limit`: it takes Go durations, counts from the arrival of the

@@ -216,6 +216,41 @@ async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
     }
 }
 
+/// A webhook that cannot be reached refuses the Deployment like one that says no: once said, it is no news with every attempt,
+/// though each is from another port.
+#[tokio::test]
+async fn a_webhook_that_is_down_is_reported() {
+    let port = std::sync::atomic::AtomicU16::new(40_000);
+    let (client, asked) = server({
+        let port = Arc::new(port);
+        move |method, _, body| {
+            if *method == Method::PATCH {
+                let port = port.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let message = format!(
+                    "Internal error occurred: failed calling webhook \"w.example\": failed to call webhook: Post \"https://w.n.svc:443/\": \
+                     read tcp 10.0.0.1:{port}->10.96.0.9:443: read: connection reset by peer"
+                );
+                let status = json!({ "kind": "Status", "status": "Failure", "code": 500, "message": message });
+                (500, status)
+            } else {
+                let mut foo = pruned().1;
+                foo["metadata"]["resourceVersion"] = "8".into();
+                foo["status"] = body["status"].clone();
+                (200, foo)
+            }
+        }
+    });
+    let mut wrong = deployment();
+    wrong.view.replicas = 5;
+    let reconciler = reconciler(&client, foo(), wrong);
+    let key = &foo().key;
+    for writes in [2, 1, 1] {
+        let error = reconciler.reconcile(key).await.unwrap_err();
+        assert_eq!(error.reason(), Some("DeploymentRejected"), "{error}");
+        assert_eq!(std::mem::take(&mut *asked.lock()).len(), writes);
+    }
+}
+
 /// Rows R5 and R6: what the status could not say is not put off with the Deployment that somebody else keeps changing, nor that
 /// for as long as the status fails.
 #[test]
