@@ -146,7 +146,7 @@ pub struct FooStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployment_name: Option<String>,
 
-    /// Ready: the Deployment is as the Foo says, and its pods are available.
+    /// Ready: the Deployment has all replicas that the Foo asks for, up to date and available.
     ///
     /// Progressing: the Deployment is on its way there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -112,6 +112,7 @@ impl FooReconciler {
                     view: created.await?,
                     key: desired.key,
                     changed: true,
+                    overruled: None,
                 })
             }
             Need::Patch(desired, actual, patch) => {
@@ -128,15 +129,16 @@ impl FooReconciler {
                     .deployments
                     .patch(cx, &desired.key, &actual, plan)
                     .await?;
-                if let Some(missing) = patched.overruled {
-                    let error = Error::Overruled(wanted(&missing));
-                    cx.log_once(&error, "leaving it until the Foo or the Deployment changes");
-                    cx.event(Event::failed(&error));
+                let overruled = patched.overruled.as_ref().map(overruled);
+                if let Some(error) = &overruled {
+                    cx.log_once(error, "leaving it until the Foo or the Deployment changes");
+                    cx.event(Event::failed(error));
                 }
                 Ok(Deployed {
                     key: desired.key,
                     view: patched.view,
                     changed: patched.changed,
+                    overruled,
                 })
             }
         }
@@ -148,14 +150,16 @@ impl FooReconciler {
         let Some(actual) = self.deployments.store().get(&desired.key) else {
             return Ok(Need::Create(desired));
         };
-        let patch = desired.difference(&actual.view)?;
-        if let Some(patch) = self.deployments.needed(&desired.key, &actual, |_| patch) {
+        let difference = desired.difference(&actual.view)?;
+        let plan = |_: &_| difference.clone();
+        if let Some(patch) = self.deployments.needed(&desired.key, &actual, plan) {
             return Ok(Need::Patch(desired, actual, patch));
         }
         Ok(Need::Nothing(Deployed {
             key: desired.key,
             view: actual.view,
             changed: false,
+            overruled: difference.as_ref().map(overruled),
         }))
     }
 
@@ -174,6 +178,7 @@ impl FooReconciler {
             key,
             view: actual.view,
             changed: false,
+            overruled: None,
         })
     }
 
@@ -301,6 +306,11 @@ impl FooReconciler {
             updated => Ok(updated?),
         }
     }
+}
+
+/// What an admission policy or a webhook keeps from being stored.
+fn overruled(missing: &Value) -> Error {
+    Error::Overruled(wanted(missing))
 }
 
 fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {

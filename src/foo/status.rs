@@ -14,7 +14,7 @@ use super::{
 };
 
 /// What became of a Foo's Deployment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Deployed {
     /// The Deployment's key.
     pub key: Key,
@@ -22,6 +22,8 @@ pub struct Deployed {
     pub view: std::sync::Arc<Deployment>,
     /// Whether anything was written to get there.
     pub changed: bool,
+    /// What keeps it from being as the Foo says, where the API server stores something else: [`Error::Overruled`].
+    pub overruled: Option<Error>,
 }
 
 /// The status that reports how it went; `None` where that is nothing to bother the user with. `deployed` is the Foo's
@@ -52,10 +54,10 @@ pub fn of(
         });
     }
     let (ready, progressing) = match (deployed, error) {
-        (Some(deployed), None) => verdicts(deployed),
+        (Some(deployed), None) => verdicts(foo, deployed),
         // What the Foo asks for is there; what it asked for before is, too.
         (Some(deployed), Some(error @ Error::DeletionFailed(..))) => {
-            (verdicts(deployed).0, Verdict::failed(error)?)
+            (verdicts(foo, deployed).0, Verdict::failed(error)?)
         }
         (_, Some(error)) => (Verdict::failed(error)?, Verdict::failed(error)?),
         (None, None) => return None,
@@ -98,20 +100,23 @@ struct Verdict {
     message: String,
 }
 
-fn verdicts(deployed: &Deployed) -> (Verdict, Verdict) {
+fn verdicts(foo: &Foo, deployed: &Deployed) -> (Verdict, Verdict) {
     let view = &deployed.view;
+    let asked = foo.spec.as_ref().ok().and_then(|spec| spec.replicas);
+    let wanted = asked.unwrap_or(view.replicas);
+    let overruled = deployed.overruled.as_ref();
     let message = format!(
-        "Deployment {:?} has {} of {} replicas available",
+        "Deployment {:?} has {} of {wanted} replicas available{}",
         deployed.key.name(),
         view.progress.available,
-        view.replicas
+        overruled.map_or(String::new(), |error| format!("; {error}")),
     );
     let verdict = |status, reason| Verdict {
         status,
         reason,
         message: message.clone(),
     };
-    if view.is_complete() {
+    if view.is_complete() && view.replicas == wanted {
         (
             verdict(true, "DeploymentAvailable"),
             verdict(false, "DeploymentComplete"),
@@ -129,6 +134,9 @@ fn verdicts(deployed: &Deployed) -> (Verdict, Verdict) {
             verdict(false, "ProgressDeadlineExceeded"),
             verdict(false, "ProgressDeadlineExceeded"),
         )
+    } else if let (true, Some(overruled)) = (view.is_complete(), overruled) {
+        let reason = overruled.name();
+        (verdict(false, reason), verdict(false, reason))
     } else {
         (
             verdict(false, "DeploymentProgressing"),

@@ -16,6 +16,7 @@ fn deployed(change: impl FnOnce(&mut Deployment)) -> Deployed {
         key: object.key,
         view: object.view.into(),
         changed: false,
+        overruled: None,
     }
 }
 
@@ -101,6 +102,35 @@ fn ready_means_that_the_rollout_is_complete() {
         "Progressing=True DeploymentDeleting",
     ];
     assert_eq!(conditions(&reported(|d| d.deleting = true)), going);
+}
+
+/// Row A5: what an admission policy has otherwise is said as long as it is so; and Ready is what has as many replicas as are asked for.
+#[test]
+fn what_is_overruled_is_said() {
+    for (replicas, is_ready) in [(3, true), (1, false)] {
+        let mut deployed = deployed(|d| {
+            d.replicas = replicas;
+            let progress = &mut d.progress;
+            (progress.replicas, progress.updated, progress.available) =
+                (replicas, replicas, replicas);
+        });
+        deployed.overruled = Some(Error::Overruled("spec.x".into()));
+        let status = of(&foo().view, Some(&deployed), None, NOW).unwrap();
+        let expected = if is_ready {
+            [
+                "Ready=True DeploymentAvailable",
+                "Progressing=False DeploymentComplete",
+            ]
+        } else {
+            [
+                "Ready=False DeploymentOverruled",
+                "Progressing=False DeploymentOverruled",
+            ]
+        };
+        assert_eq!(conditions(&status), expected);
+        let message = &status.conditions[0].message;
+        assert!(message.ends_with("wanted spec.x"), "{message}");
+    }
 }
 
 /// Row R4 and R7: it is reported to the user; what passes by itself is not the user's concern.
