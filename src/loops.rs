@@ -194,7 +194,12 @@ const ANSWERS: &[Answer] = &[
     Answer::Hang,
 ];
 /// What it answers to a list, a watch and a write beside these.
-const TO_LISTS: &[Answer] = &[Answer::Empty, Answer::Endless, Answer::NoVersion];
+const TO_LISTS: &[Answer] = &[
+    Answer::Empty,
+    Answer::Endless,
+    Answer::Circle,
+    Answer::NoVersion,
+];
 const TO_WATCHES: &[Answer] = &[
     Answer::Empty,
     Answer::EndsAfter(Duration::ZERO),

@@ -63,8 +63,10 @@ pub enum Answer {
     EndsAfter(Duration),
     /// A watch that begins with an `ERROR` event.
     ErrorEvent(u16),
-    /// A list that ends nowhere: each page names another.
+    /// A list that ends nowhere: each page names itself as the next.
     Endless,
+    /// A list of full pages, each of which names another, and says the same.
+    Circle,
     /// A resourceVersion that is none.
     NoVersion,
     /// It is answered as if it had been carried out, and changes nothing.
@@ -230,6 +232,8 @@ impl Server {
         let asked = Asked::of(request).await?;
         let fault = {
             let mut state = self.0.state.lock();
+            // The clock, which is to bound the loops, stands still in one that never pauses.
+            assert!(state.seen.len() < 100_000, "a loop without a pause");
             state.seen.push(Seen {
                 by,
                 call: asked.call,
@@ -301,6 +305,14 @@ impl Server {
             Answer::Endless => {
                 let mut list = self.list(asked);
                 list["metadata"]["continue"] = json!("more");
+                whole(200, &list)
+            }
+            Answer::Circle if lists => {
+                let mut list = self.list(asked);
+                let items = list["items"].as_array().cloned().unwrap_or_default();
+                list["items"] = items.iter().cycle().take(500).cloned().collect();
+                let number = self.0.state.lock().seen.len();
+                list["metadata"]["continue"] = json!(format!("page {number}"));
                 whole(200, &list)
             }
             Answer::NoVersion if lists => {

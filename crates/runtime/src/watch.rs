@@ -115,9 +115,10 @@ pub(crate) async fn watch<V: Cached>(
                 outage.pause(&watch.heartbeat, Duration::ZERO).await;
             }
             Err(error) => {
-                if matches!(&error, Error::Api(status) if matches!(status.code, 404 | 410)) {
-                    // The resourceVersion is too old (410), or the resource is gone (404), and with it,
-                    // when it comes back, the objects.
+                if matches!(&error, Error::Api(status) if matches!(status.code, 400 | 404 | 410 | 422))
+                {
+                    // The resourceVersion is too old (410), or none that the API server knows (400, 422), or the resource is
+                    // gone (404), and with it, when it comes back, the objects.
                     watch.version = None;
                 }
                 outage.say(&error);
@@ -207,11 +208,11 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             outage.is_over();
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.has_come_to(&object);
+                    self.has_come_to(object.resource_version());
                     self.apply(object);
                 }
                 WatchEvent::Deleted(object) => {
-                    self.has_come_to(&object);
+                    self.has_come_to(object.resource_version());
                     let (key, version) = object.key_and_version();
                     self.left_out.remove(&key);
                     self.delete(&key, version);
@@ -224,8 +225,8 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                     {
                         self.listed(bookmark.metadata.resource_version)?;
                         outage.status.synced();
-                    } else if let Some(version) = &mut self.version {
-                        *version = bookmark.metadata.resource_version;
+                    } else if self.version.is_some() {
+                        self.has_come_to(&bookmark.metadata.resource_version);
                         has_bookmarks = true;
                     }
                 }
@@ -234,16 +235,22 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         }
     }
 
-    /// A list in pages. One that does not come further, or only by a few objects at a time, may have no end, and is read
-    /// ever more slowly.
+    /// A list in pages, each of which begins behind the one before in the order of etcd's keys. One that does not come further,
+    /// or only by a few objects at a time, may have no end, and is read ever more slowly.
     async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
+        let mut last = None;
         loop {
             let request = self.resource.list(&params).map_err(Error::BuildRequest)?;
             let answer = self.client.request::<ObjectList<Incoming<V>>>(request);
             let page = in_time(answer, &self.heartbeat).await?;
             self.heartbeat.beat("handling a page", HANDLING);
-            let is_full = page.items.len() >= PAGE as usize;
+            let end = page
+                .items
+                .last()
+                .map(|object| object.key_and_version().0.to_string());
+            let gets_on = page.items.len() >= PAGE as usize && end > last;
+            last = end;
             for object in page.items {
                 self.apply(object);
             }
@@ -259,7 +266,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                 ));
             }
             params.continue_token = next;
-            if !is_full {
+            if !gets_on {
                 outage.pause(&self.heartbeat, Duration::ZERO).await;
             }
         }
@@ -267,13 +274,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
 
     /// All that there is has come, as it was at this version.
     fn listed(&mut self, version: String) -> kube::Result<()> {
-        let number = match version.as_str() {
-            "" => 0,
-            // To a watch from there, the API server would never answer anything but that it is none.
-            text => text.parse().map_err(|_| {
-                Error::Service(format!("the list is at the version {text:?}, which is none").into())
-            })?,
-        };
+        let number = number(&version)?;
         self.version = Some(version);
         self.pages = false;
         self.store
@@ -283,10 +284,12 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         Ok(())
     }
 
-    /// While a list is being streamed, its objects come in no order of versions.
-    fn has_come_to(&mut self, object: &Incoming<V>) {
-        if let Some(version) = &mut self.version {
-            object.resource_version().clone_into(version);
+    /// While a list is being streamed, its objects come in no order of versions. And from what is no version no watch goes on.
+    fn has_come_to(&mut self, reached: &str) {
+        if let Some(version) = &mut self.version
+            && number(reached).is_ok()
+        {
+            reached.clone_into(version);
         }
     }
 
@@ -319,6 +322,14 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             self.left_out.insert(key);
         }
     }
+}
+
+/// The number of a `resourceVersion`. From 0, or from none, a watch would begin with what there is, and not tell what is gone.
+fn number(version: &str) -> kube::Result<u64> {
+    let number = version.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| {
+        Error::Service(format!("the list is at the version {version:?}, which is none").into())
+    })
 }
 
 async fn in_time<T>(

@@ -773,6 +773,58 @@ async fn a_watch_that_falls_silent_is_opened_again() {
     }
 }
 
+/// A watch goes on from no version that is none, whatever a bookmark says; and where the API server knows none of the kind that it
+/// has, everything is listed anew.
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_from_versions_alone() {
+    for odd in ["none", "", "0"] {
+        for code in [400, 422] {
+            let (server, asked) = (server(), Arc::new(Mutex::new(Vec::new())));
+            server.let_children.add_permits(1);
+            let noted = Arc::clone(&asked);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let (server, noted, (request, _)) =
+                    (server.clone(), noted.clone(), request.into_parts());
+                async move {
+                    let query = request.uri.query().unwrap_or_default();
+                    let is_watch = query.contains("watch") && !query.contains("sendInitialEvents");
+                    if !request.uri.path().ends_with("/parents") || query.contains("sendInitial") {
+                        return Ok::<_, Infallible>(server.answer(&request).await);
+                    }
+                    noted.lock().push(query.to_owned());
+                    let so_far = noted.lock().iter().filter(|q| q.contains("watch")).count();
+                    match (is_watch, so_far) {
+                        (true, 1) => {
+                            let bookmark = json!({ "type": "BOOKMARK", "object": {
+                                "kind": "Parent", "apiVersion": "example.com/v1", "metadata": { "resourceVersion": odd },
+                            }});
+                            let line = Bytes::from(format!("{bookmark}\n"));
+                            let line = stream::iter([Ok(Frame::data(line))]);
+                            Ok(streamed(line))
+                        }
+                        (true, 2) => Ok(respond(code, &json!({ "code": code }))),
+                        _ => Ok(server.answer(&request).await),
+                    }
+                }
+            });
+            let mut health = Health::new(&Host::of_this_process());
+            let client = Client::new(service, "default");
+            let _controller = controller_at(&client, &mut health, Parents::build);
+            sleep(Duration::from_mins(1)).await;
+            let asked = asked.lock();
+            let kinds: Vec<_> = (asked.iter())
+                .map(|query| (query.contains("watch"), query.contains("resourceVersion=9")))
+                .collect();
+            let (list, watch) = ((false, false), (true, true));
+            assert_eq!(
+                kinds,
+                [list, watch, watch, list, watch],
+                "{odd:?} {code}: {asked:?}"
+            );
+        }
+    }
+}
+
 /// A leader that can serve nothing any more says so once its work is drained, and what it can do again once its term is
 /// over.
 #[tokio::test(start_paused = true)]
