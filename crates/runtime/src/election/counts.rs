@@ -18,6 +18,7 @@ pub struct Counts {
     pub leading: BoundGauge<u64>,
     pub transitions: BoundCounter<u64>,
     pub term_start: BoundGauge<u64>,
+    rejecting: BoundGauge<u64>,
     pub renew: Timer,
 }
 
@@ -28,6 +29,7 @@ impl Counts {
             leading: metrics.gauge(&table::LEADING, &[name]),
             transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
             term_start: metrics.gauge(&table::TERM_START, &[]),
+            rejecting: metrics.gauge(&table::FENCING_REJECTS_LEADER, &[]),
             renew: metrics.timer(&table::LEASE_RENEW, &[]),
         }
     }
@@ -35,6 +37,8 @@ impl Counts {
     /// A term began.
     pub fn began(&self, host: &Host) {
         self.transitions.add(1);
+        // Whether the fencing policy rejects this leader shows in its first writes.
+        self.rejecting.record(0);
         let since_1970 = host.now().as_second();
         self.term_start
             .record(u64::try_from(since_1970).unwrap_or_default());
