@@ -132,10 +132,11 @@ impl<P: Primary> Context<'_, P> {
         self.key
     }
 
-    /// The time, for conditions.
+    /// The time, for conditions: in whole seconds, as the API server keeps them, so that what it answers is what was asked.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        self.host.now()
+        let now = self.host.now();
+        Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 
     /// Whether others wait that may need more than a status.
