@@ -110,8 +110,8 @@ struct Case<'a> {
     writers: BTreeMap<usize, &'a Call>,
     /// The fastest and the slowest clock, in thousandths.
     rates: (u32, u32),
-    /// A backup was restored: a version names more than one state.
-    is_restored: bool,
+    /// When backups were restored.
+    restored: Vec<Time>,
 }
 
 impl<'a> Case<'a> {
@@ -122,6 +122,10 @@ impl<'a> Case<'a> {
             .map(|machine| machine.rate)
             .chain([1000]);
         let writers = trace.calls.iter();
+        let restored = trace.faults.iter().filter_map(|(time, fault)| {
+            let is_restored = matches!(fault, Fault::Restore { .. }) && time.end < Time::MAX;
+            is_restored.then_some(time.end)
+        });
         Self {
             plan,
             trace,
@@ -133,8 +137,7 @@ impl<'a> Case<'a> {
             rates: rates.fold((1000, 1000), |(fast, slow), rate| {
                 (fast.max(rate), slow.min(rate))
             }),
-            is_restored: (trace.faults.iter())
-                .any(|(_, fault)| matches!(fault, Fault::Restore { .. })),
+            restored: restored.collect::<BTreeSet<_>>().into_iter().collect(),
         }
     }
 
@@ -175,6 +178,15 @@ impl<'a> Case<'a> {
         let mut lives = self.trace.lives.iter().rev();
         let leader = lives.find(|life| leader::holder(lease) == life.identity())?;
         Some(leader.who)
+    }
+
+    /// Whether there are no Foos, or were none a moment ago: until the watches have been opened again.
+    fn is_undefined(&self, at: Time) -> bool {
+        const ANEW: Duration = Duration::from_secs(8);
+        self.trace.faults.iter().any(|(time, fault)| {
+            let is_it = matches!(fault, Fault::NoDefinition);
+            is_it && (time.start..time.end.saturating_add(ANEW)).contains(&at)
+        })
     }
 
     fn has_fault(&self, is: impl Fn(&Fault) -> bool) -> bool {

@@ -41,5 +41,5 @@ pub use others::Others;
 pub use policy::{CONTROLLER, RECORD};
 pub use request::{Call, Method, Unknown, User};
 pub use server::{Answer, Lag, Now, Server};
-pub use store::{Backup, Key, Revision, Store};
+pub use store::{Backup, Key, RESTORED, Revision, Store};
 pub use watch::Watch;

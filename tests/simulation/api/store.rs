@@ -73,6 +73,9 @@ impl Revision {
     }
 }
 
+/// Who has changed what [`Store::restore`] changes: no API server has, and each object keeps its version.
+pub const RESTORED: &str = "a restored backup";
+
 /// What [`Store::restore`] goes back to.
 #[derive(Clone, Copy, Debug)]
 pub struct Backup(u64);
@@ -81,7 +84,7 @@ pub struct Backup(u64);
 #[derive(Default)]
 pub struct Store {
     version: u64,
-    /// All that was ever written, in the order of time; a restored backup takes nothing out of it.
+    /// All that was ever written, in the order of time; a restored backup takes nothing out of it, and adds what it has changed.
     history: Vec<Arc<Revision>>,
     /// What is true of it: in the order of versions.
     line: Vec<Arc<Revision>>,
@@ -210,13 +213,6 @@ impl Store {
         self.compacted = self.compacted.max(to.min(self.version));
     }
 
-    /// The next version is one after this, and those before it are forgotten: `etcdutl snapshot restore --bump-revision
-    /// --mark-compacted`.
-    pub fn bump(&mut self, to: u64) {
-        self.version = self.version.max(to);
-        self.compact(self.version);
-    }
-
     /// The last version that is forgotten.
     pub fn compacted(&self) -> u64 {
         self.compacted
@@ -228,14 +224,28 @@ impl Store {
     }
 
     /// Goes back to a backup, in its versions, too: they will name other states than they did. The caches of API servers
-    /// are what they were: who restores a backup starts them anew.
-    pub fn restore(&mut self, backup: Backup) {
+    /// are what they were: who restores a backup starts them anew. With `bump`, the next version is one after this, and those
+    /// before it are forgotten: `etcdutl snapshot restore --bump-revision --mark-compacted`.
+    pub fn restore(&mut self, now: Now, backup: Backup, bump: Option<u64>) {
         let Backup(version) = backup;
-        self.version = version;
-        self.compacted = self.compacted.min(version);
+        self.version = bump.map_or(version, |to| self.version.max(to));
+        self.compacted = bump.map_or(self.compacted.min(version), |_| self.version);
         self.line.retain(|one| one.version <= version);
-        self.objects.retain(|_, revisions| {
+        self.objects.retain(|key, revisions| {
+            let last = |all: &[Arc<Revision>]| all.last().and_then(|last| last.after.clone());
+            let before = last(revisions);
             revisions.retain(|one| one.version <= version);
+            let after = last(revisions);
+            if before != after {
+                self.history.push(Arc::new(Revision {
+                    version: self.version,
+                    at: now,
+                    by: RESTORED.into(),
+                    key: key.clone(),
+                    before,
+                    after,
+                }));
+            }
             !revisions.is_empty()
         });
     }

@@ -6,14 +6,18 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use super::{Case, Violation};
+use super::{
+    Case, Violation,
+    converge::{owner, text},
+    made,
+};
 use crate::{
     cluster::AuditEvent,
     invariants::{Election, GENERATION, check as check_log},
 };
 
 use super::super::{
-    api::{Key, Revision},
+    api::{Key, RESTORED, Revision},
     trace::{Call, Time},
     users::LEASE,
 };
@@ -40,16 +44,38 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         renew_deadline: case.longest_of(|settings| settings.renew_deadline),
     };
     let quiet = (at(case.plan.rest), at(case.plan.end));
-    for line in check_log(&log, &election, &[quiet]).violations {
-        let invariant = line.split(' ').next().unwrap_or_default();
-        let judged = ["I2", "I4", "I5", "I6", "I7", "I8"];
-        let Some(invariant) = judged.into_iter().find(|judged| *judged == invariant) else {
-            continue;
+    let of = |lines: Vec<String>, judged: &'static [&'static str]| {
+        let named = move |line: String| {
+            let invariant = line.split(' ').next().unwrap_or_default();
+            let invariant = judged.iter().find(|judged| **judged == invariant)?;
+            Some((*invariant, line))
         };
-        // A restored backup takes back what was written, and versions with it.
-        if case.is_restored && matches!(invariant, "I7" | "I8") {
-            continue;
+        lines.into_iter().filter_map(named)
+    };
+    let whole = check_log(&log, &election, &[quiet]).violations;
+    let mut wrong: Vec<_> = if case.restored.is_empty() {
+        of(whole, &["I2", "I4", "I5", "I6", "I7", "I8"]).collect()
+    } else {
+        of(whole, &["I2", "I4", "I5", "I6", "I8"]).collect()
+    };
+    // A restored backup takes generations back: what is written from then on is compared with what is in it, and one that it has
+    // taken back, which somebody wrote who had not been told, is an edit like any other.
+    let mut later = Vec::new();
+    if !case.restored.is_empty() {
+        later.clone_from(&log);
+        let taken_back = |event: &&mut AuditEvent| is_taken_back(case, event);
+        for event in later.iter_mut().filter(taken_back) {
+            event.response_object["metadata"]["annotations"] = Value::Null;
         }
+    }
+    for restored in case.restored.iter().map(Some).chain([None]) {
+        let is_before =
+            |event: &AuditEvent| restored.is_none_or(|time| event.reached.0 < at(*time));
+        let (part, rest): (Vec<_>, _) = later.into_iter().partition(is_before);
+        later = rest;
+        wrong.extend(of(check_log(&part, &election, &[]).violations, &["I7"]));
+    }
+    for (invariant, line) in wrong {
         let what = line.trim_start_matches(invariant).trim_start();
         let (object, what) = what.split_once(": ").unwrap_or(("", what));
         found.push(Violation {
@@ -62,6 +88,20 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
             what: what.to_owned(),
         });
     }
+}
+
+/// Whether what was written of a Deployment names a generation that its Foo did not have then.
+fn is_taken_back(case: &Case, event: &AuditEvent) -> bool {
+    let metadata = &event.response_object["metadata"];
+    let foo = owner(&event.response_object);
+    let generation = text(&metadata["annotations"][GENERATION]).parse::<i64>();
+    let reached = since(event.reached.0);
+    let history = case.store.history().iter().rev();
+    let before = history.skip_while(|revision| made(revision) > reached);
+    let mut foos = before.filter_map(|revision| revision.after.as_deref());
+    let foo = foos.find(|object| text(&object["metadata"]["uid"]) == foo);
+    let had = foo.and_then(|foo| foo["metadata"]["generation"].as_i64());
+    generation.is_ok_and(|generation| had.is_some_and(|had| generation > had))
 }
 
 /// As the API server would have logged it, but for the time: when it left the sender rather than when it arrived.
@@ -104,6 +144,7 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
         before,
         after,
         by,
+        version,
         ..
     } = revision;
     let Key {
@@ -120,6 +161,10 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
     // A generation that somebody else wrote is an edit like any other, which is put right.
     let unforged = |object: &Value| {
         let mut object = object.clone();
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        if **by == *RESTORED {
+            return object;
+        }
         if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
             annotations.remove(GENERATION);
         }

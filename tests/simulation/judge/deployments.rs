@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{
     super::{
         api::{Key, Kind, Revision},
-        plan::Fault,
         trace::{Call, Time},
     },
     Case, Violation,
@@ -25,6 +24,8 @@ struct State<'a> {
     /// By UID, as they are or were last.
     foos: BTreeMap<&'a str, &'a Value>,
     gone: BTreeSet<&'a str>,
+    /// By UID, the Deployments that replicas wrote.
+    ours: BTreeSet<&'a str>,
     /// By the Foo's UID, which Deployments it has asked for, and since when.
     asked_for: BTreeMap<&'a str, Vec<(Time, &'a str)>>,
     /// By the Foo's UID, the Deployments that its status has named.
@@ -39,8 +40,7 @@ struct State<'a> {
 struct Deployment {
     owner: String,
     is_there: bool,
-    /// A replica wrote it since it was created.
-    is_ours: bool,
+    uid: String,
     /// For which Foo, by UID, it has been complete, if for any, and since when: of all that had this name.
     complete_for: Vec<(Time, Option<String>)>,
     /// What it was scaled to.
@@ -71,10 +71,6 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
 /// looked at right before, or that neither a replica made nor the Foo's status named; none is created again and again for a Foo that is gone; and where the
 /// Foo does not say how many replicas, the next one begins with as many as the last one had.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    // Where there are no Foos at all, no answer names one that is gone.
-    if case.is_restored || case.has_fault(|fault| matches!(fault, Fault::NoDefinition)) {
-        return;
-    }
     let mut state = State::default();
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
@@ -93,7 +89,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-fn is_going(object: &Value) -> bool {
+pub fn is_going(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
@@ -120,6 +116,9 @@ impl<'a> State<'a> {
                 }
                 if after.is_none() {
                     self.gone.insert(uid);
+                } else {
+                    // Which a restored backup brings about.
+                    self.gone.remove(uid);
                 }
                 self.served
                     .insert((uid, text(&foo["status"]["deploymentName"])));
@@ -134,12 +133,15 @@ impl<'a> State<'a> {
                     };
                 }
                 one.is_there = after.is_some_and(|after| !is_going(after));
-                one.is_ours |= by_us;
+                if by_us {
+                    self.ours.extend(after.or(before).map(uid));
+                }
                 let complete = after.filter(|after| !is_going(after) && is_rolled_out(after));
                 let complete_for = complete.map(|after| owner(after).to_owned());
                 one.complete_for.push((made(revision), complete_for));
                 if let Some(after) = after {
                     owner(after).clone_into(&mut one.owner);
+                    uid(after).clone_into(&mut one.uid);
                     one.counts.insert(after["spec"]["replicas"].as_i64());
                 }
             }
@@ -154,6 +156,10 @@ impl<'a> State<'a> {
             (None, Some(new)) => {
                 let foo = *self.foos.get(owner(new))?;
                 if self.gone.contains(uid(foo)) || is_going(foo) {
+                    // Where there are no Foos at all, no answer names one that is gone.
+                    if case.is_undefined(call.begun) {
+                        return None;
+                    }
                     let times = self.of_the_gone.entry((uid(foo), name)).or_default();
                     *times += 1;
                     return (*times > OF_THE_GONE)
@@ -212,7 +218,7 @@ impl<'a> State<'a> {
             return Some("deleted, and its Foo asks for it".to_owned());
         }
         let one = self.deployments.get(key)?;
-        if !one.is_ours && !self.served.contains(&(uid, &*key.name)) {
+        if !self.ours.contains(&*one.uid) && !self.served.contains(&(uid, &*key.name)) {
             return Some("deleted, and it was nobody's of ours".to_owned());
         }
         let new = self

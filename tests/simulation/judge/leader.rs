@@ -25,13 +25,13 @@ pub fn lease() -> Key {
 
 /// I1: whoever writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
 ///
-/// Two things are granted. Who led when somebody else than a replica edits the Lease works until it sees that, which its
-/// deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
+/// Two things are granted. Who led when somebody else than a replica edits the Lease, or a backup is restored that has another
+/// one, works until it sees that, which its deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
 /// late: its preconditions are what makes it harmless. But who gives the Lease back has seen to it before that nothing of its
 /// own is on its way any more (H19), unless an API server, or its own machine, stands still.
 pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     let term_ends = case.longest_of(|settings| settings.renew_deadline);
-    let (mut now, mut edited) = (String::new(), None::<(Time, String)>);
+    let (mut now, mut edited) = (String::new(), Vec::<(Time, String)>::new());
     let mut gave_back = BTreeMap::new();
     let stands_still =
         case.has_fault(|fault| matches!(fault, Fault::Pause { .. } | Fault::Suspend { .. }));
@@ -39,7 +39,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
         let writer = case.writer(index);
         if revision.key == lease() {
             if writer.is_none() {
-                edited = Some((made(revision), now.clone()));
+                edited.push((made(revision), now.clone()));
             }
             let after = revision.after.as_deref();
             let next = after.map_or_else(String::new, |lease| holder(lease).into());
@@ -57,9 +57,9 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
         if pod_of(&now) == pod {
             continue;
         }
-        let is_untold = edited
-            .as_ref()
-            .is_some_and(|(at, before)| pod_of(before) == pod && made(revision) <= *at + term_ends);
+        let mut edited = edited.iter();
+        let is_untold =
+            edited.any(|(at, before)| pod_of(before) == pod && made(revision) <= *at + term_ends);
         let settings = case.life(call.who).map(|life| &life.settings);
         let margin = settings.map_or(Duration::ZERO, |settings| {
             let lease_ends = case.shortest(settings.lease_duration);
@@ -68,8 +68,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
         let was_over = gave_back.get(&call.who).is_some_and(|at| call.sent < *at);
         let was_late =
             made(revision).saturating_sub(call.sent) >= margin && (!was_over || stands_still);
-        // Who holds a restored Lease does not know it.
-        if is_untold || was_late || case.is_restored {
+        if is_untold || was_late {
             continue;
         }
         let holder = if now.is_empty() { "nobody" } else { &now };
@@ -94,12 +93,11 @@ struct Term<'a> {
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
 /// of its last renewal, its release, or its end.
 ///
-/// One thing is granted: who sees the Lease for the first time cannot know that it was somebody else than its holder who
-/// cleared it (H21).
+/// Two things are granted: who sees the Lease for the first time cannot know that it was somebody else than its holder who
+/// cleared it (H21); and where a backup is restored that another one holds, that one goes on where it was, and who led does
+/// so until its deadline.
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
-    if case.is_restored {
-        return;
-    }
+    let deadline = case.longest_of(|settings| settings.renew_deadline);
     let cleared: Vec<Time> = case
         .store
         .history()
@@ -169,7 +167,12 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
         let overlaps = |other: &&Term| {
             let at = one.from..other.first_look;
             let cannot_know = cleared.iter().any(|cleared| at.contains(cleared));
-            other.from < one.until && other.pod != one.pod && !cannot_know
+            // Neither has renewed since.
+            let mut restored = case.restored.iter();
+            let is_restored = restored.any(|restored| {
+                (one.from..other.from).contains(restored) && one.until <= *restored + deadline
+            });
+            other.from < one.until && other.pod != one.pod && !cannot_know && !is_restored
         };
         if let Some(other) = later.find(overlaps) {
             found.push(Violation {

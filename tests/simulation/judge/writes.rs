@@ -16,10 +16,6 @@ use crate::invariants::GENERATION;
 /// I6: what a process has asked and been told that it is done it does not ask again, until the object has changed: whatever
 /// was stored in its place.
 pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
-    // A restored backup takes back what was written.
-    if case.is_restored {
-        return;
-    }
     let mut asked = BTreeMap::<_, Vec<(Value, &Call)>>::new();
     for call in &case.trace.calls {
         let is_about = matches!(

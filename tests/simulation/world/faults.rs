@@ -222,11 +222,8 @@ impl World {
             Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = true),
             Fault::Restore { bumped } => {
                 if let Some(backup) = ongoing.backup {
-                    let newest = self.store.version();
-                    self.store.restore(backup);
-                    if bumped {
-                        self.store.bump(newest + 1000);
-                    }
+                    let bump = bumped.then(|| self.store.version() + 1000);
+                    self.store.restore(at(now), backup, bump);
                     for server in 0..self.servers.len() {
                         if self.servers[server].server.is_some() {
                             self.kill_server(server);
