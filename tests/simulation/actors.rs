@@ -3,7 +3,7 @@
 
 mod namespace;
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use serde_json::{Value, json};
 
@@ -33,6 +33,8 @@ pub struct Actors {
     rollouts: BTreeMap<String, Time>,
     /// Since when a rollout gets no further, by the Deployment's UID.
     hung: BTreeMap<String, Time>,
+    /// What pods are made from, by the Deployment's UID, and how many there are of another make.
+    templates: BTreeMap<String, (Value, i64)>,
     namespace: namespace::Namespace,
 }
 
@@ -81,11 +83,19 @@ impl Actors {
             let wanted = object["spec"]["replicas"].as_i64().unwrap_or(1);
             let generation = &object["metadata"]["generation"];
             let is_seen = status["observedGeneration"] == *generation;
-            let ready = count("availableReplicas");
+            let available = count("availableReplicas");
             let uid = object["metadata"]["uid"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned();
+            let template = &object["spec"]["template"];
+            let (known, old) =
+                (self.templates.entry(uid.clone())).or_insert_with(|| (template.clone(), 0));
+            if *known != *template {
+                (*known, *old) = (template.clone(), available);
+            }
+            *old = available.min(*old);
+            let (old, ready) = (*old, available - *old);
             let hangs = ready < wanted && world.is_going_on(|fault| {
                 matches!(fault, Fault::NoPods { deployment } if users::deployment_name(*deployment) == key.name)
             });
@@ -96,14 +106,10 @@ impl Actors {
             let since = hangs.then(|| *self.hung.entry(uid.clone()).or_insert(world.now));
             let gives_up = since.is_some_and(|since| world.now >= since + DEADLINE);
             waits |= hangs && !gives_up;
-            let next = match ready.cmp(&wanted) {
-                std::cmp::Ordering::Less if !hangs => ready + 1,
-                std::cmp::Ordering::Greater => ready - 1,
-                _ => ready,
-            };
-            let (next, replicas) = (next, wanted.max(next));
-            if is_seen && next == ready && count("replicas") == replicas && gives_up == has_given_up
-            {
+            let (next, kept) = step((ready, old), wanted, hangs);
+            let counted = (count("updatedReplicas"), count("replicas"));
+            let is_counted = (next, kept) == (ready, old) && counted == pods((ready, old), wanted);
+            if is_seen && is_counted && gives_up == has_given_up {
                 continue;
             }
             let due = *self.rollouts.entry(uid.clone()).or_insert(world.now + POD);
@@ -115,7 +121,9 @@ impl Actors {
             if !is_due && is_seen {
                 continue;
             }
-            let next = if is_due { next } else { ready };
+            let (next, kept) = if is_due { (next, kept) } else { (ready, old) };
+            let (updated, replicas) = pods((next, kept), wanted);
+            let available = next + kept;
             let number = |count: i64| {
                 if count == 0 {
                     Value::Null
@@ -125,22 +133,43 @@ impl Actors {
             };
             let mut counts = json!({ "status": {
                 "observedGeneration": generation,
-                "replicas": number(wanted.max(next)), "updatedReplicas": number(wanted.max(next)),
-                "readyReplicas": number(next), "availableReplicas": number(next),
-                "unavailableReplicas": number(wanted.max(next) - next),
+                "replicas": number(replicas), "updatedReplicas": number(updated),
+                "readyReplicas": number(available), "availableReplicas": number(available),
+                "unavailableReplicas": number(replicas - available),
             }});
             if gives_up != has_given_up {
                 counts["status"]["conditions"] = progressing(!gives_up, world.now);
             }
             let status = format!("{path}/status");
-            world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &status, &counts);
+            let (code, _) = world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &status, &counts);
             if is_due {
                 self.rollouts.remove(&uid);
+            }
+            if code == 200 {
+                self.templates.insert(uid, (template.clone(), kept));
             }
             waits = true;
         }
         waits
     }
+}
+
+/// How many pods of the new make are available next, and how many there are of the old one: there is one more than there
+/// should be, and then one of the old ones goes.
+fn step((new, old): (i64, i64), wanted: i64, hangs: bool) -> (i64, i64) {
+    match new.cmp(&wanted) {
+        _ if old > 0 && new + old > wanted => (new, old - 1),
+        Ordering::Less if !hangs => (new + 1, old),
+        Ordering::Greater => (new - 1, old),
+        _ => (new, old),
+    }
+}
+
+/// How many pods there are of the new make, available or not, and how many in all.
+fn pods((new, old): (i64, i64), wanted: i64) -> (i64, i64) {
+    let missing = (wanted - new).max(0);
+    let coming = if old == 0 { missing } else { missing.min(1) };
+    (new + coming, new + coming + old)
 }
 
 /// Whether it says that its rollout gets no further.

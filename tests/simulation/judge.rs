@@ -22,7 +22,7 @@ use std::{
 use super::{
     api::{Key, Revision, Store},
     plan::{Fault, Plan, Settings},
-    trace::{Call, End, Life, Time, Trace, Who, seconds},
+    trace::{Call, End, Life, Reconcile, Time, Trace, Who, seconds},
     world::World,
 };
 
@@ -112,6 +112,10 @@ struct Case<'a> {
     rates: (u32, u32),
     /// When backups were restored.
     restored: Vec<Time>,
+    /// Of each process, what it was told of everything up to which version, and when: of Foos and of Deployments.
+    told: BTreeMap<(Who, &'a str), Vec<(Time, u64)>>,
+    /// Of each Foo, as `namespace/name`, in the order of time.
+    reconciles: BTreeMap<&'a str, Vec<&'a Reconcile>>,
 }
 
 impl<'a> Case<'a> {
@@ -126,6 +130,15 @@ impl<'a> Case<'a> {
             let is_restored = matches!(fault, Fault::Restore { .. }) && time.end < Time::MAX;
             is_restored.then_some(time.end)
         });
+        let mut told = BTreeMap::<_, Vec<_>>::new();
+        for call in &trace.calls {
+            let its = told.entry((call.who, &*call.resource)).or_default();
+            its.extend(&call.told);
+        }
+        let mut reconciles = BTreeMap::<_, Vec<_>>::new();
+        for one in &trace.reconciles {
+            reconciles.entry(&*one.key).or_default().push(one);
+        }
         Self {
             plan,
             trace,
@@ -138,6 +151,8 @@ impl<'a> Case<'a> {
                 (fast.max(rate), slow.min(rate))
             }),
             restored: restored.collect::<BTreeSet<_>>().into_iter().collect(),
+            told,
+            reconciles,
         }
     }
 
@@ -149,6 +164,33 @@ impl<'a> Case<'a> {
     /// How long at least.
     fn shortest(&self, time: Duration) -> Duration {
         time * 1000 / self.rates.0
+    }
+
+    /// Up to which version of these a process had been told of everything by this time, and had read it: which it does not while
+    /// it stands still, nor, of what came while its machine slept, until its own clock has come to when that was to come.
+    fn told(&self, who: Who, resource: &str, at: Time) -> u64 {
+        /// What has come is read in the same step of the world's, or in the next.
+        const READ: Duration = Duration::from_millis(40);
+        let still = self.life(who).into_iter().flat_map(|life| &life.still);
+        let asleep = self.trace.faults.iter().filter_map(|(time, fault)| {
+            let is_it = matches!(fault, Fault::Suspend { replica } if *replica == who.replica);
+            let slept = time.end.saturating_sub(time.start);
+            is_it.then(|| time.start..time.end.saturating_add(slept))
+        });
+        let read = (still.cloned().chain(asleep))
+            .filter(|still| still.start <= at && at <= still.end.saturating_add(READ))
+            .fold(at, |read, still| read.min(still.start))
+            .saturating_sub(READ);
+        let told = self.told.get(&(who, resource)).into_iter().flatten();
+        let told = told.filter(|(at, _)| *at <= read);
+        told.map(|(_, version)| *version).max().unwrap_or_default()
+    }
+
+    /// The reconcile in which a process sent this, of the Foo of this key.
+    fn reconcile_of(&self, call: &Call, key: &str) -> Option<&'a Reconcile> {
+        let its = self.reconciles.get(key)?;
+        let mut its = its.iter().rev().filter(|one| one.who == call.who);
+        its.find(|one| one.begun <= call.begun).copied()
     }
 
     /// The call of a replica that wrote it.
@@ -178,6 +220,16 @@ impl<'a> Case<'a> {
         let mut lives = self.trace.lives.iter().rev();
         let leader = lives.find(|life| leader::holder(lease) == life.identity())?;
         Some(leader.who)
+    }
+
+    /// Whether others had a policy of theirs, as far as a server that is behind knew.
+    fn has_policy(&self, at: Time) -> bool {
+        /// How long a server may know a policy that is gone.
+        const KNOWN: Duration = Duration::from_secs(45);
+        self.trace.faults.iter().any(|(time, fault)| {
+            let known = time.start..time.end.saturating_add(KNOWN);
+            matches!(fault, Fault::Policy(_)) && known.contains(&at)
+        })
     }
 
     /// Whether there are no Foos, or were none a moment ago: until the watches have been opened again.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{
     Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
-    span::{Attributes, Id},
+    span::{self, Attributes, Id},
     subscriber::Interest,
 };
 use tracing_subscriber::{
@@ -30,6 +30,9 @@ pub enum Record {
         key: String,
         trigger: String,
         attempt: u32,
+    },
+    Fails {
+        span: u64,
     },
     Ends {
         span: u64,
@@ -111,6 +114,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         });
     }
 
+    fn on_record(&self, id: &Id, values: &span::Record<'_>, context: Context<'_, S>) {
+        let mut failed = Failed(false);
+        values.record(&mut failed);
+        let number = context
+            .span(id)
+            .and_then(|span| span.extensions().get::<u64>().copied());
+        if let (Failed(true), Some(span)) = (failed, number) {
+            record(Record::Fails { span });
+        }
+    }
+
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let number = context
             .span(&id)
@@ -138,6 +152,15 @@ impl Visit for Text {
         } else {
             write!(self.fields, "{}={value:?} ", field.name())
         };
+    }
+}
+
+/// Whether a span is told that what it is about has failed.
+struct Failed(bool);
+
+impl Visit for Failed {
+    fn record_debug(&mut self, field: &Field, _: &dyn Debug) {
+        self.0 |= field.name() == "error.type";
     }
 }
 

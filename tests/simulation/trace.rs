@@ -61,6 +61,8 @@ pub struct Call {
     pub answer: Option<Arc<Value>>,
     /// When the replica had the answer's beginning, and the code that it was told.
     pub answered: Option<(Time, u16)>,
+    /// Of a list or a watch: up to which version the replica was told of everything, and when.
+    pub told: Vec<(Time, u64)>,
     /// What was done to it.
     pub fault: Option<String>,
 }
@@ -88,6 +90,7 @@ pub struct Reconcile {
     pub begun: Time,
     /// `None`: it had not ended when the process did.
     pub ended: Option<Time>,
+    pub failed: bool,
 }
 
 /// How much a replica has, as its metrics say.
@@ -224,11 +227,13 @@ impl Trace {
                 trigger,
                 begun,
                 ended,
+                failed,
                 ..
             } = one;
             lines.push((*begun, format!("{who}: reconciles {key} ({trigger})")));
             if let Some(at) = ended {
-                lines.push((*at, format!("{who}: is done with {key}")));
+                let how = if *failed { "fails at" } else { "is done with" };
+                lines.push((*at, format!("{who}: {how} {key}")));
             }
         }
         // What happened at the same time stays in the order in which it was put down.

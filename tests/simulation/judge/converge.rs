@@ -50,12 +50,11 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
 fn waits(case: &Case, foo: &Value) -> bool {
     const FIRST: Duration = Duration::from_millis(5);
     const LONGEST: Duration = Duration::from_secs(1000);
-    let name = text(&foo["metadata"]["name"]);
-    let mut reconciles = case.trace.reconciles.iter().rev();
-    let last = reconciles.find(|one| {
-        Some(one.who) == case.last_leader() && one.key == format!("{NAMESPACE}/{name}")
-    });
-    last.is_some_and(|last| {
+    let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
+    let leader = case.last_leader();
+    let mut its = case.reconciles.get(&*key).into_iter().flatten().rev();
+    let last = its.find(|one| Some(one.who) == leader);
+    last.filter(|last| last.failed).is_some_and(|last| {
         let doubled = 2_u32.saturating_pow(last.attempt.saturating_sub(1));
         let pause = FIRST.saturating_mul(doubled).min(LONGEST);
         last.ended.unwrap_or(last.begun) + case.longest(pause) > case.plan.end
@@ -183,7 +182,9 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let Some((actual, asked_for)) = actual else {
         return Err(format!("has no Deployment {wanted}"));
     };
-    let available = |of: &Value| of["availableReplicas"].as_i64().unwrap_or_default();
+    let counts = |of: &Value| {
+        ["availableReplicas", "replicas"].map(|field| of[field].as_i64().unwrap_or_default())
+    };
     if owner(actual) != text(&metadata["uid"]) {
         // What serves it meanwhile, its status goes on to count (row R5).
         let serving = deployments.iter().find(|(one, _)| {
@@ -191,11 +192,11 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
                 && owner(one) == text(&metadata["uid"])
         });
         if let Some((serving, _)) = serving
-            && available(&serving["status"]) != available(status)
+            && counts(&serving["status"]) != counts(status)
         {
-            let (says, is) = (available(status), available(&serving["status"]));
+            let (says, is) = (counts(status), counts(&serving["status"]));
             return Err(format!(
-                "its status says {says} are available, and {is} are"
+                "its status says that {says:?} are available and there, and {is:?} are"
             ));
         }
         return (told == ("False", "ErrResourceExists") && is_current)
@@ -225,12 +226,19 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
             actual["status"]
         ));
     }
-    let says = (available(status), text(&status["deploymentName"]), told.0);
+    let selector = format!("app=nginx,controller={}", text(&metadata["name"]));
+    let progressing = condition(foo, "Progressing");
+    let says = (counts(status), text(&status["deploymentName"]), told.0);
+    let says = (says, text(&status["selector"]), progressing);
     // A policy may have another number of replicas than the Foo asks for.
     let asked = &foo["spec"]["replicas"];
-    let is_as_asked = asked.is_null() || *asked == actual["spec"]["replicas"];
-    let is_ready = if is_as_asked { "True" } else { "False" };
-    let is = (available(&actual["status"]), wanted, is_ready);
+    let verdict = if asked.is_null() || *asked == actual["spec"]["replicas"] {
+        ("True", "DeploymentComplete")
+    } else {
+        ("False", "DeploymentOverruled")
+    };
+    let is = (counts(&actual["status"]), wanted, verdict.0);
+    let is = (is, &*selector, ("False", verdict.1));
     if says != is {
         return Err(format!("its status says {says:?}, and it is {is:?}"));
     }

@@ -1,24 +1,27 @@
 //! What users are told: no status says what was never so, and what goes wrong in a new way is an event.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use foo_controller::api::{Foo, FooSpec};
 use serde_json::Value;
 
 use super::{
     super::{
         actors::has_given_up,
-        api::{Key, Kind},
+        api::{Kind, Revision},
         plan::Fault,
         trace::Call,
+        users::NAMESPACE,
     },
     Case, Violation,
-    converge::condition,
+    converge::{condition, owner, text},
+    deployments::is_going,
     made, named,
 };
+use crate::invariants::GENERATION;
+
+/// One of the world's.
+const STEP: Duration = Duration::from_millis(20);
 
 /// As `kubectl rollout status` has it: with more pods than are asked for, too, while a Deployment is scaled down.
 pub fn is_rolled_out(deployment: &Value) -> bool {
@@ -31,75 +34,355 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
         && count("availableReplicas") >= updated
 }
 
-/// I13: what a status says of the Deployment was so at some time before, and it is about a generation that the Foo has had,
-/// and a condition's time moves with its status alone.
+/// I13: what a status says of the Deployment was so when its writer last knew of it, or has become so since, and the Deployment
+/// was as the Foo asks; an error that it reports there was; and a condition's time moves with its status alone.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    // Of each Deployment, by its name: how many replicas were available at some time, and whether a rollout was over, or hung.
-    let mut available = BTreeMap::<Key, BTreeSet<i64>>::new();
-    let mut completed = BTreeSet::<Key>::new();
-    let mut given_up = BTreeSet::<Key>::new();
+    let mut deployments = BTreeMap::<_, Vec<_>>::new();
+    for revision in case.store.history() {
+        if revision.key.kind == Kind::Deployment {
+            let its = deployments.entry(&*revision.key.name).or_default();
+            its.push(&**revision);
+        }
+    }
     for (index, revision) in case.store.history().iter().enumerate() {
-        let Some(after) = revision.after.as_deref() else {
+        let writer = case.writer(index);
+        let Some(call) = writer.filter(|_| revision.key.kind == Kind::Foo) else {
             continue;
         };
-        match revision.key.kind {
-            Kind::Deployment => {
-                let seen = available.entry(revision.key.clone()).or_default();
-                seen.insert(
-                    after["status"]["availableReplicas"]
-                        .as_i64()
-                        .unwrap_or_default(),
-                );
-                if is_rolled_out(after) {
-                    completed.insert(revision.key.clone());
-                }
-                if has_given_up(after) {
-                    given_up.insert(revision.key.clone());
-                }
-            }
-            Kind::Foo if case.writer(index).is_some() => {
-                let named_so = after["status"]["deploymentName"].as_str();
-                let says = after["status"]["availableReplicas"]
-                    .as_i64()
-                    .unwrap_or_default();
-                // The name is that of the one before, if there is one, until the one that is asked for is complete.
-                let asked_for = after["spec"]["deploymentName"].as_str();
-                let is_it = |key: &Key| {
-                    key.namespace == revision.key.namespace
-                        && (named_so.is_none() || [named_so, asked_for].contains(&Some(&key.name)))
-                };
-                let mut its = available.iter().filter(|(key, _)| is_it(key));
-                let was = its.any(|(_, seen)| seen.contains(&says));
-                let was_complete = completed.iter().any(is_it);
-                let gave_up = given_up.iter().any(is_it);
-                let name = named_so.unwrap_or("a Deployment");
-                let generation = |of: &Value| of.as_i64().unwrap_or_default();
-                let what = if says != 0 && !was {
-                    format!("says {says} replicas of {name} are available, which never was so")
-                } else if condition(after, "Ready").0 == "True" && !was_complete {
-                    format!("says that it is Ready, and no rollout of {name:?} was ever over")
-                } else if condition(after, "Progressing").1 == "ProgressDeadlineExceeded"
-                    && !gave_up
-                {
-                    format!("says that the rollout of {name:?} hangs, which never was so")
-                } else if generation(&after["status"]["observedGeneration"])
-                    > generation(&after["metadata"]["generation"])
-                {
-                    "says that it has seen a generation that is to come".to_owned()
-                } else if let Some(moved) = moved(revision.before.as_deref(), after) {
-                    format!("says since when it is {moved} anew, and it was so before")
-                } else {
-                    continue;
-                };
-                found.push(Violation {
-                    invariant: "I13",
-                    at: made(revision),
-                    object: named(&revision.key),
-                    what,
-                });
-            }
-            _ => {}
+        let (Some(before), Some(after)) = (revision.before.as_deref(), revision.after.as_deref())
+        else {
+            continue;
+        };
+        let report = Report::new(case, call, before, &deployments);
+        let what = if report.is_right() {
+            moved(Some(before), after)
+                .map(|moved| format!("says since when it is {moved} anew, and it was so before"))
+        } else {
+            Some(format!("says what was not so: {}", call.body["status"]))
+        };
+        found.extend(what.map(|what| Violation {
+            invariant: "I13",
+            at: made(revision),
+            object: named(&revision.key),
+            what,
+        }));
+    }
+}
+
+/// A status that was written, and what it may have been made from.
+struct Report<'a> {
+    case: &'a Case<'a>,
+    call: &'a Call,
+    /// The Foo that it is about, as it was.
+    foo: &'a Value,
+    /// Its spec, if it is one.
+    spec: Option<FooSpec>,
+    /// The history of all Deployments, by name.
+    deployments: &'a BTreeMap<&'a str, Vec<&'a Revision>>,
+    /// Up to which version its writer had been told of everything when it began.
+    told: u64,
+    /// What its writer has asked for of Deployments since.
+    asked: Vec<&'a Call>,
+    /// Whether that came to an end that is to be tried again.
+    failed: bool,
+}
+
+/// What a status says of a Deployment, beside whether it is ready.
+#[derive(PartialEq)]
+struct Counts<'a> {
+    available: i64,
+    replicas: i64,
+    selector: String,
+    name: &'a str,
+}
+
+impl<'a> Report<'a> {
+    fn new(
+        case: &'a Case,
+        call: &'a Call,
+        foo: &'a Value,
+        deployments: &'a BTreeMap<&'a str, Vec<&'a Revision>>,
+    ) -> Self {
+        let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
+        let reconcile = case.reconcile_of(call, &key);
+        let begun = reconcile.map_or(call.begun, |one| one.begun);
+        // They are in the order of time, to a step of the world's.
+        let calls = case.trace.calls.iter().rev();
+        let since = calls.take_while(|other| other.sent + STEP * 2 >= begun);
+        let asked = since.filter(|other| {
+            let is_then = (begun..=call.begun).contains(&other.begun);
+            other.who == call.who && other.resource == "deployments" && is_then
+        });
+        let spec = serde_json::from_value::<Foo>(foo.clone());
+        Self {
+            case,
+            call,
+            foo,
+            spec: spec.ok().map(|foo| foo.spec),
+            deployments,
+            told: case.told(call.who, "deployments", begun),
+            asked: asked.collect(),
+            failed: reconcile.is_some_and(|one| one.failed || one.ended.is_none()),
         }
+    }
+
+    /// What the Deployment of this name may have been to the writer: as it was told of last, or as the answer to its own
+    /// write had it, and all that it has become since. `None`: there was none.
+    fn states(&self, name: &str) -> Vec<Option<&'a Value>> {
+        let all = self.deployments.get(name).map_or(&[][..], Vec::as_slice);
+        let is_done = |call: &&&Call| {
+            let is_write = matches!(call.verb, "create" | "patch");
+            is_write
+                && call
+                    .answered
+                    .is_some_and(|(at, code)| at <= self.call.begun && code < 300)
+        };
+        let own = self.asked.iter().filter(is_done);
+        let own = own.filter_map(|call| self.case.store.history()[call.written.clone()].last());
+        let own = own.filter(|one| one.key.kind == Kind::Deployment && one.key.name == name);
+        let known = own.map(|one| one.version).fold(self.told, u64::max);
+        let first = all.partition_point(|one| one.version <= known);
+        let known = first
+            .checked_sub(1)
+            .and_then(|last| all[last].after.as_deref());
+        let since = all[first..].iter();
+        let since = since.take_while(|one| made(one) <= self.call.begun);
+        let since = since.map(|one| one.after.as_deref());
+        [known].into_iter().chain(since).collect()
+    }
+
+    fn is_right(&self) -> bool {
+        let (status, old) = (&self.call.body["status"], &self.foo["status"]);
+        let is_same = |field: &str| status[field] == old[field];
+        // What passes changes nothing but the counts.
+        let is_said_before = is_same("observedGeneration") && is_same("conditions");
+        if self.failed && is_said_before && self.counts_what_serves() {
+            return true;
+        }
+        if status["observedGeneration"] != self.foo["metadata"]["generation"] {
+            return false;
+        }
+        let [ready, progressing] =
+            ["Ready", "Progressing"].map(|of_type| condition(&self.call.body, of_type));
+        if ready == progressing && ![GAVE_UP, OVERRULED].contains(&ready) {
+            return ready.0 == "False" && self.is_true(ready.1) && self.counts_what_serves();
+        }
+        let (wanted, served) = (self.wanted(), text(&old["deploymentName"]));
+        let fails = progressing == ("False", "DeletionFailed");
+        let says = |deployment: &Value| {
+            let verdicts = verdicts(
+                deployment,
+                self.spec.as_ref().and_then(|spec| spec.replicas),
+            );
+            // The one before serves until this one does, and is remembered for as long as it cannot be deleted.
+            let serves = verdicts[0].0 == "True" || verdicts[0] == OVERRULED;
+            let name = if fails || !serves && !served.is_empty() {
+                served
+            } else {
+                wanted
+            };
+            let expected = [verdicts[0], if fails { progressing } else { verdicts[1] }];
+            [ready, progressing] == expected && self.counts() == counts(deployment, name)
+        };
+        let states = self.states(wanted);
+        let mut its = states.into_iter().flatten();
+        self.is_valid()
+            && (!fails || self.is_true("DeletionFailed"))
+            && its.any(|one| self.is_its(one) && says(one) && self.is_as_asked(one))
+    }
+
+    /// Whether there was such an error.
+    fn is_true(&self, reason: &str) -> bool {
+        let wanted = self.wanted();
+        let mut asked = self.asked.iter();
+        match reason {
+            "InvalidSpec" => !self.is_valid(),
+            "ErrResourceExists" => {
+                let states = self.states(wanted);
+                states.into_iter().flatten().any(|one| !self.is_its(one))
+            }
+            "DeploymentRejected" => asked.any(|call| is_refused(call)),
+            "DeploymentContested" => self.has_written_often(|name| name == wanted),
+            "DeletionFailed" => {
+                let failed = |call: &&Call| {
+                    let code = call.answered.map_or(0, |(_, code)| code);
+                    call.verb == "delete"
+                        && (call.fault.is_some() || !matches!(code, 200..300 | 404 | 409))
+                };
+                asked.any(failed) || self.has_written_often(|name| name != wanted)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the writer has written one of these Deployments as often as it does before it waits.
+    fn has_written_often(&self, is_meant: impl Fn(&str) -> bool) -> bool {
+        const OFTEN: usize = 10;
+        let mut times = BTreeMap::<_, usize>::new();
+        for (index, revision) in self.case.store.history().iter().enumerate() {
+            let is_one = revision.key.kind == Kind::Deployment && is_meant(&revision.key.name);
+            let writer = self.case.writer(index).filter(|_| is_one);
+            if writer.is_some_and(|call| call.who == self.call.who && call.begun <= self.call.begun)
+            {
+                *times.entry(&revision.key).or_default() += 1;
+            }
+        }
+        times.into_values().any(|times| times >= OFTEN)
+    }
+
+    /// Whether the counts are those of what serves the Foo where what it asks for cannot be had: that one, as it is, if it is
+    /// the Foo's; else the one that its status names; else another one that was made for it; or there is none.
+    fn counts_what_serves(&self) -> bool {
+        let (wanted, served) = (self.wanted(), text(&self.foo["status"]["deploymentName"]));
+        let says = self.counts();
+        for (name, as_named) in [(wanted, served), (served, served)] {
+            let states = self.states(name);
+            let is_its = |one: &Option<&Value>| one.is_some_and(|one| self.is_its(one));
+            let mut its = states
+                .iter()
+                .copied()
+                .flatten()
+                .filter(|one| self.is_its(one));
+            if its.any(|one| says == counts(one, as_named)) {
+                return true;
+            }
+            if states.iter().all(is_its) {
+                return false;
+            }
+        }
+        let mut others = self
+            .deployments
+            .keys()
+            .filter(|name| ![wanted, served].contains(name));
+        let is_other = others.any(|name| {
+            let mut states = self.states(name).into_iter().flatten();
+            states.any(|one| {
+                let is_made = one["metadata"]["annotations"][GENERATION].is_string();
+                is_made && self.is_its(one) && says == counts(one, name)
+            })
+        });
+        let none = Counts {
+            available: 0,
+            replicas: 0,
+            selector: text(&self.foo["status"]["selector"]).to_owned(),
+            name: served,
+        };
+        is_other || says == none
+    }
+
+    fn counts(&self) -> Counts<'a> {
+        let status = &self.call.body["status"];
+        let count = |field: &str| status[field].as_i64().unwrap_or(-1);
+        Counts {
+            available: count("availableReplicas"),
+            replicas: count("replicas"),
+            selector: text(&status["selector"]).to_owned(),
+            name: text(&status["deploymentName"]),
+        }
+    }
+
+    fn wanted(&self) -> &str {
+        let spec = self.spec.as_ref();
+        spec.map_or("", |spec| &*spec.deployment_name)
+    }
+
+    fn is_valid(&self) -> bool {
+        let name = text(&self.foo["metadata"]["name"]);
+        let spec = self.spec.as_ref();
+        spec.is_some_and(|spec| spec.check(name).is_ok())
+    }
+
+    fn is_its(&self, deployment: &Value) -> bool {
+        owner(deployment) == text(&self.foo["metadata"]["uid"])
+    }
+
+    /// Whether the Deployment is what the Foo asks for, or what the API server has made of that for its writer, with a policy
+    /// of others. One that is being deleted is what it is.
+    fn is_as_asked(&self, deployment: &Value) -> bool {
+        let fields = |of: &Value| {
+            let (spec, template) = (&of["spec"], &of["spec"]["template"]);
+            let labels = [&of["metadata"]["labels"], &template["metadata"]["labels"]];
+            let [(app, name), (pods_app, pods_name)] =
+                labels.map(|labels| (labels["app"].clone(), labels["controller"].clone()));
+            let image = template["spec"]["containers"][0]["image"].clone();
+            [
+                spec["replicas"].clone(),
+                image,
+                app,
+                pods_app,
+                name,
+                pods_name,
+            ]
+        };
+        let replicas = self.spec.as_ref().and_then(|spec| spec.replicas);
+        let life = self.case.life(self.call.who);
+        let image = life.map_or("", |life| life.settings.image);
+        let name = &self.foo["metadata"]["name"];
+        let is = fields(deployment);
+        let asked = [
+            replicas.map_or(is[0].clone(), Value::from),
+            image.into(),
+            "nginx".into(),
+            "nginx".into(),
+            name.clone(),
+            name.clone(),
+        ];
+        let is_overruled = || {
+            let mut calls = self.case.trace.calls.iter();
+            calls.any(|call| {
+                let answer = call.answer.as_deref().filter(|_| call.who == self.call.who);
+                call.resource == "deployments"
+                    && matches!(call.verb, "create" | "patch")
+                    && call.sent <= self.call.begun
+                    && call.arrived.is_some_and(|at| self.case.has_policy(at))
+                    && answer.is_some_and(|answer| fields(answer) == is)
+            })
+        };
+        is_going(deployment) || is == asked || is_overruled()
+    }
+}
+
+/// `ProgressDeadlineExceeded`, as both conditions have it.
+const GAVE_UP: (&str, &str) = ("False", "ProgressDeadlineExceeded");
+const OVERRULED: (&str, &str) = ("False", "DeploymentOverruled");
+
+/// Whether a Foo is ready that asks for so many, and whether it is on the way there, whose Deployment has come so far.
+fn verdicts(deployment: &Value, asked: Option<i32>) -> [(&'static str, &'static str); 2] {
+    if is_going(deployment) {
+        ["False", "True"].map(|status| (status, "DeploymentDeleting"))
+    } else if is_rolled_out(deployment)
+        && asked.is_some_and(|asked| deployment["spec"]["replicas"] != asked)
+    {
+        [OVERRULED; 2]
+    } else if is_rolled_out(deployment) {
+        [
+            ("True", "DeploymentAvailable"),
+            ("False", "DeploymentComplete"),
+        ]
+    } else if has_given_up(deployment)
+        && deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
+    {
+        [GAVE_UP; 2]
+    } else {
+        ["False", "True"].map(|status| (status, "DeploymentProgressing"))
+    }
+}
+
+/// What a status says of this Deployment that names this one.
+fn counts<'a>(deployment: &Value, name: &'a str) -> Counts<'a> {
+    let status = &deployment["status"];
+    let count = |field: &str| status[field].as_i64().unwrap_or_default();
+    let labels = &deployment["spec"]["selector"]["matchLabels"];
+    let labels = ["app", "controller"].map(|name| (name, text(&labels[name])));
+    let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    let labels: Vec<_> = labels
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    Counts {
+        available: count("availableReplicas"),
+        replicas: count("replicas"),
+        selector: labels.join(","),
+        name,
     }
 }
 

@@ -48,6 +48,11 @@ pub struct Stream {
     /// What does not get through, since when.
     held: Vec<Piece>,
     cut_since: Option<Time>,
+    /// Whether what comes is in the order of versions, as it is after a list that is streamed.
+    is_in_order: bool,
+    /// Up to which version that goes which is to be sent; and when the last of what was sent comes.
+    told: Option<u64>,
+    due: Time,
 }
 
 /// What a path is about, in the words of [`Call::verb`] and [`Call::resource`].
@@ -133,6 +138,7 @@ impl World {
             code: None,
             answer: None,
             answered: None,
+            told: Vec::new(),
             fault: None,
         };
         let happens = self.fault_of(&call);
@@ -306,6 +312,7 @@ impl World {
             return;
         }
         let due = time + self.way("answer", *who, sent.id) + slow + late;
+        let told = listed(&self.trace.calls[*call], &body);
         let mut text = match body {
             Value::String(text) => text.into_bytes(),
             body => serde_json::to_vec(&body).unwrap(),
@@ -322,7 +329,12 @@ impl World {
             }
             _ => Piece::End,
         };
-        self.trace.calls[*call].answered = Some((due, code));
+        let is_whole = matches!(end, Piece::End);
+        let noted = &mut self.trace.calls[*call];
+        noted.answered = Some((due, code));
+        noted
+            .told
+            .extend(told.filter(|_| is_whole).map(|version| (due, version)));
         self.put(
             *who,
             sent.id,
@@ -404,6 +416,9 @@ impl World {
             limits: sent.limits,
             held: Vec::new(),
             cut_since: None,
+            is_in_order: self.trace.calls[call].verb == "watch",
+            told: None,
+            due,
             happens,
         };
         if is_cut && !is_over {
@@ -448,18 +463,27 @@ impl World {
 
     /// Sends what one watch has to tell; true when it is over.
     fn follow(&mut self, stream: &mut Stream, time: Time, is_due: bool) -> bool {
-        let mut pieces = Vec::new();
+        let (mut pieces, mut told) = (Vec::new(), None);
         if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
             for line in stream.watch.poll(&self.store, server, at(time)) {
                 let (event, object) = (&line["type"], &line["object"]);
                 // In the order in which the API server writes them.
                 let text = format!("{{\"type\":{event},\"object\":{object}}}\n");
                 pieces.push(Piece::Data(Bytes::from(text)));
+                let metadata = &object["metadata"];
+                stream.is_in_order |=
+                    metadata["annotations"]["k8s.io/initial-events-end"] == "true";
+                told = version(metadata).filter(|_| stream.is_in_order).or(told);
             }
             if stream.watch.is_over() {
                 pieces.push(Piece::End);
             }
         }
+        let is_told = !matches!(
+            stream.happens,
+            Some(Happens::WatchSilent | Happens::WatchGarbage | Happens::Cut)
+        );
+        stream.told = told.filter(|_| is_told).or(stream.told);
         match &stream.happens {
             Some(Happens::WatchSilent) => pieces.clear(),
             Some(Happens::WatchEnds(after)) if time >= stream.begun + *after => {
@@ -500,8 +524,12 @@ impl World {
         let pieces = std::mem::take(&mut stream.held);
         let is_over = matches!(pieces.last(), Some(Piece::End | Piece::Broken(_)));
         let due = time + self.way("line", stream.who, stream.id) + slow;
+        stream.due = stream.due.max(due);
+        let call = &mut self.trace.calls[stream.call];
+        let told = stream.told.take();
+        call.told.extend(told.map(|version| (stream.due, version)));
         // What is held may begin with the answer's head.
-        (self.trace.calls[stream.call].answered).get_or_insert((due, 200));
+        call.answered.get_or_insert((due, 200));
         self.put(stream.who, stream.id, due, pieces);
         is_over
     }
@@ -525,6 +553,7 @@ impl World {
             }
             let call = &mut self.trace.calls[number];
             call.answered = call.answered.filter(|(at, _)| *at <= due);
+            call.told.retain(|(at, _)| *at <= due);
             self.places[who.replica].connected[call.role as usize] = None;
             let replica = self.places[who.replica].replica.as_ref();
             if let Some(replica) = replica.filter(|replica| replica.who == who) {
@@ -538,6 +567,19 @@ impl World {
             );
         }
     }
+}
+
+/// The version of what has this metadata.
+fn version(metadata: &Value) -> Option<u64> {
+    metadata["resourceVersion"].as_str()?.parse().ok()
+}
+
+/// Up to which version an answer tells of everything: a list's last page, not a look at one object.
+fn listed(call: &Call, body: &Value) -> Option<u64> {
+    let metadata = &body["metadata"];
+    let is_last = metadata["continue"].as_str().unwrap_or_default().is_empty();
+    let is_list = call.verb == "list" && !call.path.contains("fieldSelector");
+    version(metadata).filter(|_| is_list && is_last)
 }
 
 type Whole = (u16, Vec<(&'static str, String)>, Value);

@@ -196,9 +196,15 @@ impl World {
                         attempt,
                         begun: at,
                         ended: None,
+                        failed: false,
                     };
                     self.actors.spans.insert(span, self.trace.reconciles.len());
                     self.trace.reconciles.push(reconcile);
+                }
+                Record::Fails { span } => {
+                    if let Some(&index) = self.actors.spans.get(&span) {
+                        self.trace.reconciles[index].failed = true;
+                    }
                 }
                 Record::Ends { span } => {
                     if let Some(index) = self.actors.spans.remove(&span) {
