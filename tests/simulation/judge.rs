@@ -80,6 +80,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     writes::asked_once(&case, &mut found);
     writes::replicas(&case, &mut found);
     rates::bounded(&case, &mut found);
+    rates::heeds(&case, &mut found);
     sizes::bounded(&case, &mut found);
     stays_up(&case, &mut found);
     found

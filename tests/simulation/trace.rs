@@ -61,6 +61,8 @@ pub struct Call {
     pub answer: Option<Arc<Value>>,
     /// When the replica had the answer's beginning, and the code that it was told.
     pub answered: Option<(Time, u16)>,
+    /// For how long the answer asks not to be asked again.
+    pub retry_after: Option<Duration>,
     /// Of a list or a watch: up to which version the replica was told of everything, and when.
     pub told: Vec<(Time, u64)>,
     /// What was done to it.

@@ -1,46 +1,179 @@
-//! I11: no replica asks without end.
+//! I11: no replica asks without end, nor before the time that the API server asks for.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Case, Violation};
+use super::{
+    super::{
+        trace::{Call, Role, Time},
+        users::NAMESPACE,
+    },
+    Case, Violation,
+};
 
 const WINDOW: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_mins(1);
 
-/// How many requests of one kind a replica sends in [`WINDOW`], whatever it is answered; what is written of objects is as
-/// many as there are objects and changes of them.
+/// How many requests of one kind, or about one object, a replica sends in some time, whatever it is answered.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
-    let attempts = |who| {
+    let attempts = |who, window: Duration| {
         let settings = case
             .life(who)
             .map_or(&case.plan.settings, |life| &life.settings);
         let retry_period = case.shortest(settings.retry_period);
         // An attempt is a look and a write; one in four more is out of turn.
-        let attempts = WINDOW.as_millis() * 5 / (4 * retry_period.as_millis() * 9 / 10) + 4;
+        let attempts = window.as_millis() * 5 / (4 * retry_period.as_millis() * 9 / 10) + 4;
         usize::try_from(attempts).unwrap_or(usize::MAX)
     };
     let mut of_a_kind = BTreeMap::<_, Vec<_>>::new();
+    let mut of_one = BTreeMap::<_, Vec<_>>::new();
     for call in &case.trace.calls {
         let kind = (call.who, call.verb, &*call.resource);
         of_a_kind.entry(kind).or_default().push(call.begun);
+        let one = (call.who, call.verb, subject(call));
+        of_one.entry(one).or_default().push(call.begun);
     }
-    for ((who, verb, resource), mut times) in of_a_kind {
-        let most = match (verb, resource) {
-            ("list" | "watch" | "stream", _) => 25,
-            (_, "leases") => attempts(who),
-            _ => 200,
-        };
-        times.sort();
-        let crowded = times
-            .iter()
-            .zip(times.iter().skip(most))
-            .find(|(first, last)| **last < **first + WINDOW);
-        if let Some((first, _)) = crowded {
-            found.push(Violation {
+    let mut crowded =
+        |who, of: String, times: &mut Vec<Time>, (most, window): (usize, Duration)| {
+            times.sort();
+            let mut windows = times.iter().zip(times.iter().skip(most));
+            let crowded = windows.find(|(first, last)| **last < **first + window);
+            found.extend(crowded.map(|(first, _)| Violation {
                 invariant: "I11",
                 at: *first,
-                object: who.to_string(),
-                what: format!("more than {most} times {verb} {resource} in {WINDOW:?}"),
-            });
+                object: format!("{who}"),
+                what: format!("more than {most} times {of} in {window:?}"),
+            }));
+        };
+    for ((who, verb, resource), mut times) in of_a_kind {
+        let bounds = match (verb, resource) {
+            ("list" | "watch" | "stream", _) => [(25, WINDOW), (60, MINUTE)],
+            (_, "leases") => [WINDOW, MINUTE].map(|window| (attempts(who, window), window)),
+            _ => [(200, WINDOW), (400, MINUTE)],
+        };
+        for bound in bounds {
+            crowded(who, format!("{verb} {resource}"), &mut times, bound);
         }
     }
+    for ((who, verb, subject), mut times) in of_one {
+        if subject.contains("/leases/") {
+            continue;
+        }
+        for bound in [(40, WINDOW), (120, MINUTE)] {
+            crowded(who, format!("{verb} {subject}"), &mut times, bound);
+        }
+    }
+}
+
+/// What a call is about: its path, of a look at one object and of a creation with its name, but without what limits it.
+fn subject(call: &Call) -> String {
+    let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
+    let mut query = query.split('&');
+    let field = query.find(|part| part.starts_with("fieldSelector"));
+    let name = match call.verb {
+        "create" if call.resource != "events" => call.body["metadata"]["name"].as_str(),
+        _ => field,
+    };
+    name.map_or_else(|| path.to_owned(), |name| format!("{path}/{name}"))
+}
+
+/// Row Q3: who is asked for time with a 429 or a 503 gives it: a watch does, the events of a namespace, and the object that was
+/// reconciled, whatever is asked for it meanwhile; but for a new term's first look at it. The election goes at its own pace, as
+/// does who asks for rights.
+pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
+    /// What is asked for at most.
+    const LONGEST: Duration = Duration::from_secs(30);
+    /// A step of the world's.
+    const STEP: Duration = Duration::from_millis(20);
+    let asks = case.trace.calls.iter().filter_map(|call| {
+        let (at, code) = call.answered?;
+        let asked = call.retry_after.filter(|_| matches!(code, 429 | 503))?;
+        let until = at + case.shortest(asked.min(LONGEST)).saturating_sub(STEP);
+        (call.role == Role::Work).then_some((call, at, until))
+    });
+    for (call, at, until) in asks {
+        let time = at + Duration::from_micros(1)..until;
+        let its = || {
+            let calls = case.trace.calls.iter();
+            calls.filter(|other| other.who == call.who && time.contains(&other.begun))
+        };
+        let again = match &*call.resource {
+            // What comes later is not waited for any more.
+            _ if at >= patience(case, call) => None,
+            "events" => its()
+                .find(|other| other.role == Role::Work && other.resource == "events")
+                .map(|other| other.begun),
+            "foos" | "deployments" if is_watch(call) => its()
+                .find(|other| other.resource == call.resource && is_watch(other))
+                .map(|other| other.begun),
+            "foos" | "foos/status" | "deployments" => looked_at_again(case, call, at, until),
+            _ => None,
+        };
+        found.extend(again.map(|again| Violation {
+            invariant: "I11",
+            at: again,
+            object: call.who.to_string(),
+            what: format!(
+                "{} {} again, which was to wait from {at:?} to {until:?}",
+                call.verb,
+                subject(call)
+            ),
+        }));
+    }
+}
+
+/// When the object was reconciled again that was when this was sent: after that, and before `until`.
+fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Time> {
+    let foo = foo_of(call);
+    let reconciles = case.trace.reconciles.iter();
+    let mut its = reconciles.filter(|one| {
+        let name = one.key.strip_prefix(&format!("{NAMESPACE}/"));
+        let is_it = foo.is_none_or(|foo| name == Some(foo));
+        let is_then = one.begun <= call.begun && one.ended.is_some_and(|ended| at <= ended);
+        one.who == call.who && is_then && is_it
+    });
+    // Of what may be of several it is not known.
+    let (Some(one), None) = (its.next(), its.next()) else {
+        return None;
+    };
+    let ended = one.ended?;
+    let again = case.reconciles.get(&*one.key)?.iter();
+    let mut again = again.filter(|other| other.who == call.who && other.begun > ended);
+    let begun = again.find(|other| other.begun < until)?.begun;
+    let mut logs = case.trace.logs.iter();
+    let is_new_term = logs.any(|log| {
+        log.who == call.who
+            && (at..=begun).contains(&log.at)
+            && log.text.contains("started workers")
+    });
+    (!is_new_term).then_some(begun)
+}
+
+/// The Foo that a call is about, where it says so.
+fn foo_of(call: &Call) -> Option<&str> {
+    let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
+    match (call.verb, &*call.resource) {
+        ("update", "foos/status") => path.rsplit('/').nth(1),
+        ("list", "foos") => query.split("metadata.name%3D").nth(1)?.split('&').next(),
+        ("create", "deployments") => call.body["metadata"]["ownerReferences"][0]["name"].as_str(),
+        _ => None,
+    }
+}
+
+/// Until when an answer is waited for.
+fn patience(case: &Case, call: &Call) -> Time {
+    let limit = call.path.split(['?', '&']).find_map(|part| {
+        let milliseconds = part.strip_prefix("timeout=")?.strip_suffix("ms")?;
+        Some(Duration::from_millis(milliseconds.parse().ok()?))
+    });
+    let limit = match &*call.resource {
+        "events" => Duration::from_secs(1),
+        _ if is_watch(call) => Duration::from_mins(1),
+        _ => limit.unwrap_or(Duration::from_secs(10)),
+    };
+    call.begun + case.shortest(limit)
+}
+
+/// Whether it is of a watch, its list included.
+fn is_watch(call: &Call) -> bool {
+    matches!(call.verb, "list" | "watch" | "stream") && !call.path.contains("fieldSelector")
 }

@@ -138,6 +138,7 @@ impl World {
             code: None,
             answer: None,
             answered: None,
+            retry_after: None,
             told: Vec::new(),
             fault: None,
         };
@@ -330,8 +331,11 @@ impl World {
             _ => Piece::End,
         };
         let is_whole = matches!(end, Piece::End);
+        let asked = headers.iter().find(|(name, _)| *name == "Retry-After");
+        let asked = asked.and_then(|(_, seconds)| seconds.parse().ok());
         let noted = &mut self.trace.calls[*call];
         noted.answered = Some((due, code));
+        noted.retry_after = asked.filter(|_| is_whole).map(Duration::from_secs);
         noted
             .told
             .extend(told.filter(|_| is_whole).map(|version| (due, version)));
