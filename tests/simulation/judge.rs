@@ -10,6 +10,7 @@ mod leader;
 mod rates;
 mod sizes;
 mod statuses;
+mod works;
 mod writes;
 
 use std::{
@@ -70,6 +71,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     leader::one_leads(&case, &mut found);
     leader::keeps_to_its_term(&case, &mut found);
     leader::somebody_leads(&case, &mut found);
+    works::holder_works(&case, &mut found);
     audit::check(&case, &mut found);
     converge::settled(&case, &mut found);
     converge::at_rest(&case, &mut found);

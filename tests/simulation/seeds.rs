@@ -19,6 +19,9 @@ const DEPLOYMENTS: u64 = 5;
 /// rollout, and a Lease that nobody holds.
 const SETTLE: u64 = 70_000;
 
+/// What a new Foo gets to become right.
+const NEW: Duration = Duration::from_secs(25);
+
 const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
@@ -129,6 +132,13 @@ impl Plan {
             let deed = deed(&mut draw);
             self.deed(at, deed);
         }
+        // Whoever leads when all is mended is to see to somebody new, whom nothing that went wrong is about.
+        let deed = Deed::CreateFoo {
+            foo: small(FOOS),
+            deployment: small(DEPLOYMENTS),
+            replicas: Some(1),
+        };
+        self.act(self.rest - NEW, Action::User(deed));
         let mut draw = Draws::new(self.seed, "edits of the Lease");
         if draw.once_in(4) {
             let deed = draw.of(&[

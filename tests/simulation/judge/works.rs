@@ -1,0 +1,169 @@
+//! Whoever holds the Lease works: I10.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::{Key, Kind, Revision},
+        plan::Fault,
+        trace::{Call, Role, Time, Who},
+    },
+    Case, Violation,
+    converge::text,
+    leader::{holder, lease},
+    made, named,
+};
+
+/// How soon what is to be looked at is with a worker: there are few objects, and each takes a few requests.
+const SOON: Duration = Duration::from_secs(3);
+
+/// A time in which a process held the Lease, and had renewed it in time.
+struct Hold {
+    who: Who,
+    from: Time,
+    until: Time,
+}
+
+/// I10: while a process holds the Lease, and nothing is in its way, it begins to reconcile whatever changes at once; and what
+/// nobody has reported on as it takes the Lease.
+pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
+    let holds = holds(case);
+    let soon = case.longest(SOON);
+    let mut check = |hold: &Hold, revision: &Revision, foo: &str, from: Time| {
+        let due = from + soon;
+        let key = format!("{}/{foo}", revision.key.namespace);
+        let mut its = case.reconciles.get(&*key).into_iter().flatten();
+        let is_begun = its.any(|one| one.who == hold.who && (from..=due).contains(&one.begun));
+        if due > hold.until || is_begun || is_hindered(case, hold.who, from, due) {
+            return;
+        }
+        found.push(Violation {
+            invariant: "I10",
+            at: due,
+            object: key,
+            what: format!(
+                "not looked at by {}, which holds the Lease, since {} at {from:?}",
+                hold.who,
+                named(&revision.key)
+            ),
+        });
+    };
+    let mut foos = BTreeMap::<&Key, &Revision>::new();
+    let mut begins = holds.iter().peekable();
+    let mut current = None;
+    for (index, revision) in case.store.history().iter().enumerate() {
+        while let Some(hold) = begins.next_if(|hold| hold.from <= made(revision)) {
+            for (key, revision) in foos.iter().filter(|(_, foo)| is_unseen(foo)) {
+                check(hold, revision, &key.name, hold.from);
+            }
+            current = Some(hold);
+        }
+        if let Some(hold) = current.filter(|hold| hold.until > made(revision))
+            && let Some(foo) = wakes(revision, case.writer(index).is_some())
+        {
+            check(hold, revision, foo, made(revision));
+        }
+        if revision.key.kind == Kind::Foo {
+            foos.insert(&revision.key, revision);
+        }
+    }
+}
+
+/// The Foo, by its name, that has to be looked at after this.
+fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
+    let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
+    let generation = |object: Option<&Value>| object?["metadata"]["generation"].as_i64();
+    let is_another = after.is_none() || generation(before) != generation(after);
+    match revision.key.kind {
+        Kind::Foo if after.is_some() && is_another => Some(&revision.key.name),
+        Kind::Deployment if before.is_some() && is_another && !by_us => {
+            let mut owners = before?["metadata"]["ownerReferences"].as_array()?.iter();
+            let foo = owners.find(|owner| owner["controller"] == true)?;
+            Some(text(&foo["name"]))
+        }
+        _ => None,
+    }
+}
+
+/// Whether no status is about this Foo as it is.
+fn is_unseen(revision: &Revision) -> bool {
+    let Some(foo) = revision.after.as_deref() else {
+        return false;
+    };
+    let metadata = &foo["metadata"];
+    metadata["deletionTimestamp"].is_null()
+        && foo["status"]["observedGeneration"] != metadata["generation"]
+}
+
+/// In the order of time.
+fn holds(case: &Case) -> Vec<Hold> {
+    let mut holds = Vec::<Hold>::new();
+    for (index, revision) in case.store.history().iter().enumerate() {
+        if revision.key != lease() {
+            continue;
+        }
+        let at = made(revision);
+        let writer = case.writer(index).and_then(|call| case.life(call.who));
+        let holder = revision.after.as_deref().map(holder);
+        let renews = writer.filter(|life| holder == Some(&*life.identity()));
+        let until = |life: &super::Life| {
+            let until = at + case.shortest(life.settings.renew_deadline);
+            let ends = life.asked.into_iter();
+            ends.chain(life.ended.as_ref().map(|(ended, _)| *ended))
+                .fold(until, Time::min)
+        };
+        match (holds.last_mut(), renews) {
+            (Some(last), Some(life)) if last.who == life.who && last.until >= at => {
+                last.until = until(life);
+            }
+            (last, renews) => {
+                if let Some(last) = last {
+                    last.until = last.until.min(at);
+                }
+                holds.extend(renews.map(|life| Hold {
+                    who: life.who,
+                    from: at,
+                    until: until(life),
+                }));
+            }
+        }
+    }
+    holds
+}
+
+/// Whether something was in the way of this process, or may still have been.
+fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
+    /// What follows a fault: the longest pause of a watch, and its list.
+    const AFTER: Duration = Duration::from_secs(10);
+    /// For so long, an answer is waited for; and so long the API server may ask for.
+    const ANSWER: Duration = Duration::from_secs(62);
+    const ASKED: Duration = Duration::from_secs(31);
+    const QUICK: Duration = Duration::from_secs(1);
+    let is_fault = case.trace.faults.iter().any(|(time, fault)| {
+        let is_now = time.start < until && time.end.saturating_add(case.longest(AFTER)) > from;
+        // What is done to single calls, they show; and what is refused was looked at.
+        let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
+        is_now && !is_shown && fault.is_about(who.replica)
+    });
+    let since = |time| from.saturating_sub(case.longest(time));
+    let is_slow = |call: &Call| {
+        let answered = call.answered.map(|(at, _)| at);
+        call.begun >= since(ANSWER) && answered.is_none_or(|at| at > call.begun + QUICK)
+            || call.begun >= since(ASKED) && call.retry_after.is_some()
+            || call.begun >= since(AFTER) && call.fault.is_some()
+    };
+    let calls = || {
+        let calls = case.trace.calls.iter();
+        calls.filter(|call| call.who == who && call.begun < until)
+    };
+    let is_broken = |resource: &str| {
+        let mut its = calls().filter(|call| {
+            let is_watch = matches!(call.verb, "stream" | "watch");
+            call.role == Role::Work && call.resource == resource && is_watch
+        });
+        its.next_back().is_some_and(|call| call.fault.is_some())
+    };
+    is_fault || ["foos", "deployments"].into_iter().any(is_broken) || calls().any(is_slow)
+}
