@@ -264,8 +264,8 @@ fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }
 
-/// I12: a process ends when it is asked to, and in time, and never by itself. Only while it stands still it cannot: what
-/// hangs, and whoever does not answer, is waited for no longer than that.
+/// I12: a process ends when it is asked to, and in time, and never by itself, nor does it have the kubelet end it. Only while
+/// it stands still it cannot: what hangs, and whoever does not answer, is waited for no longer than that.
 fn stays_up(case: &Case, found: &mut Vec<Violation>) {
     for life in &case.trace.lives {
         let ended = life
@@ -279,6 +279,9 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
         let what = match &life.ended {
             Some((_, End::Panicked(why))) => format!("panicked: {why}"),
             Some((_, End::Failed(why))) => format!("ended by itself: {why}"),
+            _ if let Some(at) = life.unwell => {
+                format!("was not live at {}", seconds(at))
+            }
             Some((_, End::Returned)) if life.asked.is_none() => "ended by itself".to_owned(),
             _ if took > case.longest(to_stop(&life.settings)) => {
                 format!("took {took:?} to stop, or longer")

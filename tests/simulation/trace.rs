@@ -113,8 +113,10 @@ pub struct Life {
     pub pod: (String, String),
     pub settings: Settings,
     pub begun: Time,
-    /// When it was asked to stop.
+    /// When it was asked to stop, by the kubelet, too.
     pub asked: Option<Time>,
+    /// When its liveness failed.
+    pub unwell: Option<Time>,
     /// When it was frozen, or its machine slept.
     pub still: Vec<Range<Time>>,
     pub ended: Option<(Time, End)>,

@@ -114,6 +114,7 @@ impl World {
             settings,
             begun: now,
             asked: None,
+            unwell: None,
             still: Vec::new(),
             ended: None,
         });
@@ -219,6 +220,12 @@ impl World {
             self.ended(number, to, end);
         } else if unwell {
             self.say(format!("{who}: the kubelet has it start again"));
+            // Of a pod that is to end nobody asks any more.
+            if let Some(life) = self.life_mut(number)
+                && life.asked.is_none()
+            {
+                life.unwell = Some(to);
+            }
             self.terminate(number, Some(Then::Container(RESTART)));
         }
     }
