@@ -8,7 +8,7 @@ use super::{
     api::{Key, Kind, Others},
     judge::{Violation, examine},
     plan::{Action, Calls, Fault, Happens, Plan, Step, Then, Way, What},
-    trace::Role,
+    trace::{Role, Time},
     users::{LEASE, LEASE_NAMESPACE},
     world::World,
 };
@@ -16,9 +16,13 @@ use super::{
 /// Of the network's times.
 const SEED: u64 = 17;
 
+/// When all is healed.
+const HEAL: Time = seconds(60);
+
 /// A leader that has Foos to see to, and users who want something else from the twentieth second on.
 fn busy() -> Plan {
     let mut plan = Plan::calm(SEED, 2, 2, seconds(170));
+    plan.rest = seconds(130);
     let foo = |name: &str| (name.to_owned(), format!("{name}-web"));
     for name in ["made", "scaled", "renamed", "deleted"] {
         let (foo, deployment) = foo(name);
@@ -66,7 +70,7 @@ fn busy() -> Plan {
         },
     );
     plan.steps.push(Step {
-        at: seconds(60),
+        at: HEAL,
         what: What::Heal,
     });
     plan
@@ -263,6 +267,9 @@ fn leader(world: &World) -> usize {
 /// What the replicas did, and what came of it.
 fn lines(world: &mut World) -> Vec<String> {
     world.trace.events.clear();
+    // A fault's name is no difference.
+    let calls = world.trace.calls.iter_mut();
+    calls.for_each(|call| call.fault = None);
     world.trace.lines(&world.store)
 }
 
