@@ -20,6 +20,8 @@ use std::{
     time::Duration,
 };
 
+pub use leader::holder;
+
 use super::{
     api::{Key, Revision, Store},
     plan::{Fault, Plan, Settings},

@@ -96,6 +96,18 @@ pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
         let of = Calls::default();
         without.fault(soon(10), Fault::Reset { of }, Duration::ZERO);
     }
+    // What is asked for while a watch says nothing is seen to when that is noticed.
+    if let Some(noticed) = faults.iter().filter_map(Fault::is_noticed_in).max() {
+        without.rest = HEAL + noticed;
+        without.end = without.rest + seconds(50);
+        without.act(
+            seconds(100),
+            Action::Scale {
+                foo: "made".into(),
+                replicas: 2,
+            },
+        );
+    }
     let mut with = without.clone();
     for fault in faults {
         with.fault(seconds(20), fault.clone(), lasts);
@@ -221,6 +233,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     for happens in [
         Happens::WatchEnds(Duration::ZERO),
         Happens::WatchSilent,
+        Happens::WatchFallsSilent,
         Happens::WatchGarbage,
         Happens::Cut,
     ] {

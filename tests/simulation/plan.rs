@@ -185,6 +185,31 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// How long it may go on when all is healed.
+    pub fn is_noticed_in(&self) -> Option<Duration> {
+        match self {
+            Self::Call { happens, .. } => happens.is_noticed_in(),
+            _ => None,
+        }
+    }
+
+    /// The API server that it is about, if it is about one.
+    pub fn server(&self) -> Option<usize> {
+        match self {
+            Self::Partition { of, .. }
+            | Self::Slow { of, .. }
+            | Self::Call { of, .. }
+            | Self::Reset { of } => of.server,
+            Self::Kill { server }
+            | Self::Pause { server }
+            | Self::Behind { server, .. }
+            | Self::Stuck { server }
+            | Self::Cold { server }
+            | Self::NoWatchList { server } => Some(*server),
+            _ => None,
+        }
+    }
+
     /// Whether it may be felt by this replica.
     pub fn is_about(&self, replica: usize) -> bool {
         match self {
@@ -260,14 +285,29 @@ pub enum Happens {
     },
     /// A proxy's page, with 200.
     Html,
-    /// A watch ends so soon, says nothing any more (`Silent`), or something that is no event.
+    /// A watch ends so soon, says nothing (`Silent`), or nothing any more once it has said by a bookmark how far it is
+    /// (`FallsSilent`), or something that is no event.
     WatchEnds(Duration),
     WatchSilent,
+    WatchFallsSilent,
     WatchGarbage,
     /// The replica is killed before it is sent, when it is carried out, or when the answer has come.
     CrashBefore(Then),
     CrashAt(Then),
     CrashAfter(Then),
+}
+
+impl Happens {
+    /// What healing does not end, whoever reads it has to notice: for how long it may go on, by the slowest clock.
+    pub fn is_noticed_in(&self) -> Option<Duration> {
+        match self {
+            // No watch may be silent for five minutes;
+            Self::WatchSilent => Some(Duration::from_secs(340)),
+            // nor for 150 s once it has had a bookmark, of which there is one each minute.
+            Self::WatchFallsSilent => Some(Duration::from_mins(4)),
+            _ => None,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -313,6 +353,15 @@ impl Plan {
             at,
             what: What::Action(action),
         });
+    }
+
+    /// How long what healing does not end may go on after it.
+    pub fn is_noticed_in(&self) -> Option<Duration> {
+        let faults = self.steps.iter().filter_map(|step| match &step.what {
+            What::Fault(fault, _) => fault.is_noticed_in(),
+            _ => None,
+        });
+        faults.max()
     }
 
     pub fn fault(&mut self, at: Time, fault: Fault, lasts: Duration) {

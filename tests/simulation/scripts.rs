@@ -4,19 +4,26 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
+    judge::holder,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
-    trace::{Role, Time, Trace},
+    trace::{Call, Role, Time, Trace},
     users::{Deed, Policy},
 };
 
 /// Of each kind of call, so many have each fault.
 const FIRST: usize = 20;
 
-/// How long whatever a fault makes late is late; longer than a term, but for the slowest clock.
+/// How long an answer is late that a fault makes late; longer than a term, but for the slowest clock.
 const LATE: Duration = Duration::from_millis(1500);
+
+/// How long a request is: not so long that the kernel gives it up.
+const LATE_REQUEST: Duration = Duration::from_millis(450);
 
 /// When all is healed that goes wrong.
 const HEAL: Time = Time::from_secs(20);
+
+/// When a watch that has fallen silent says nothing.
+const MEANWHILE: Time = Time::from_secs(100);
 
 /// In this time after the last thing that somebody does, all is as it should be: longer than any rollout in here takes, and shorter
 /// than a retry's pause is after six seconds.
@@ -360,9 +367,36 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         ],
     ),
     (
+        "hand-over, fenced",
+        &[
+            (1_000, CREATE),
+            (
+                6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
         "takeover",
         &[
             (1_000, CREATE),
+            (
+                6_500,
+                Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                },
+            ),
+        ],
+    ),
+    (
+        "takeover, fenced",
+        &[
+            (1_000, CREATE),
+            (6_300, rename(1)),
             (
                 6_500,
                 Deed::ScaleFoo {
@@ -433,7 +467,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         },
         replicas: vec![Machine::SOUND; 2],
         servers: 1,
-        fencing: false,
+        fencing: name.ends_with(", fenced"),
         steps: Vec::new(),
         rest: ms(50_000),
         end: ms(60_000),
@@ -442,7 +476,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         plan.act(ms(*at), Action::User(*deed));
     }
     match name {
-        "hand-over" => (0..2).for_each(|replica| {
+        "hand-over" | "hand-over, fenced" => (0..2).for_each(|replica| {
             plan.act(
                 ms(6_000 + 4_000 * replica),
                 Action::Replace {
@@ -466,7 +500,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             });
             plan.fault(ms(6_200), Fault::Reset { of }, Time::ZERO);
         }
-        "takeover" => (0..2).for_each(|replica| {
+        "takeover" | "takeover, fenced" => (0..2).for_each(|replica| {
             let then = Then::Container(ms(2_000));
             let crash = Fault::Crash {
                 replica: usize::try_from(replica).unwrap_or_default(),
@@ -635,58 +669,71 @@ impl Script {
 
     /// Each of its variations, of which `trace` is the one without a fault.
     pub fn variations(&self, trace: &Trace) -> Vec<Plan> {
-        let mut counted = BTreeMap::<(&'static str, &str), usize>::new();
-        let mut all = Vec::new();
-        for call in &trace.calls {
-            if call.sent >= HEAL {
-                continue;
-            }
-            *counted.entry((call.verb, &call.resource)).or_default() += 1;
-        }
+        let calls = || trace.calls.iter().filter(|call| call.sent < HEAL);
         let then = Then::Container(Duration::from_secs(2));
-        let of_work = |resource| Calls {
-            verb: Some("write"),
-            resource: Some(resource),
-            ..Calls::default()
-        };
-        for resource in ["deployments", "foos/status", "events"] {
-            let its = counted
-                .iter()
-                .filter(|((verb, of), _)| is_write(verb) && *of == resource);
-            let count = its.map(|(_, count)| *count).sum::<usize>();
-            for nth in 1..=count {
-                for happens in [
+        let mut all = Vec::new();
+        for resource in [
+            "deployments",
+            "foos/status",
+            "events",
+            "leases",
+            "serviceaccounts",
+        ] {
+            let of = Calls {
+                verb: Some("write"),
+                resource: Some(resource),
+                ..Calls::default()
+            };
+            let writes = calls().filter(|call| is_write(call.verb) && call.resource == resource);
+            let mut held_by = None;
+            for (nth, call) in (1..).zip(writes) {
+                let holder = call.answer.as_ref().map(|lease| holder(lease));
+                let renews = resource == "leases" && holder == held_by;
+                held_by = holder;
+                // A Lease is renewed until the end, each time in the same way.
+                if renews && nth > FIRST / 4 {
+                    continue;
+                }
+                let crashes = [
                     Happens::CrashBefore(then),
                     Happens::CrashAt(then),
                     Happens::CrashAfter(then),
-                ] {
-                    all.push(self.with(of_work(resource), nth, happens));
-                }
+                ];
+                let crashes = crashes.into_iter().filter(|happens| can_be(happens, call));
+                all.extend(crashes.map(|happens| self.with(of, nth, happens)));
             }
         }
-        for ((verb, resource), count) in &counted {
+        let mut counted = BTreeMap::<(&'static str, &str), usize>::new();
+        for call in calls() {
+            let nth = counted.entry((call.verb, &call.resource)).or_default();
+            *nth += 1;
+            if *nth > FIRST {
+                continue;
+            }
             let of = Calls {
-                verb: Some(verb),
-                resource: Some(known(resource)),
+                verb: Some(call.verb),
+                resource: Some(known(&call.resource)),
                 ..Calls::default()
             };
-            for nth in 1..=(*count).min(FIRST) {
-                all.extend(
-                    faults(verb)
-                        .into_iter()
-                        .map(|happens| self.with(of, nth, happens)),
-                );
-            }
+            let like = like_others();
+            let one = like[*nth % like.len()].clone();
+            let like = if *nth == 1 { like.to_vec() } else { vec![one] };
+            let faults = faults(call.verb).into_iter().chain(like);
+            let faults = faults.filter(|happens| can_be(happens, call));
+            all.extend(faults.map(|happens| self.with(of, *nth, happens)));
         }
         all
     }
 
     fn with(&self, of: Calls, nth: usize, happens: Happens) -> Plan {
         let mut plan = self.plan.clone();
-        if happens == Happens::WatchSilent {
-            // A watch that says nothing is believed for as long as the API server keeps one up.
-            plan.rest += Duration::from_secs(310);
-            plan.end += Duration::from_secs(310);
+        if let Some(noticed) = happens.is_noticed_in() {
+            let later = (HEAL + noticed).saturating_sub(plan.rest);
+            plan.rest += later;
+            plan.end += later;
+            // What is asked for meanwhile is seen to.
+            let (foo, replicas) = (0, Some(1));
+            plan.act(MEANWHILE, Action::User(Deed::ScaleFoo { foo, replicas }));
         }
         let nth = u32::try_from(nth).ok();
         plan.fault(Time::ZERO, Fault::Call { of, nth, happens }, Time::ZERO);
@@ -694,31 +741,65 @@ impl Script {
     }
 }
 
-/// Whether the fault of a variation came about.
-pub fn is_met(variation: &Plan, trace: &Trace) -> bool {
+/// Whether the fault of a variation met its call, and came about.
+pub fn is_met(variation: &Plan, trace: &Trace) -> (bool, bool) {
     let Some(What::Fault(Fault::Call { happens, .. }, _)) =
         variation.steps.last().map(|step| &step.what)
     else {
-        return false;
+        return (false, false);
     };
     let happens = Some(format!("{happens:?}"));
-    trace.calls.iter().any(|call| call.fault == happens)
+    let met = || trace.calls.iter().filter(|call| call.fault == happens);
+    (met().next().is_some(), met().any(|call| call.felt))
+}
+
+/// Whether it can happen to a call, of which this became without it.
+fn can_be(happens: &Happens, call: &Call) -> bool {
+    match happens {
+        Happens::CrashBefore(_)
+        | Happens::Refused
+        | Happens::ResetBefore
+        | Happens::ConnectHangs
+        | Happens::RequestLost => true,
+        Happens::RequestLate(_) | Happens::Status { .. } | Happens::CrashAt(_) => {
+            call.arrived.is_some()
+        }
+        _ => call.answered.is_some(),
+    }
 }
 
 fn is_write(verb: &str) -> bool {
     matches!(verb, "create" | "update" | "patch" | "delete")
 }
 
-/// The faults that a call of this verb can have.
-fn faults(verb: &str) -> Vec<Happens> {
-    let refused = |code, retry_after| Happens::Status {
+/// As an API server refuses.
+const fn refused(code: u16, retry_after: Option<u32>) -> Happens {
+    Happens::Status {
         code,
         retry_after,
         applied: false,
-    };
+    }
+}
+
+/// What any call can have, and is to a replica much like what each has: the first of a kind has all of them, and each other
+/// one in its turn.
+fn like_others() -> [Happens; 7] {
+    [
+        Happens::Refused,
+        Happens::ConnectHangs,
+        refused(401, None),
+        refused(502, None),
+        refused(503, None),
+        refused(503, Some(1)),
+        refused(504, None),
+    ]
+}
+
+/// The faults that each call of this verb has.
+fn faults(verb: &str) -> Vec<Happens> {
     let mut all = vec![
         Happens::RequestLost,
-        Happens::RequestLate(LATE),
+        Happens::RequestLate(LATE_REQUEST),
         Happens::AnswerLost,
         Happens::AnswerLate(LATE),
         Happens::ResetBefore,
@@ -744,6 +825,7 @@ fn faults(verb: &str) -> Vec<Happens> {
         all.extend([
             Happens::WatchEnds(soon),
             Happens::WatchSilent,
+            Happens::WatchFallsSilent,
             Happens::WatchGarbage,
             refused(410, None),
         ]);
@@ -753,15 +835,15 @@ fn faults(verb: &str) -> Vec<Happens> {
 
 /// The name of a resource, for as long as the program runs.
 fn known(resource: &str) -> &'static str {
-    const ALL: [&str; 6] = [
+    const ALL: [&str; 7] = [
         "foos",
         "foos/status",
         "deployments",
         "leases",
         "events",
+        "selfsubjectaccessreviews",
         "serviceaccounts",
     ];
-    ALL.into_iter()
-        .find(|known| *known == resource)
-        .unwrap_or("")
+    let its = ALL.into_iter().find(|known| *known == resource);
+    its.unwrap_or_else(|| panic!("{resource} is called"))
 }

@@ -22,6 +22,9 @@ const SETTLE: u64 = 70_000;
 /// What a new Foo gets to become right.
 const NEW: Duration = Duration::from_secs(25);
 
+/// Longer than any plan.
+const FOR_GOOD: Duration = Duration::from_hours(1);
+
 const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
@@ -101,6 +104,11 @@ impl Plan {
                 )
             });
             plan.steps.retain(|step| !gone(step));
+        }
+        if let Some(noticed) = plan.is_noticed_in() {
+            let later = (ms(heal + SETTLE) + noticed).saturating_sub(plan.rest);
+            plan.rest += later;
+            plan.end += later;
         }
         plan.steps.push(Step {
             at: ms(heal),
@@ -369,10 +377,10 @@ const FAULTS: &[Kind] = &[
     kind("policy", (3, 10_000), Some((500, 40_000)), |draw, _| {
         fault(Fault::Policy(draw.of(&Others::ALL)))
     }),
-    kind("pods", (4, 10_000), None, |draw, plan| {
+    kind("pods", (4, 10_000), None, |draw, _| {
         let deployment = small(draw.below(DEPLOYMENTS));
         let lasts = ms(draw.log_uniform(1_000, 60_000));
-        let lasts = if draw.once_in(4) { plan.end } else { lasts };
+        let lasts = if draw.once_in(4) { FOR_GOOD } else { lasts };
         What::Fault(Fault::NoPods { deployment }, lasts)
     }),
     kind("namespace", (6, 20_000), Some((200, 20_000)), |_, _| {
@@ -507,6 +515,7 @@ fn happens(draw: &mut Draws, of: Calls) -> Happens {
         9 => Happens::Html,
         10 if is_watch => Happens::WatchEnds(late),
         11 if is_watch => Happens::WatchSilent,
+        12 if is_watch => Happens::WatchFallsSilent,
         _ if is_watch => Happens::WatchGarbage,
         // Only what a server that failed after the write can answer.
         10 | 11 => Happens::Status {

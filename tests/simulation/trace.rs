@@ -65,8 +65,10 @@ pub struct Call {
     pub retry_after: Option<Duration>,
     /// Of a list or a watch: up to which version the replica was told of everything, and when.
     pub told: Vec<(Time, u64)>,
-    /// What was done to it.
+    /// What was to be done to it.
     pub fault: Option<String>,
+    /// Whether that was done: what is to become of an answer is not where none is on its way.
+    pub felt: bool,
 }
 
 /// A line of a replica's log.

@@ -43,6 +43,8 @@ pub struct Stream {
     call: usize,
     watch: Watch,
     happens: Option<Happens>,
+    /// It says nothing any more, whatever there is to say.
+    is_silent: bool,
     begun: Time,
     limits: Limits,
     /// What does not get through, since when.
@@ -141,6 +143,7 @@ impl World {
             retry_after: None,
             told: Vec::new(),
             fault: None,
+            felt: false,
         };
         let happens = self.fault_of(&call);
         let (is_cut, slow) = self.on_the_way(&call, Way::Requests);
@@ -151,6 +154,7 @@ impl World {
             self.trace.calls[number].fault = Some(format!("{happens:?}"));
         }
         if let Some(Happens::CrashBefore(then)) = happens {
+            self.trace.calls[number].felt = true;
             return Some((sent_at, then));
         }
         let late = match happens {
@@ -168,6 +172,16 @@ impl World {
             _ if is_cut || way > sent.limits.send => Some((sent.limits.send, ErrorKind::TimedOut)),
             _ if !up => Some((SHORTEST * 2, ErrorKind::ConnectionRefused)),
             _ => None,
+        };
+        self.trace.calls[number].felt = match happens {
+            Some(
+                Happens::Refused
+                | Happens::ResetBefore
+                | Happens::ConnectHangs
+                | Happens::RequestLost,
+            ) => true,
+            Some(Happens::RequestLate(_)) => up && !is_cut,
+            _ => false,
         };
         if let Some((after, kind)) = broken {
             if is_cut && happens.is_none() {
@@ -223,6 +237,11 @@ impl World {
             self.put(who, arriving.sent.id, time + SHORTEST, reset);
             return;
         }
+        let is_felt = matches!(
+            arriving.happens,
+            Some(Happens::Status { .. } | Happens::CrashAt(_))
+        );
+        self.trace.calls[call].felt |= is_felt;
         let answer = match arriving.happens {
             Some(Happens::Status {
                 code,
@@ -309,7 +328,12 @@ impl World {
         };
         let (is_cut, slow) = self.on_the_way(&self.trace.calls[*call], Way::Answers);
         let is_waited_for = self.open.contains_key(&(*who, sent.id));
-        if is_cut || *happens == Some(Happens::AnswerLost) || !is_waited_for {
+        if is_cut || !is_waited_for {
+            return;
+        }
+        self.trace.calls[*call].felt |=
+            happens.as_ref().is_some_and(is_of_the_answer) || *happens == Some(Happens::Cut);
+        if *happens == Some(Happens::AnswerLost) {
             return;
         }
         let due = time + self.way("answer", *who, sent.id) + slow + late;
@@ -379,7 +403,12 @@ impl World {
             ..
         } = arriving;
         let is_waited_for = self.open.contains_key(&(who, sent.id));
-        if happens == Some(Happens::AnswerLost) || !is_waited_for {
+        if !is_waited_for {
+            return;
+        }
+        let (is_cut, slow) = self.on_the_way(&self.trace.calls[call], Way::Answers);
+        self.trace.calls[call].felt |= !is_cut && happens.as_ref().is_some_and(is_of_the_answer);
+        if happens == Some(Happens::AnswerLost) {
             return;
         }
         let head = |more| {
@@ -396,13 +425,14 @@ impl World {
             _ => head(Vec::new()),
         };
         let is_over = matches!(first.last(), Some(Piece::End | Piece::Broken(_)));
-        let (is_cut, slow) = self.on_the_way(&self.trace.calls[call], Way::Answers);
         let late = match happens {
             Some(Happens::AnswerLate(by)) => by,
             _ => Duration::ZERO,
         };
         let due = time + self.way("answer", who, sent.id) + slow + late;
-        if let Some(Happens::CrashAfter(then)) = happens {
+        if let Some(Happens::CrashAfter(then)) = happens
+            && !is_cut
+        {
             let kill = Due::Kill {
                 place: who.replica,
                 life: who.life,
@@ -423,6 +453,7 @@ impl World {
             is_in_order: self.trace.calls[call].verb == "watch",
             told: None,
             due,
+            is_silent: happens == Some(Happens::WatchSilent),
             happens,
         };
         if is_cut && !is_over {
@@ -467,7 +498,7 @@ impl World {
 
     /// Sends what one watch has to tell; true when it is over.
     fn follow(&mut self, stream: &mut Stream, time: Time, is_due: bool) -> bool {
-        let (mut pieces, mut told) = (Vec::new(), None);
+        let (mut pieces, mut told, mut to_bookmark) = (Vec::new(), None, None);
         if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
             for line in stream.watch.poll(&self.store, server, at(time)) {
                 let (event, object) = (&line["type"], &line["object"]);
@@ -478,6 +509,10 @@ impl World {
                 stream.is_in_order |=
                     metadata["annotations"]["k8s.io/initial-events-end"] == "true";
                 told = version(metadata).filter(|_| stream.is_in_order).or(told);
+                // Not the one at the end of a streamed list.
+                if event == "BOOKMARK" && object["metadata"]["annotations"].is_null() {
+                    to_bookmark.get_or_insert(pieces.len());
+                }
             }
             if stream.watch.is_over() {
                 pieces.push(Piece::End);
@@ -485,21 +520,36 @@ impl World {
         }
         let is_told = !matches!(
             stream.happens,
-            Some(Happens::WatchSilent | Happens::WatchGarbage | Happens::Cut)
+            Some(
+                Happens::WatchSilent
+                    | Happens::WatchFallsSilent
+                    | Happens::WatchGarbage
+                    | Happens::Cut
+            )
         );
         stream.told = told.filter(|_| is_told).or(stream.told);
+        let call = &mut self.trace.calls[stream.call];
         match &stream.happens {
-            Some(Happens::WatchSilent) => pieces.clear(),
+            Some(Happens::WatchSilent | Happens::WatchFallsSilent) => {
+                let told = to_bookmark.unwrap_or(pieces.len());
+                let told = if stream.is_silent { 0 } else { told };
+                call.felt |= told < pieces.len();
+                pieces.truncate(told);
+                stream.is_silent |= to_bookmark.is_some();
+            }
             Some(Happens::WatchEnds(after)) if time >= stream.begun + *after => {
+                call.felt = true;
                 pieces.push(Piece::End);
             }
             Some(Happens::WatchGarbage) if !pieces.is_empty() => {
+                call.felt = true;
                 pieces = vec![
                     Piece::Data(Bytes::from_static(b"{\"kind\":\"Pizza\"}\n")),
                     Piece::End,
                 ];
             }
             Some(Happens::Cut) if let Some(Piece::Data(line)) = pieces.first() => {
+                call.felt = true;
                 let half = line.slice(..line.len() / 2);
                 pieces = vec![Piece::Data(half), Piece::Broken(ErrorKind::UnexpectedEof)];
             }
@@ -584,6 +634,18 @@ fn listed(call: &Call, body: &Value) -> Option<u64> {
     let is_last = metadata["continue"].as_str().unwrap_or_default().is_empty();
     let is_list = call.verb == "list" && !call.path.contains("fieldSelector");
     version(metadata).filter(|_| is_list && is_last)
+}
+
+/// Whether it happens when the answer comes, of a watch its head.
+fn is_of_the_answer(happens: &Happens) -> bool {
+    matches!(
+        happens,
+        Happens::AnswerLost
+            | Happens::AnswerLate(_)
+            | Happens::ResetAfter
+            | Happens::Html
+            | Happens::CrashAfter(_)
+    )
 }
 
 type Whole = (u16, Vec<(&'static str, String)>, Value);

@@ -258,11 +258,30 @@ impl World {
                 self.end(number);
             }
         }
-        let silent = format!("{:?}", Happens::WatchSilent);
-        self.reset(|call| call.fault.as_ref() == Some(&silent));
+        for silent in [Happens::WatchSilent, Happens::WatchFallsSilent] {
+            self.heal_silence(&silent);
+        }
         for place in 0..self.places.len() {
             if self.places[place].gone {
                 self.start(place, true, None);
+            }
+        }
+    }
+
+    /// Watches that say nothing are left to whoever reads them, where the plan has the time for that.
+    fn heal_silence(&mut self, silent: &Happens) {
+        let until = self.now + silent.is_noticed_in().unwrap_or_default();
+        let name = Some(format!("{silent:?}"));
+        if until > self.plan.rest {
+            self.reset(|call| call.fault == name);
+        }
+        let calls = &self.trace.calls;
+        if !self.open.values().any(|call| calls[*call].fault == name) {
+            return;
+        }
+        for (time, fault) in &mut self.trace.faults {
+            if matches!(fault, Fault::Call { happens, .. } if happens == silent) {
+                time.end = time.end.max(until);
             }
         }
     }
