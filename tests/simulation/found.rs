@@ -132,54 +132,91 @@ fn short_lease_and_silent_watch() -> Plan {
 /// Seed 415. A leader whose Lease was deleted created it, held by nobody, and never had the answer (H12). It works on to its
 /// deadline; the checker of I2 took that creation for a release.
 fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
-    let call = |of, happens| {
-        let nth = Some(1);
-        What::Fault(Fault::Call { of, nth, happens }, us(0))
-    };
-    let its_lease = Calls {
-        replica: Some(2),
-        role: Some(Role::Lease),
-        ..Calls::default()
-    };
-    let creation = Calls {
-        verb: Some("create"),
-        resource: Some("leases"),
-        ..Calls::default()
-    };
-    let other = Calls {
-        replica: Some(1),
-        ..Calls::default()
-    };
-    let partition = Fault::Partition {
-        of: its_lease,
-        way: Way::Requests,
-    };
-    let create = Deed::CreateFoo {
-        foo: 1,
-        deployment: 0,
-        replicas: Some(3),
-    };
-    let scale = Deed::Autoscale {
-        foo: 1,
-        replicas: 4,
-    };
     Plan {
+        seed: 415,
         settings: Settings {
             workers: 1,
+            resync: us(30_000_000),
+            lease_duration: us(15_000_000),
+            renew_deadline: us(10_000_000),
             retry_period: us(5_000_000),
-            ..Settings::default()
+            image: "nginx:latest",
+            namespace: None,
         },
+        replicas: vec![Machine::SOUND; 3],
+        servers: 1,
+        fencing: false,
         steps: vec![
-            step(42_172, user(create)),
-            step(57_872, What::Fault(partition, us(52_405_000))),
-            step(67_507, call(creation, Happens::AnswerLost)),
-            step(76_159, call(other, Happens::Html)),
-            step(87_581, user(Deed::DeleteLease)),
-            step(89_465, user(scale)),
+            step(
+                42_172,
+                What::Action(Action::User(Deed::CreateFoo {
+                    foo: 1,
+                    deployment: 0,
+                    replicas: Some(3),
+                })),
+            ),
+            step(
+                57_872,
+                What::Fault(
+                    Fault::Partition {
+                        of: Calls {
+                            replica: Some(2),
+                            role: Some(Role::Lease),
+                            server: None,
+                            verb: None,
+                            resource: None,
+                        },
+                        way: Way::Requests,
+                    },
+                    us(52_405_000),
+                ),
+            ),
+            step(
+                67_507,
+                What::Fault(
+                    Fault::Call {
+                        of: Calls {
+                            replica: None,
+                            role: None,
+                            server: None,
+                            verb: Some("create"),
+                            resource: Some("leases"),
+                        },
+                        nth: Some(1),
+                        happens: Happens::AnswerLost,
+                    },
+                    us(0),
+                ),
+            ),
+            step(
+                76_159,
+                What::Fault(
+                    Fault::Call {
+                        of: Calls {
+                            replica: Some(1),
+                            role: None,
+                            server: None,
+                            verb: None,
+                            resource: None,
+                        },
+                        nth: Some(1),
+                        happens: Happens::Html,
+                    },
+                    us(0),
+                ),
+            ),
+            step(87_581, What::Action(Action::User(Deed::DeleteLease))),
+            step(
+                89_465,
+                What::Action(Action::User(Deed::Autoscale {
+                    foo: 1,
+                    replicas: 4,
+                })),
+            ),
             step(89_977, What::Heal),
         ],
         rest: us(249_954_000),
-        ..Plan::calm(415, 3, 1, us(289_954_000))
+        end: us(289_954_000),
     }
 }
 
@@ -214,32 +251,44 @@ fn cleared_and_not_seen_before() -> Plan {
 /// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
 /// another one was created, though the status met a conflict each time.
 fn gone_while_the_watch_is_stuck() -> Plan {
-    let create = Deed::CreateFoo {
-        foo: 0,
-        deployment: 0,
-        replicas: Some(1),
-    };
-    let delete = Deed::DeleteFoo {
-        foo: 0,
-        policy: Policy::Foreground,
-    };
     Plan {
+        seed: 450,
         settings: Settings {
             workers: 1,
+            resync: us(30_000_000),
+            lease_duration: us(15_000_000),
+            renew_deadline: us(10_000_000),
+            retry_period: us(2_000_000),
+            image: "nginx:latest",
             namespace: Some("foos"),
-            ..Settings::default()
         },
+        replicas: vec![Machine::SOUND; 5],
+        servers: 3,
+        fencing: false,
         steps: vec![
-            step(8_797, user(create)),
+            step(
+                8_797,
+                What::Action(Action::User(Deed::CreateFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: Some(1),
+                })),
+            ),
             step(
                 41_452,
                 What::Fault(Fault::Stuck { server: 1 }, us(15_987_000)),
             ),
-            step(48_690, user(delete)),
+            step(
+                48_690,
+                What::Action(Action::User(Deed::DeleteFoo {
+                    foo: 0,
+                    policy: Policy::Foreground,
+                })),
+            ),
             step(82_188, What::Heal),
         ],
         rest: us(234_376_000),
-        ..Plan::calm(450, 5, 3, us(274_376_000))
+        end: us(274_376_000),
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 const RUNS: usize = 400;
 
 /// Takes steps away, in halves and then in ever smaller parts, as long as `check` finds the same invariant violated; and then
-/// replicas, API servers and wrong clocks.
+/// wrong clocks, the fencing component, API servers and workers.
 pub fn shrink(plan: &Plan, invariant: &str, check: &dyn Fn(&Plan) -> Vec<Violation>) -> Plan {
     let mut left = RUNS;
     let mut shows = |plan: &Plan| {
@@ -42,7 +42,15 @@ pub fn shrink(plan: &Plan, invariant: &str, check: &dyn Fn(&Plan) -> Vec<Violati
                 .for_each(|machine| *machine = Machine::SOUND);
         },
         |plan| plan.fencing = false,
-        |plan| plan.servers = 1,
+        |plan| {
+            let is_named = |step: &Step| match &step.what {
+                What::Fault(fault, _) => fault.server() > Some(0),
+                _ => false,
+            };
+            if !plan.steps.iter().any(is_named) {
+                plan.servers = 1;
+            }
+        },
         |plan| plan.settings.workers = 1,
     ];
     for change in simpler {
@@ -63,7 +71,7 @@ fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
         .collect()
 }
 
-/// A case for `found.rs`: the plan, as Rust source.
+/// A case for `found.rs`: the plan, as Rust source that `cargo fmt` has to see yet.
 pub fn source(plan: &Plan, name: &str, why: &str) -> String {
     let Plan {
         seed,
@@ -75,64 +83,99 @@ pub fn source(plan: &Plan, name: &str, why: &str) -> String {
         rest,
         end,
     } = plan;
-    let mut lines = vec![
-        format!("/// {why}"),
-        format!("fn {name}() -> Plan {{"),
-        "    Plan {".to_owned(),
-        format!("        seed: {seed},"),
-        format!("        settings: {},", rust(&format!("{settings:?}"))),
-        format!("        replicas: vec!{replicas:?},"),
-        format!("        servers: {servers},"),
-        format!("        fencing: {fencing},"),
-        "        steps: vec![".to_owned(),
-    ];
-    lines.extend(
-        steps
-            .iter()
-            .map(|step| format!("            {},", rust(&format!("{step:?}")))),
+    let steps = steps.iter().map(|Step { at, what }| {
+        let at = grouped(&at.as_millis().to_string());
+        format!("step({at}, What::{}),\n", rust(&format!("{what:?}")))
+    });
+    let steps: String = steps.collect();
+    let settings = rust(&format!("{settings:?}"));
+    let replicas = if replicas.iter().all(|machine| *machine == Machine::SOUND) {
+        format!("[Machine::SOUND; {}]", replicas.len())
+    } else {
+        rust(&format!("{replicas:?}"))
+    };
+    let (seed, rest, end) = (
+        grouped(&seed.to_string()),
+        rust(&format!("{rest:?}")),
+        rust(&format!("{end:?}")),
     );
-    lines.push("        ],".to_owned());
-    lines.push(format!("        rest: {},", rust(&format!("{rest:?}"))));
-    lines.push(format!("        end: {},", rust(&format!("{end:?}"))));
-    lines.extend(["    }".to_owned(), "}".to_owned()]);
-    lines.join("\n")
+    format!(
+        "/// {why}
+fn {name}() -> Plan {{
+    Plan {{
+        seed: {seed},
+        settings: {settings},
+        replicas: vec!{replicas},
+        servers: {servers},
+        fencing: {fencing},
+        steps: vec![
+            {steps}
+        ],
+        rest: {rest},
+        end: {end},
+    }}
+}}"
+    )
 }
 
-/// What `Debug` prints is Rust but for the times: `1.5s` is `us(1500000)`.
+/// Which type a name is of that stands after this.
+const TYPES: [(&str, &str); 13] = [
+    ("Action(", "Action"),
+    ("User(", "Deed"),
+    ("policy: ", "Policy"),
+    ("with: ", "Spoilt"),
+    ("Fault(", "Fault"),
+    ("Policy(", "Others"),
+    ("way: ", "Way"),
+    ("role: Some(", "Role"),
+    ("happens: ", "Happens"),
+    ("then: ", "Then"),
+    ("CrashBefore(", "Then"),
+    ("CrashAt(", "Then"),
+    ("CrashAfter(", "Then"),
+];
+
+/// What `Debug` prints is Rust but for the types of names, and for numbers: `1.5s` is `us(1_500_000)`.
 fn rust(debug: &str) -> String {
-    let mut source = String::new();
-    let mut rest = debug;
+    let mut named = debug.to_owned();
+    for (before, of) in TYPES {
+        named = named.replace(before, &format!("{before}{of}::"));
+    }
+    let (mut source, mut rest) = (String::new(), &*named);
     while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
-        let is_in_a_name =
-            rest[..start].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-');
-        let number = &rest[start..];
-        let digits = number
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(number.len());
-        let unit = &number[digits..];
-        let length = unit
-            .find(|c: char| !c.is_alphabetic())
-            .unwrap_or(unit.len());
-        let factor = match &unit[..length] {
+        let (before, number) = rest.split_at(start);
+        source.push_str(before);
+        let is_of_number = |c: char| c.is_ascii_digit() || c == '.';
+        let digits = number.find(|c| !is_of_number(c)).unwrap_or(number.len());
+        let (digits, after) = number.split_at(digits);
+        let unit = after.find(|c: char| !c.is_alphabetic());
+        let (unit, after) = after.split_at(unit.unwrap_or(after.len()));
+        let factor = match unit {
             "ns" => Some(0.001),
             "µs" => Some(1.0),
             "ms" => Some(1_000.0),
             "s" => Some(1_000_000.0),
             _ => None,
         };
-        source.push_str(&rest[..start]);
-        match factor
-            .zip(number[..digits].parse::<f64>().ok())
-            .filter(|_| !is_in_a_name)
-        {
-            Some((factor, value)) => source.extend([
-                "us(".to_owned(),
-                format!("{:.0}", value * factor),
-                ")".to_owned(),
-            ]),
-            None => source.push_str(&number[..digits + length]),
+        let time = factor.zip(digits.parse::<f64>().ok());
+        let time = time.map(|(factor, value)| grouped(&format!("{:.0}", value * factor)));
+        match time {
+            Some(time) => source.extend(["us(", &time, ")"]),
+            None => source.extend([&*grouped(digits), unit]),
         }
-        rest = &number[digits + length..];
+        rest = after;
     }
     source + rest
+}
+
+/// Digits in groups of three.
+fn grouped(digits: &str) -> String {
+    let mut source = String::new();
+    for (number, digit) in digits.chars().enumerate() {
+        if number > 0 && (digits.len() - number).is_multiple_of(3) {
+            source.push('_');
+        }
+        source.push(digit);
+    }
+    source
 }

@@ -5,10 +5,12 @@ use std::{fs, time::Duration};
 use super::{
     api::Kind,
     found,
-    judge::{examine, judge},
+    judge::{Violation, examine, judge},
     mutants,
     one_fault::with_and_without,
-    plan::{Action, Fault, Machine, Plan, Settings},
+    plan::{Action, Fault, Machine, Plan, Settings, Step, What},
+    seeds,
+    shrink::{shrink, source},
     trace::{End, Life},
     world::{FOOS, World},
 };
@@ -35,6 +37,55 @@ fn what_was_found_is_mended() {
     for (name, plan) in found::all() {
         assert_eq!(examine(&plan).0, [], "{name}");
     }
+}
+
+/// What is printed of a plan is Rust: what was printed of these is what [`found`] holds, and of any other seed no name is without
+/// its type.
+#[test]
+fn what_shrinking_prints_compiles() {
+    const PRINTED: [&str; 2] = [
+        "gone_while_the_watch_is_stuck",
+        "answer_lost_of_a_lease_that_is_nobodys",
+    ];
+    const BY_THEMSELVES: [&str; 6] = ["Plan", "Settings", "Machine", "Calls", "Some", "None"];
+    let without_format = |text: &str| text.replace([' ', '\n', ','], "");
+    let held = without_format(include_str!("found.rs"));
+    let printed = |(name, _): &(String, Plan)| PRINTED.contains(&&**name);
+    let found: Vec<_> = found::all().into_iter().filter(printed).collect();
+    assert_eq!(found.len(), PRINTED.len());
+    for (name, plan) in found {
+        let source = without_format(source(&plan, &name, "").trim_start_matches("/// \n"));
+        assert!(held.contains(&source), "{name}: {source}");
+    }
+    for seed in seeds::of_everything() {
+        let source = source(&Plan::new(seed), "seed", "");
+        let words = source.split(|c: char| !c.is_alphanumeric() && c != ':' && c != '_');
+        let is_name = |word: &&str| word.starts_with(char::is_uppercase) && !word.contains("::");
+        for word in words.filter(is_name) {
+            let word = word.trim_end_matches(':');
+            assert!(BY_THEMSELVES.contains(&word), "seed {seed}: {word}");
+        }
+    }
+}
+
+/// An API server that something goes wrong of is left.
+#[test]
+fn shrinking_leaves_what_is_named() {
+    let killed = |step: &Step| matches!(step.what, What::Fault(Fault::Kill { server: 1 }, _));
+    let mut plan = Plan::calm(1, 2, 3, seconds(10));
+    plan.settings.workers = 4;
+    plan.fault(seconds(2), Fault::Compact, Duration::ZERO);
+    plan.fault(seconds(3), Fault::Kill { server: 1 }, seconds(1));
+    let shows = |plan: &Plan| {
+        let is_shown = plan.steps.iter().any(killed);
+        is_shown
+            .then(|| Violation::of_the_run(String::new()))
+            .into_iter()
+            .collect()
+    };
+    let least = shrink(&plan, "run", &shows);
+    assert_eq!((least.steps.len(), least.servers), (1, 3));
+    assert_eq!(least.settings.workers, 1);
 }
 
 const fn seconds(seconds: u64) -> Duration {
