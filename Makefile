@@ -29,6 +29,7 @@ test-real:
 test-simulated:
 	chrt --idle 0 cargo test --locked --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
+	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
 
 e2e: ## what Nix builds and deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
 	tests/node/e2e.sh $(IMAGE)
@@ -69,9 +70,9 @@ bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/examples/bench $(ARGS)
 
-simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEED=17 to read one
+simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEED=17 to read one, EXHAUSTIVE=1: each fault at each place (ONLY=script)
 	@cargo build --quiet --locked --profile bench --example simulate
-	@$(TARGET)/release/examples/simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1))
+	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1)))
 
 mutants: ## each protection taken out, for the simulation to find: an hour (NAME=part of a name: those)
 	@cargo build --quiet --locked --profile bench --example simulate

@@ -25,6 +25,9 @@ const HEAL: Time = Time::from_secs(20);
 /// When a watch that has fallen silent says nothing.
 const MEANWHILE: Time = Time::from_secs(100);
 
+/// How long a list's or a watch's answer is waited for, and a new one may take.
+const ANSWER: Duration = Duration::from_secs(70);
+
 /// In this time after the last thing that somebody does, all is as it should be: longer than any rollout in here takes, and shorter
 /// than a retry's pause is after six seconds.
 const PROMPTLY: Duration = Duration::from_secs(4);
@@ -727,13 +730,16 @@ impl Script {
 
     fn with(&self, of: Calls, nth: usize, happens: Happens) -> Plan {
         let mut plan = self.plan.clone();
-        if let Some(noticed) = happens.is_noticed_in() {
-            let later = (HEAL + noticed).saturating_sub(plan.rest);
-            plan.rest += later;
-            plan.end += later;
+        let noticed = happens.is_noticed_in();
+        if noticed.is_some() {
             // What is asked for meanwhile is seen to.
             let (foo, replicas) = (0, Some(1));
             plan.act(MEANWHILE, Action::User(Deed::ScaleFoo { foo, replicas }));
+        }
+        let answer = (happens == Happens::AnswerLost).then_some(ANSWER);
+        if let Some(time) = noticed.or(answer) {
+            plan.rest = plan.rest.max(HEAL + time);
+            plan.end = plan.rest + Duration::from_secs(20);
         }
         let nth = u32::try_from(nth).ok();
         plan.fault(Time::ZERO, Fault::Call { of, nth, happens }, Time::ZERO);
