@@ -146,7 +146,7 @@ impl Plan {
             deployment: small(DEPLOYMENTS),
             replicas: Some(1),
         };
-        self.act(self.rest - NEW, Action::User(deed));
+        self.act(self.rest.saturating_sub(NEW), Action::User(deed));
         let mut draw = Draws::new(self.seed, "edits of the Lease");
         if draw.once_in(4) {
             let deed = draw.of(&[

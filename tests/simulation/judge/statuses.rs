@@ -175,8 +175,8 @@ impl<'a> Report<'a> {
                 self.spec.as_ref().and_then(|spec| spec.replicas),
             );
             // The one before serves until this one does, and is remembered for as long as it cannot be deleted.
-            let serves = verdicts[0].0 == "True" || verdicts[0] == OVERRULED;
-            let name = if fails || !serves && !served.is_empty() {
+            let is_complete = verdicts[0].0 == "True" || verdicts[0] == OVERRULED;
+            let name = if fails || !is_complete && !served.is_empty() {
                 served
             } else {
                 wanted
@@ -184,8 +184,7 @@ impl<'a> Report<'a> {
             let expected = [verdicts[0], if fails { progressing } else { verdicts[1] }];
             [ready, progressing] == expected && self.counts() == counts(deployment, name)
         };
-        let states = self.states(wanted);
-        let mut its = states.into_iter().flatten();
+        let mut its = self.states(wanted).into_iter().flatten();
         self.is_valid()
             && (!fails || self.is_true("DeletionFailed"))
             && its.any(|one| self.is_its(one) && says(one) && self.is_as_asked(one))
@@ -237,7 +236,7 @@ impl<'a> Report<'a> {
         let says = self.counts();
         for (name, as_named) in [(wanted, served), (served, served)] {
             let states = self.states(name);
-            let is_its = |one: &Option<&Value>| one.is_some_and(|one| self.is_its(one));
+            let is_its = |one: Option<&Value>| one.is_some_and(|one| self.is_its(one));
             let mut its = states
                 .iter()
                 .copied()
@@ -246,7 +245,7 @@ impl<'a> Report<'a> {
             if its.any(|one| says == counts(one, as_named)) {
                 return true;
             }
-            if states.iter().all(is_its) {
+            if states.into_iter().all(is_its) {
                 return false;
             }
         }

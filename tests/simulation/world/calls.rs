@@ -632,8 +632,8 @@ fn version(metadata: &Value) -> Option<u64> {
 fn listed(call: &Call, body: &Value) -> Option<u64> {
     let metadata = &body["metadata"];
     let is_last = metadata["continue"].as_str().unwrap_or_default().is_empty();
-    let is_list = call.verb == "list" && !call.path.contains("fieldSelector");
-    version(metadata).filter(|_| is_list && is_last)
+    let lists_all = call.verb == "list" && !call.path.contains("fieldSelector");
+    version(metadata).filter(|_| lists_all && is_last)
 }
 
 /// Whether it happens when the answer comes, of a watch its head.

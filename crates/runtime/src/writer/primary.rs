@@ -8,12 +8,8 @@ use serde_json::{Value, json};
 
 use super::{Writer, based_on, put_off};
 use crate::{
-    Context, Event, Key, Primary, Snapshot,
-    corrections::Wait,
-    error::ApiError,
-    object::Says,
-    status::{is_denied, is_terminating},
-    store::Standing,
+    Context, Event, Key, Primary, Snapshot, corrections::Wait, error::ApiError, object::Says,
+    status::is_denied, store::Standing,
 };
 
 impl<P: Primary> Writer<P> {
@@ -104,14 +100,17 @@ impl<P: Primary> Writer<P> {
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
         // So it answers, too, where there is the object, and no status of its kind.
-        if answer.as_ref().is_err_and(is_not_found)
-            && (self.look_up(cx, key).await?).is_some_and(|there| there.uid() == seen.view.uid())
-        {
-            self.store.withdraw_write(key);
-            return Err(ApiError::Rejected(format!(
-                "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
-                self.shared.app.name
-            )));
+        if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
+            self.store.note(key, version, Standing::Doubtful);
+            let there = self.look_up(cx, key).await?;
+            if there.is_some_and(|there| there.uid() == seen.view.uid()) {
+                self.store.note(key, version, Standing::Current);
+                self.store.withdraw_write(key);
+                return Err(ApiError::Rejected(format!(
+                    "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
+                    self.shared.app.name
+                )));
+            }
         }
         self.notice_outdated(key, version, &answer);
         let answer = self.written(cx, key, answer)?;
@@ -207,9 +206,9 @@ fn asked_of<P: Primary>(status: &P::Status) -> Value {
     hasher.finish().into()
 }
 
-fn is_not_found(error: &kube::Error) -> bool {
+fn is_not_found(error: &kube::Error, key: &Key) -> bool {
     matches!(error, kube::Error::Api(status)
-        if status.code == 404 && !is_denied(&status.message) && !is_terminating(status))
+        if status.code == 404 && standing(status, key) == Some(Standing::Outdated))
 }
 
 /// What a refusal says of the version that the write was based on. (A 404 that names no object is about the resource.)
