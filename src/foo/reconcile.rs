@@ -130,9 +130,12 @@ impl FooReconciler {
                     .patch(cx, &desired.key, &actual, plan)
                     .await?;
                 let overruled = patched.overruled.as_ref().map(overruled);
-                if let Some(error) = &overruled {
-                    cx.log_once(error, "leaving it until the Foo or the Deployment changes");
-                    cx.event(Event::failed(error));
+                if let Some(missing) = &overruled {
+                    cx.log_once(
+                        missing,
+                        "leaving it until the Foo or the Deployment changes",
+                    );
+                    cx.event(Event::failed(missing));
                 }
                 Ok(Deployed {
                     key: desired.key,
