@@ -303,20 +303,27 @@ async fn a_watch_ends_alike() {
     let mut sides = both(cluster, &namespace).await;
     same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
     let watch = format!("{foos}?watch=true&timeoutSeconds=4&allowWatchBookmarks=true");
-    let mut told = Vec::new();
     for run in &mut sides {
-        let watch = run.side.watch(&get(&watch), ADMIN).await.ok().unwrap();
-        let events = run.side.rest(watch, Duration::from_secs(6)).await;
-        let mut types: Vec<_> = events
-            .into_iter()
-            .map(|event| event["type"].clone())
-            .collect();
-        // The real one says the last one several times, as its ticks fall.
-        types.dedup();
-        told.push(types);
+        let mut types = Vec::new();
+        // The real one may be held up for the 2 s, and says nothing then; or serve a new kind for no watch yet.
+        for _ in 0..5 {
+            let Ok(watch) = run.side.watch(&get(&watch), ADMIN).await else {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            };
+            let events = run.side.rest(watch, Duration::from_secs(6)).await;
+            types = events
+                .into_iter()
+                .map(|event| event["type"].clone())
+                .collect();
+            // And says the last one several times, as its ticks fall.
+            types.dedup();
+            if types.len() > 1 {
+                break;
+            }
+        }
+        assert_eq!(types, ["ADDED", "BOOKMARK"]);
     }
-    assert_eq!(told[0], told[1]);
-    assert_eq!(told[0], ["ADDED", "BOOKMARK"]);
 }
 
 /// A cache that is behind: what comes late, and what does not.

@@ -48,7 +48,7 @@ pub const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
 const ARRIVAL: Duration = Duration::from_millis(50);
 /// Most Foos change after this.
 const CHANGE: Duration = Duration::from_secs(1);
-/// How often somebody who waits for a Deployment polls, and how many may wait: it is not to be felt.
+/// How often somebody who waits for a Deployment polls, and how many may wait, one of each kind of life: it is not to be felt.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const HANDS: usize = 8;
 
@@ -511,7 +511,7 @@ impl Load {
         let user = User {
             foos: Api::namespaced(fleet.client.clone(), &fleet.namespace),
             deployments: Api::namespaced(fleet.client.clone(), &fleet.namespace),
-            hands: Arc::new(Semaphore::new(HANDS)),
+            hands: std::array::from_fn(|_| Arc::new(Semaphore::new(1))),
         };
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -549,7 +549,7 @@ impl Load {
 pub struct User {
     foos: Api<Foo>,
     deployments: Api<Deployment>,
-    hands: Arc<Semaphore>,
+    hands: [Arc<Semaphore>; HANDS],
 }
 
 impl User {
@@ -560,7 +560,7 @@ impl User {
         if number % 2 == 1 {
             return self.change(name, json!({ "replicas": replicas })).await;
         }
-        let Ok(_hand) = self.hands.try_acquire() else {
+        let Ok(_hand) = self.hands[number / 2 % HANDS].try_acquire() else {
             return Ok(());
         };
         self.deployment(name).await?;
