@@ -568,7 +568,9 @@ impl User {
             2 => self.rename(name).await,
             6 | 10 => {
                 self.change(name, json!({ "replicas": replicas })).await?;
-                sleep(CHANGE).await;
+                // Which the next one does not want.
+                let replicas = i32::try_from(replicas).ok();
+                while self.deployment(name).await?.spec.unwrap().replicas != replicas {}
                 self.foos.delete(name, &DeleteParams::default()).await?;
                 let new = self.create(name).await?;
                 self.hand_over(name, [&old, &new], number % 16 == 10).await
