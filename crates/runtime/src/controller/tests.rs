@@ -425,13 +425,10 @@ struct FakeServer {
 impl FakeServer {
     fn client(&self) -> Client {
         let server = self.clone();
-        Client::new(
-            tower::service_fn(move |request: Request<Body>| {
-                let (server, (request, _)) = (server.clone(), request.into_parts());
-                async move { Ok::<_, Infallible>(server.answer(&request).await) }
-            }),
-            "default",
-        )
+        client(move |request| {
+            let server = server.clone();
+            async move { server.answer(&request).await }
+        })
     }
 
     async fn answer(&self, request: &Parts) -> Response<Answer> {
@@ -464,6 +461,18 @@ impl FakeServer {
         let list = json!({ "metadata": { "resourceVersion": "9" }, "items": items });
         respond(200, &list)
     }
+}
+
+/// Whose requests are answered so.
+fn client<F>(answer: impl Fn(Parts) -> F + Send + 'static) -> Client
+where
+    F: Future<Output = Response<Answer>> + Send + 'static,
+{
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer(request.into_parts().0);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    Client::new(service, "default")
 }
 
 /// A watch that never says anything, or a whole answer.
@@ -731,13 +740,12 @@ async fn a_watch_that_falls_silent_is_opened_again() {
         let (server, opened) = (server(), Arc::new(Mutex::new(Vec::new())));
         server.let_children.add_permits(1);
         let noted = Arc::clone(&opened);
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (server, noted, (request, _)) =
-                (server.clone(), noted.clone(), request.into_parts());
+        let client = client(move |request| {
+            let (server, noted) = (server.clone(), noted.clone());
             async move {
                 let query = request.uri.query().unwrap_or_default();
                 if query.contains("sendInitialEvents") || !query.contains("watch") {
-                    return Ok::<_, Infallible>(server.answer(&request).await);
+                    return server.answer(&request).await;
                 }
                 if request.uri.path().ends_with("/parents") {
                     noted.lock().push(query.to_owned());
@@ -753,15 +761,11 @@ async fn a_watch_that_falls_silent_is_opened_again() {
                         Ok(Frame::data(line))
                     }
                 });
-                Ok(streamed(lines.chain(stream::pending())))
+                streamed(lines.chain(stream::pending()))
             }
         });
         let mut health = Health::new(&Host::of_this_process());
-        let _controller = controller_at(
-            &Client::new(service, "default"),
-            &mut health,
-            Parents::build,
-        );
+        let _controller = controller_at(&client, &mut health, Parents::build);
         sleep(minute * (bookmarks + 2)).await;
         assert_eq!(opened.lock().len(), 1, "{bookmarks}");
         sleep(minute).await;
@@ -782,14 +786,13 @@ async fn a_watch_goes_on_from_versions_alone() {
             let (server, asked) = (server(), Arc::new(Mutex::new(Vec::new())));
             server.let_children.add_permits(1);
             let noted = Arc::clone(&asked);
-            let service = tower::service_fn(move |request: Request<Body>| {
-                let (server, noted, (request, _)) =
-                    (server.clone(), noted.clone(), request.into_parts());
+            let client = client(move |request| {
+                let (server, noted) = (server.clone(), noted.clone());
                 async move {
                     let query = request.uri.query().unwrap_or_default();
                     let is_watch = query.contains("watch") && !query.contains("sendInitialEvents");
                     if !request.uri.path().ends_with("/parents") || query.contains("sendInitial") {
-                        return Ok::<_, Infallible>(server.answer(&request).await);
+                        return server.answer(&request).await;
                     }
                     noted.lock().push(query.to_owned());
                     let so_far = noted.lock().iter().filter(|q| q.contains("watch")).count();
@@ -800,15 +803,14 @@ async fn a_watch_goes_on_from_versions_alone() {
                             }});
                             let line = Bytes::from(format!("{bookmark}\n"));
                             let line = stream::iter([Ok(Frame::data(line))]);
-                            Ok(streamed(line))
+                            streamed(line)
                         }
-                        (true, 2) => Ok(respond(code, &json!({ "code": code }))),
-                        _ => Ok(server.answer(&request).await),
+                        (true, 2) => respond(code, &json!({ "code": code })),
+                        _ => server.answer(&request).await,
                     }
                 }
             });
             let mut health = Health::new(&Host::of_this_process());
-            let client = Client::new(service, "default");
             let _controller = controller_at(&client, &mut health, Parents::build);
             sleep(Duration::from_mins(1)).await;
             let asked = asked.lock();
