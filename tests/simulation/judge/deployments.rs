@@ -14,6 +14,7 @@ use super::{
     made, named,
     statuses::is_rolled_out,
 };
+use crate::invariants::GENERATION;
 
 /// How often a Deployment may be created for a Foo that is gone, or about to go: by each who leads before its watch tells.
 const OF_THE_GONE: usize = 5;
@@ -178,10 +179,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What is wrong with this new Deployment of a Foo that does not say how many replicas.
+    /// What is wrong with this new Deployment of a Foo that does not say how many replicas; what it said before, and its writer
+    /// still went by, [`super::writes::replicas`] judges.
     fn begins_anew(&self, foo: &Value, key: &Key, new: &Value) -> Option<String> {
         let served = text(&foo["status"]["deploymentName"]);
-        if !foo["spec"]["replicas"].is_null() || served == key.name {
+        let made_from = text(&new["metadata"]["annotations"][GENERATION]);
+        let is_of_this = made_from == foo["metadata"]["generation"].to_string();
+        if !is_of_this || !foo["spec"]["replicas"].is_null() || served == key.name {
             return None;
         }
         let before = self

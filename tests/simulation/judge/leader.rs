@@ -359,18 +359,22 @@ fn leads_from(case: &Case) -> Option<Time> {
     let lives = || case.trace.lives.iter();
     let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));
     let calm = over.chain(edits).chain(ends).max().unwrap_or_default();
-    // When each that is there at the end can do its work: what was asked before and is never answered it waits for.
+    // When each that is there at the end can do its work: what was asked before, and is answered late or never, it waits for.
     let there = lives().filter(|life| life.ended.is_none() && !goes_on(life.who.replica));
     let able = there.map(|life| {
         let waits = |call: &&Call| {
             call.who == life.who
                 && matches!(call.verb, "list" | "stream" | "watch")
                 && call.resource != "leases"
-                && call.answered.is_none()
+                && (call.answered.is_none() || call.begun <= calm)
         };
         let waits = case.trace.calls.iter().filter(waits);
-        let answered = waits.map(|call| call.begun + case.longest(ANSWER)).max();
-        calm.max(life.begun).max(answered.unwrap_or_default())
+        let answered = waits.map(|call| {
+            let until = call.begun + case.longest(ANSWER);
+            call.answered.map_or(until, |(at, _)| at.min(until))
+        });
+        let answered = answered.max().unwrap_or_default();
+        calm.max(life.begun).max(answered)
     });
     let taken = case.longest_of(|settings| {
         settings.lease_duration + attempt(settings) + settings.retry_period * 3

@@ -27,7 +27,10 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let mut of_a_kind = BTreeMap::<_, Vec<_>>::new();
     let mut of_one = BTreeMap::<_, Vec<_>>::new();
     for call in &case.trace.calls {
-        let kind = (call.who, call.verb, &*call.resource);
+        // A look at one object is one of as many as there are objects, however it is put.
+        let is_look = call.verb == "list" && !is_watch(call);
+        let verb = if is_look { "get" } else { call.verb };
+        let kind = (call.who, verb, &*call.resource);
         of_a_kind.entry(kind).or_default().push(call.begun);
         let one = (call.who, call.verb, subject(call));
         of_one.entry(one).or_default().push(call.begun);

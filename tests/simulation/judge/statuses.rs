@@ -408,8 +408,8 @@ const TOLD: [&str; 5] = [
 ];
 
 /// I14: a status that begins to say what is the user's to mend comes with an event that says so of this Foo, from the same
-/// process, which is written at once, or where something is in its way, within its minute; unless the process has ended, or
-/// the event was refused for good. And a refusal is told of that there was, which the end of a namespace is not.
+/// process, which is written at once, or where something is in its way, within its minute; unless the process or its term has
+/// ended, or the event was refused for good. And a refusal is told of that there was, which the end of a namespace is not.
 pub fn warned(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {
         let Some(call) = case
@@ -477,15 +477,22 @@ fn is_told(case: &Case, status: &Call, foo: &str, reason: &str) -> bool {
     let time = from..until(if is_hindered { LATE } else { SOON });
     let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
     let mut its = its().filter(|call| time.contains(&call.begun));
-    its.any(|call| is_warning(case, call, foo, reason) && is_settled(call)) || ended < time.end
+    let is_over = || {
+        let mut logs = case.trace.logs.iter().filter(|log| log.who == status.who);
+        logs.any(|log| time.contains(&log.at) && log.text.contains("the term is over"))
+    };
+    its.any(|call| is_warning(case, call, foo, reason) && is_settled(call))
+        || ended < time.end
+        || is_over()
 }
 
 /// Whether an event was written at its first try.
 fn is_quick(call: &Call) -> bool {
     /// What the first try may take.
     const FIRST: Duration = Duration::from_secs(1);
-    call.answered
-        .is_some_and(|(at, code)| code < 300 && at < call.begun + FIRST)
+    let is_answered = |(at, code)| code < 300 && at < call.begun + FIRST;
+    // An answer may begin in time, and be cut off.
+    call.answered.is_some_and(is_answered) && !call.felt
 }
 
 /// Whether nothing of a client's may get through for a while, or not in time. What is done to single calls, they show.

@@ -142,7 +142,13 @@ fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
     const ASKED: Duration = Duration::from_secs(31);
     const QUICK: Duration = Duration::from_secs(1);
     let is_fault = case.trace.faults.iter().any(|(time, fault)| {
-        let is_now = time.start < until && time.end.saturating_add(case.longest(AFTER)) > from;
+        // What came while it slept, it has once its own clock has come to when that was to come.
+        let slept = match fault {
+            Fault::Suspend { .. } => time.end.saturating_sub(time.start),
+            _ => Time::ZERO,
+        };
+        let over = (time.end.saturating_add(slept)).saturating_add(case.longest(AFTER));
+        let is_now = time.start < until && over > from;
         // What is done to single calls, they show; and what is refused was looked at.
         let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
         is_now && !is_shown && fault.is_about(who.replica)
