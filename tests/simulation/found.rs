@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     api::Others,
-    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     trace::Role,
     users::{Deed, Policy, Spoilt},
 };
@@ -47,9 +47,44 @@ pub fn all() -> Vec<(String, Plan)> {
         ),
         ("another_one_serves", another_one_serves()),
         ("stopped_while_all_hangs", stopped_while_all_hangs()),
+        (
+            "renewed_by_a_clock_that_stands_still",
+            renewed_by_a_clock_that_stands_still(),
+        ),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
+}
+
+/// Somebody shortened the Lease of a leader whose clock stood still. Its next write changed that back, and nothing else: it took
+/// that for a renewal, which nobody else did (H11).
+fn renewed_by_a_clock_that_stands_still() -> Plan {
+    let of = Calls {
+        verb: Some("write"),
+        ..Calls::default()
+    };
+    let (nth, happens) = (Some(3), Happens::CrashBefore(Then::Pod(us(816_000))));
+    let crash = Fault::Call { of, nth, happens };
+    Plan {
+        seed: 20_845,
+        settings: Settings {
+            workers: 1,
+            lease_duration: us(3_000_000),
+            renew_deadline: us(2_000_000),
+            retry_period: us(500_000),
+            ..Plan::calm(0, 2, 1, Duration::ZERO).settings
+        },
+        steps: vec![
+            step(25_724, What::Fault(crash, Duration::ZERO)),
+            step(
+                27_422,
+                What::Fault(Fault::WallStill { replica: 0 }, us(10_691_000)),
+            ),
+            step(32_339, user(Deed::ShortenLease)),
+            step(111_817, What::Heal),
+        ],
+        ..Plan::calm(0, 2, 1, us(293_634_000))
+    }
 }
 
 /// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never

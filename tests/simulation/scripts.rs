@@ -598,8 +598,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             let (nth, happens) = (Some(1), Happens::AnswerLate(LATE));
             plan.fault(ms(5_900), Fault::Call { of, nth, happens }, Time::ZERO);
         }
-        // What is written then is what was there, if it says nothing but the time (H11): no term lasts for longer than two seconds,
-        // and nobody else leads before the third.
+        // What is written then would be what was there, if it said nothing but the time (H11).
         "time stands still" => (0..2).for_each(|replica| {
             plan.fault(ms(6_000), Fault::WallStill { replica }, ms(13_000));
         }),

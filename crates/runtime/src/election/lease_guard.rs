@@ -17,6 +17,7 @@ use futures::{
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -28,8 +29,11 @@ use std::{sync::Arc, time::Duration};
 use tower::{BoxError, Layer, Service};
 
 /// What a reader of a Lease gets instead of its `renewTime`: these are far enough from any clock that is merely wrong.
-const LONG_AGO: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
-const FAR_AHEAD: jiff::Timestamp = jiff::Timestamp::constant(200_000_000_000, 0);
+const LONG_AGO: Timestamp = Timestamp::UNIX_EPOCH;
+const FAR_AHEAD: Timestamp = Timestamp::constant(200_000_000_000, 0);
+
+/// How far at least each write is dated after the one before: what a Lease's dates are counted in.
+const MOVES_ON: SignedDuration = SignedDuration::from_micros(1);
 
 /// The longest that a holder that went silent is believed in: as long as the configuration allows a lease to be.
 const LONGEST: Duration = Duration::from_hours(1);
@@ -78,6 +82,8 @@ struct Seen {
     observed: ObservedRecord,
     /// When the term of this process ends, if it has one.
     deadline: Duration,
+    /// The date of the last write.
+    dated: Timestamp,
 }
 
 fn spec(record: Record) -> LeaseSpec {
@@ -162,7 +168,7 @@ impl LeaseGuardLayer {
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
         let number = |field: &str| spec[field].as_i64().unwrap_or_default();
         let duration = u64::try_from(number("leaseDurationSeconds")).unwrap_or_default();
-        let time = |field: &str| text(field).parse::<jiff::Timestamp>().ok();
+        let time = |field: &str| text(field).parse::<Timestamp>().ok();
         let (holder, renewed) = (text("holderIdentity"), time("renewTime"));
         // The crate adds one, and the API server takes no negative number.
         let transitions = i32::try_from(number("leaseTransitions")).unwrap_or_default();
@@ -231,14 +237,28 @@ impl LeaseGuardLayer {
         } else if let Some(spec) = write["spec"].as_object_mut() {
             spec.retain(|field, _| !HELD.contains(&field.as_str()));
         }
-        let now = serde_json::to_value(MicroTime(self.host.now()))?;
-        for date in DATES {
-            if let Some(date) = write["spec"].get_mut(date) {
-                *date = now.clone();
+        let date = serde_json::to_value(MicroTime(self.date()))?;
+        for field in DATES {
+            if let Some(field) = write["spec"].get_mut(field) {
+                *field = date.clone();
             }
         }
         let body = Body::from(serde_json::to_vec(&write)?);
         Ok((call, Request::from_parts(parts, body)))
+    }
+
+    /// What the next write is dated. The others go by its being another date than before, so that it moves on with each,
+    /// though the clock stands still, or is set back by less than a Lease (H11).
+    fn date(&self) -> Timestamp {
+        let mut seen = self.seen.lock();
+        let next = seen
+            .dated
+            .saturating_add(MOVES_ON)
+            .unwrap_or(Timestamp::MAX);
+        let now = self.host.now();
+        let is_back = now < next && next.duration_since(now).unsigned_abs() < self.duration;
+        seen.dated = if is_back { next } else { now };
+        seen.dated
     }
 
     /// Looks at the reply to a request for the Lease.
