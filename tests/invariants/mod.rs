@@ -367,13 +367,12 @@ fn i4_i5_owner(
 ) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let made = |resource: &'static str| {
-        log.iter()
-            .filter(move |event| event.resource == resource && is_made(event))
-            .map(|event| &event.response_object)
+        let its = log.iter().filter(move |event| event.resource == resource);
+        its.filter(|event| is_made(event))
+            .map(|event| (event.reached.0, &event.response_object["metadata"]))
     };
     let primaries: BTreeSet<_> = made(of.primary)
-        .map(|object| &object["metadata"])
-        .map(|object| {
+        .map(|(_, object)| {
             (
                 text(&object["namespace"]),
                 text(&object["name"]),
@@ -390,16 +389,19 @@ fn i4_i5_owner(
         })
     };
     let owned = of.owned.iter().flat_map(|resource| made(resource));
-    let owners: HashMap<_, _> = owned
-        .map(|object| &object["metadata"])
-        .map(|object| (text(&object["uid"]), &object["ownerReferences"]))
-        .collect();
+    // As they were at each time: a restored backup brings back what is gone, and its owners may change then.
+    let mut owners = HashMap::<_, Vec<_>>::new();
+    for (at, object) in owned {
+        let its = owners.entry(text(&object["uid"])).or_default();
+        its.push((at, &object["ownerReferences"]));
+    }
     for event in ours.iter().filter(|event| is_made(event)) {
         match (&*event.resource, &*event.subresource, &*event.verb) {
             (resource, "", "delete") if of.owned.contains(&resource) => {
                 let uid = text(&event.request_object["preconditions"]["uid"]);
-                let owned = owners.get(&uid);
-                if !owned.is_some_and(|owners| is_controlled(&event.namespace, owners)) {
+                let mut owned = owners.get(&uid).into_iter().flatten().rev();
+                let then = owned.find(|(at, _)| *at <= event.reached.0);
+                if !then.is_some_and(|(_, owners)| is_controlled(&event.namespace, owners)) {
                     report.violate("I5", event, "which nothing of ours controls");
                 }
             }

@@ -16,6 +16,7 @@ mod writes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Range,
     panic::catch_unwind,
     time::Duration,
 };
@@ -117,6 +118,8 @@ struct Case<'a> {
     rates: (u32, u32),
     /// When backups were restored.
     restored: Vec<Time>,
+    /// By place, when its machine slept.
+    asleep: BTreeMap<usize, Vec<Range<Time>>>,
     /// Of each process, what it was told of everything up to which version, and when: of Foos and of Deployments.
     told: BTreeMap<(Who, &'a str), Vec<(Time, u64)>>,
     /// Of each Foo, as `namespace/name`, in the order of time.
@@ -156,6 +159,7 @@ impl<'a> Case<'a> {
                 (fast.max(rate), slow.min(rate))
             }),
             restored: restored.collect::<BTreeSet<_>>().into_iter().collect(),
+            asleep: asleep(trace),
             told,
             reconciles,
         }
@@ -177,18 +181,22 @@ impl<'a> Case<'a> {
         /// What has come is read in the same step of the world's, or in the next.
         const READ: Duration = Duration::from_millis(40);
         let still = self.life(who).into_iter().flat_map(|life| &life.still);
-        let asleep = self.trace.faults.iter().filter_map(|(time, fault)| {
-            let is_it = matches!(fault, Fault::Suspend { replica } if *replica == who.replica);
-            let slept = time.end.saturating_sub(time.start);
-            is_it.then(|| time.start..time.end.saturating_add(slept))
-        });
-        let read = (still.cloned().chain(asleep))
+        let read = (still.cloned().chain(self.asleep(who)))
             .filter(|still| still.start <= at && at <= still.end.saturating_add(READ))
             .fold(at, |read, still| read.min(still.start))
             .saturating_sub(READ);
         let told = self.told.get(&(who, resource)).into_iter().flatten();
         let told = told.filter(|(at, _)| *at <= read);
         told.map(|(_, version)| *version).max().unwrap_or_default()
+    }
+
+    /// When its machine slept, or its clock had not come yet to when what came meanwhile was to come.
+    fn asleep(&self, who: Who) -> impl Iterator<Item = Range<Time>> {
+        let asleep = self.asleep.get(&who.replica).into_iter().flatten();
+        asleep.map(|time| {
+            let slept = time.end.saturating_sub(time.start);
+            time.start..time.end.saturating_add(slept)
+        })
     }
 
     /// The reconcile in which a process sent this, of the Foo of this key.
@@ -251,6 +259,22 @@ impl<'a> Case<'a> {
     }
 }
 
+/// By place, when its machine slept, whatever number of faults had it sleep.
+fn asleep(trace: &Trace) -> BTreeMap<usize, Vec<Range<Time>>> {
+    let mut asleep = BTreeMap::<_, Vec<Range<Time>>>::new();
+    for (time, fault) in &trace.faults {
+        let Fault::Suspend { replica } = fault else {
+            continue;
+        };
+        let its = asleep.entry(*replica).or_default();
+        match its.last_mut() {
+            Some(last) if time.start <= last.end => last.end = last.end.max(time.end),
+            _ => its.push(time.clone()),
+        }
+    }
+    asleep
+}
+
 /// The pod of a Lease's holder.
 fn pod_of(identity: &str) -> &str {
     identity.split('_').next().unwrap_or_default()
@@ -269,6 +293,8 @@ fn made(revision: &Revision) -> Time {
 /// I12: a process ends when it is asked to, and in time, and never by itself, nor does it have the kubelet end it. Only while
 /// it stands still it cannot: what hangs, and whoever does not answer, is waited for no longer than that.
 fn stays_up(case: &Case, found: &mut Vec<Violation>) {
+    /// For so long a process has not been live whom the kubelet has start again: who stood still then was not.
+    const PROBED: Duration = Duration::from_secs(30);
     for life in &case.trace.lives {
         let ended = life
             .ended
@@ -281,7 +307,9 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
         let what = match &life.ended {
             Some((_, End::Panicked(why))) => format!("panicked: {why}"),
             Some((_, End::Failed(why))) => format!("ended by itself: {why}"),
-            _ if let Some(at) = life.unwell => {
+            _ if let Some(at) = life.unwell
+                && life.stood_still(&(at.saturating_sub(PROBED)..at)) < PROBED / 2 =>
+            {
                 format!("was not live at {}", seconds(at))
             }
             Some((_, End::Returned)) if life.asked.is_none() => "ended by itself".to_owned(),

@@ -16,8 +16,9 @@ use super::{
 };
 use crate::invariants::GENERATION;
 
-/// How often a Deployment may be created for a Foo that is gone, or about to go: by each who leads before its watch tells.
-const OF_THE_GONE: usize = 5;
+/// How often a Deployment may be created for a Foo that is gone, or about to go, before the watch of who leads tells: what is
+/// undone is made again ten times at once, then less and less often (docs/foo.md); and by the next who leads, too.
+const OF_THE_GONE: usize = 15;
 
 /// What the store's history has come to.
 #[derive(Default)]
@@ -166,7 +167,7 @@ impl<'a> State<'a> {
                     return (*times > OF_THE_GONE)
                         .then(|| format!("created {times} times for a Foo that is gone"));
                 }
-                self.begins_anew(foo, &revision.key, new)
+                self.begins_anew(foo, &revision.key, &call.body)
             }
             (Some(old), after) if !is_going(old) && after.is_none_or(is_going) => {
                 let foo = *self.foos.get(owner(old))?;
@@ -179,8 +180,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What is wrong with this new Deployment of a Foo that does not say how many replicas; what it said before, and its writer
-    /// still went by, [`super::writes::replicas`] judges.
+    /// What is wrong with this Deployment, as it was asked for, of a Foo that does not say how many replicas; what it said before,
+    /// and its writer still went by, [`super::writes::replicas`] judges.
     fn begins_anew(&self, foo: &Value, key: &Key, new: &Value) -> Option<String> {
         let served = text(&foo["status"]["deploymentName"]);
         let made_from = text(&new["metadata"]["annotations"][GENERATION]);

@@ -133,6 +133,15 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             };
             if call.verb == "get" {
                 looked = Some(call.begun);
+                // Who is told that somebody else holds it has no term any more, unless it does not come to read that.
+                if let Some((at, _)) = answered.filter(|_| !call.felt)
+                    && is_awaited(case, life, call.begun, at)
+                    && is_of_another(call, &identity)
+                    && let Some(mut over) = term.take()
+                {
+                    over.until = over.until.min(at);
+                    terms.push(over);
+                }
             } else if call.verb == "patch" && gives_back() {
                 let Some(mut over) = term.take() else {
                     continue;
@@ -209,10 +218,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             }
             if won(call, &identity).is_some() {
                 told.push((at, Some(begun + case.longest(deadline))));
-            } else if let Some(answer) = call.answer.as_deref()
-                && matches!(call.verb, "get" | "patch")
-                && ![identity.as_str(), ""].contains(&holder(answer))
-            {
+            } else if matches!(call.verb, "get" | "patch") && is_of_another(call, &identity) {
                 told.push((at, None));
             }
         }
@@ -266,6 +272,12 @@ fn is_awaited(case: &Case, life: &Life, begun: Time, answered: Time) -> bool {
 /// How long an attempt on the Lease may take.
 fn attempt(settings: &Settings) -> Duration {
     (settings.renew_deadline / 2).max(Duration::from_secs(1))
+}
+
+/// Whether the answer says that somebody else holds the Lease.
+fn is_of_another(call: &Call, identity: &str) -> bool {
+    let answer = call.answer.as_deref();
+    answer.is_some_and(|lease| ![identity, ""].contains(&holder(lease)))
 }
 
 /// When the answer came that made this one the holder.

@@ -20,8 +20,9 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             .life(who)
             .map_or(&case.plan.settings, |life| &life.settings);
         let retry_period = case.shortest(settings.retry_period);
-        // An attempt is a look and a write; one in four more is out of turn.
-        let attempts = window.as_millis() * 5 / (4 * retry_period.as_millis() * 9 / 10) + 4;
+        // An attempt is a look and a write; one in four more is out of turn, and those of a deletion, of a rejected write, and of
+        // the end, with a look before each and after it.
+        let attempts = window.as_millis() * 5 / (4 * retry_period.as_millis() * 9 / 10) + 8;
         usize::try_from(attempts).unwrap_or(usize::MAX)
     };
     let mut of_a_kind = BTreeMap::<_, Vec<_>>::new();

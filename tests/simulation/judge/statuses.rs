@@ -204,7 +204,9 @@ impl<'a> Report<'a> {
             "DeploymentContested" => self.has_written_often(|name| name == wanted),
             "DeletionFailed" => {
                 let failed = |call: &&Call| {
-                    let code = call.answered.map_or(0, |(_, code)| code);
+                    // What comes later was waited for in vain.
+                    let answered = call.answered.filter(|(at, _)| *at <= self.call.begun);
+                    let code = answered.map_or(0, |(_, code)| code);
                     call.verb == "delete"
                         && (call.fault.is_some() || !matches!(code, 200..300 | 404 | 409))
                 };
@@ -462,10 +464,7 @@ fn is_told(case: &Case, status: &Call, foo: &str, reason: &str) -> bool {
         let calls = case.trace.calls.iter();
         calls.filter(|call| call.who == status.who && call.resource == "events")
     };
-    let until = |time: Duration| {
-        let until = from + case.longest(time);
-        until + life.stood_still(&(from..until))
-    };
+    let until = |time: Duration| life.has_had(from, case.longest(time));
     let hindered = (from.saturating_sub(LATE))..until(SOON);
     let is_hindered = its().any(|call| hindered.contains(&call.begun) && !is_quick(call))
         || case.trace.faults.iter().any(|(time, fault)| {

@@ -1,6 +1,6 @@
 //! Whoever holds the Lease works: I10.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use serde_json::Value;
 
@@ -36,7 +36,15 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
         let key = format!("{}/{foo}", revision.key.namespace);
         let mut its = case.reconciles.get(&*key).into_iter().flatten();
         let is_begun = its.any(|one| one.who == hold.who && (from..=due).contains(&one.begun));
-        if due > hold.until || is_begun || is_hindered(case, hold.who, from, due) {
+        // Nothing is to be looked at any more.
+        let is_gone = || {
+            let mut history = case.store.history().iter();
+            history.any(|other| {
+                let is_it = other.key.kind == Kind::Foo && other.key.name == foo;
+                is_it && other.after.is_none() && (from..=due).contains(&made(other))
+            })
+        };
+        if due > hold.until || is_begun || is_gone() || is_hindered(case, hold.who, from, due) {
             return;
         }
         found.push(Violation {
@@ -141,14 +149,11 @@ fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
     const ANSWER: Duration = Duration::from_secs(62);
     const ASKED: Duration = Duration::from_secs(31);
     const QUICK: Duration = Duration::from_secs(1);
+    let is_in = |time: Range<Time>| {
+        time.start < until && time.end.saturating_add(case.longest(AFTER)) > from
+    };
     let is_fault = case.trace.faults.iter().any(|(time, fault)| {
-        // What came while it slept, it has once its own clock has come to when that was to come.
-        let slept = match fault {
-            Fault::Suspend { .. } => time.end.saturating_sub(time.start),
-            _ => Time::ZERO,
-        };
-        let over = (time.end.saturating_add(slept)).saturating_add(case.longest(AFTER));
-        let is_now = time.start < until && over > from;
+        let is_now = is_in(time.start..time.end);
         // What is done to single calls, they show; and what is refused was looked at.
         let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
         is_now && !is_shown && fault.is_about(who.replica)
@@ -171,5 +176,9 @@ fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
         });
         its.next_back().is_some_and(|call| call.fault.is_some())
     };
-    is_fault || ["foos", "deployments"].into_iter().any(is_broken) || calls().any(is_slow)
+    let is_asleep = case.asleep(who).any(is_in);
+    is_fault
+        || is_asleep
+        || ["foos", "deployments"].into_iter().any(is_broken)
+        || calls().any(is_slow)
 }

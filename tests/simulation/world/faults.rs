@@ -126,6 +126,9 @@ impl World {
             }
             Fault::Freeze { replica } | Fault::Suspend { replica } => {
                 self.stands_still(replica);
+                if matches!(ongoing.fault, Fault::Suspend { .. }) {
+                    self.falls_asleep(replica);
+                }
                 ongoing.life = self.places[replica].life();
             }
             Fault::WallJump { replica, by } => {
@@ -192,9 +195,10 @@ impl World {
                 let place = &self.places[replica];
                 if place.life() == ongoing.life && place.replica.is_some() {
                     self.stands_still_no_more(replica);
-                    let is_asleep = matches!(ongoing.fault, Fault::Suspend { .. });
-                    let since = self.trace.faults[number].0.start;
-                    self.goes_on(replica, is_asleep.then(|| now.saturating_sub(since)));
+                    match ongoing.fault {
+                        Fault::Suspend { .. } => self.wakes(replica),
+                        _ => self.thaws(replica),
+                    }
                 }
             }
             Fault::WallJump { replica, by } => {
@@ -286,17 +290,33 @@ impl World {
         }
     }
 
-    /// SIGCONT, or its machine wakes, having slept for so long.
-    fn goes_on(&mut self, place: usize, slept: Option<Duration>) {
+    fn falls_asleep(&mut self, place: usize) {
+        let (by, since) = &mut self.places[place].asleep;
+        if *by == 0 {
+            *since = self.now;
+        }
+        *by += 1;
+    }
+
+    /// One less has its machine asleep: it has slept from the first one's begin to the last one's end.
+    fn wakes(&mut self, number: usize) {
+        let place = &mut self.places[number];
+        let (by, since) = &mut place.asleep;
+        *by -= 1;
+        if *by == 0
+            && let Some(replica) = &mut place.replica
+        {
+            replica.slept(self.now.saturating_sub(*since));
+        }
+        self.thaws(number);
+    }
+
+    fn thaws(&mut self, place: usize) {
         let now = self.now;
         let is_still = self.places[place].still > 0;
-        let Some(replica) = &mut self.places[place].replica else {
-            return;
-        };
-        if let Some(slept) = slept {
-            replica.slept(slept);
-        }
-        if !is_still && slept.is_none() {
+        if let Some(replica) = &mut self.places[place].replica
+            && !is_still
+        {
             let stepped = replica.thaw(now);
             self.take_in(place, stepped, now);
         }

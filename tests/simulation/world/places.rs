@@ -39,6 +39,8 @@ pub struct Place {
     pub pod: (String, String),
     /// Frozen, or its machine asleep, by so many faults.
     pub still: u32,
+    /// Its machine is asleep by so many, since this time.
+    pub asleep: (u32, Time),
     /// Whether there is to be a pod.
     pub is_wanted: bool,
     /// How many calls there had been when the process began.
@@ -62,6 +64,7 @@ impl Place {
             replica: None,
             pod: (String::new(), String::new()),
             still: 0,
+            asleep: (0, Time::ZERO),
             is_wanted: true,
             first_call: 0,
             stopping: Stopping::No,
@@ -100,6 +103,7 @@ impl World {
         };
         place.lives += 1;
         (place.gone, place.still, place.stopping) = (false, 0, Stopping::No);
+        place.asleep = (0, Time::ZERO);
         place.connected = [None; 2];
         (place.is_wanted, place.first_call) = (true, self.trace.calls.len());
         let settings = place.settings.as_ref().unwrap_or(&self.plan.settings);
