@@ -28,7 +28,7 @@ use crate::{
     App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
     corrections::{Corrections, GONE, THERE, Wait, fields},
     error::ApiError,
-    failure::brief,
+    failure::{brief, root_cause},
     ineffective::Ineffective,
     object::Content,
     scopes::Scopes,
@@ -382,9 +382,15 @@ impl<V: Cached> Writer<V> {
                 "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
             ))
         })?;
-        let found = answer.map_err(|error| match error.into() {
-            ApiError::Rejected(words) | ApiError::Denied(words) => ApiError::transient(words),
-            other => other,
+        let found = answer.map_err(|error| {
+            let words = root_cause(&error);
+            match error.into() {
+                // Whatever it would say of a write, it says nothing of the object, and no change of that is to be waited for.
+                ApiError::Rejected(_) | ApiError::Denied(_) | ApiError::Conflict => {
+                    ApiError::transient(brief(&words))
+                }
+                other => other,
+            }
         })?;
         let mut found = found.items.into_iter();
         Ok(found.find(|now| now.key == *key).map(|now| now.view))
