@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Case, Violation,
-    converge::{owner, text},
+    converge::{owner, rests_from, text},
     made,
 };
 use crate::{
@@ -43,7 +43,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         lease: LEASE.to_owned(),
         renew_deadline: case.longest_of(|settings| settings.renew_deadline),
     };
-    let quiet = (at(case.plan.rest), at(case.plan.end));
+    let rest = rests_from(case).min(case.plan.end);
+    let quiet = (at(rest), at(case.plan.end));
     let of = |lines: Vec<String>, judged: &'static [&'static str]| {
         let named = move |line: String| {
             let invariant = line.split(' ').next().unwrap_or_default();

@@ -11,7 +11,7 @@ use super::{
     super::{
         api::{Kind, Others, Revision},
         plan::{Fault, What},
-        trace::Time,
+        trace::{Reconcile, Time},
         users::{NAMESPACE, deployment_name},
     },
     Case, Violation, made, named,
@@ -48,17 +48,44 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
 /// Whether the Foo's next retry is still to come. Each failure doubles the pause, also that of a reconcile that a change
 /// brought on, so that it may be longer than the Foo has failed.
 fn waits(case: &Case, foo: &Value) -> bool {
-    const FIRST: Duration = Duration::from_millis(5);
-    const LONGEST: Duration = Duration::from_secs(1000);
     let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
     let leader = case.last_leader();
     let mut its = case.reconciles.get(&*key).into_iter().flatten().rev();
     let last = its.find(|one| Some(one.who) == leader);
-    last.filter(|last| last.failed).is_some_and(|last| {
-        let doubled = 2_u32.saturating_pow(last.attempt.saturating_sub(1));
-        let pause = FIRST.saturating_mul(doubled).min(LONGEST);
-        last.ended.unwrap_or(last.begun) + case.longest(pause) > case.plan.end
-    })
+    last.and_then(|last| retry_at(case, last))
+        .is_some_and(|at| at > case.plan.end)
+}
+
+/// When a reconcile that failed is tried again.
+fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
+    const FIRST: Duration = Duration::from_millis(5);
+    const LONGEST: Duration = Duration::from_secs(1000);
+    let doubled = 2_u32.saturating_pow(one.attempt.saturating_sub(1));
+    let pause = FIRST.saturating_mul(doubled).min(LONGEST);
+    let ended = one.ended.unwrap_or(one.begun);
+    one.failed.then(|| ended + case.longest(pause))
+}
+
+/// From when on nothing is to be done any more: when the last retry has been that there is to come still, of a reconcile that
+/// had asked for something in vain.
+pub fn rests_from(case: &Case) -> Time {
+    const SOON: Duration = Duration::from_secs(3);
+    let rest = case.plan.rest;
+    let was_in_vain = |one: &Reconcile| {
+        let mut calls = case.trace.calls.iter().filter(|call| {
+            let is_then = one.begun <= call.begun && one.ended.is_none_or(|at| call.begun <= at);
+            call.who == one.who
+                && is_then
+                && ["deployments", "foos/status"].contains(&&*call.resource)
+        });
+        calls.any(|call| call.answered.is_none_or(|(_, code)| code >= 300))
+    };
+    let last = |its: &Vec<&Reconcile>| {
+        let before = its.iter().rev().find(|one| one.begun < rest)?;
+        retry_at(case, before).filter(|at| *at > rest && was_in_vain(before))
+    };
+    let retries = case.reconciles.values().filter_map(last);
+    retries.map(|at| at + SOON).fold(rest, Time::max)
 }
 
 /// The Deployment without what others' policies have made of it: who asked in vain while there was one, and still leads, asks
@@ -273,7 +300,7 @@ fn hangs(case: &Case, deployment: &str) -> bool {
 
 /// I6: at rest nobody changes anything but the Lease, and nobody warns of anything.
 pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
-    let rest = case.plan.rest;
+    let rest = rests_from(case);
     let is_late = |revision: &Revision| made(revision) >= rest && revision.key.kind != Kind::Lease;
     let ours = case
         .store
