@@ -133,8 +133,8 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             };
             if call.verb == "get" {
                 looked = Some(call.begun);
-                // Who is told that somebody else holds it has no term any more, unless it does not come to read that.
-                if let Some((at, _)) = answered.filter(|_| !call.felt)
+                // Who is told that somebody else holds it has no term any more.
+                if let Some((at, _)) = answered
                     && is_awaited(case, life, call.begun, at)
                     && is_of_another(call, &identity)
                     && let Some(mut over) = term.take()
@@ -274,9 +274,13 @@ fn attempt(settings: &Settings) -> Duration {
     (settings.renew_deadline / 2).max(Duration::from_secs(1))
 }
 
-/// Whether the answer says that somebody else holds the Lease.
+/// Whether the answer says that somebody else holds the Lease, and can be read.
 fn is_of_another(call: &Call, identity: &str) -> bool {
-    let answer = call.answer.as_deref();
+    let is_spoilt = |fault: &String| call.felt && !fault.starts_with("AnswerLate");
+    let answer = call
+        .answer
+        .as_deref()
+        .filter(|_| !call.fault.as_ref().is_some_and(is_spoilt));
     answer.is_some_and(|lease| ![identity, ""].contains(&holder(lease)))
 }
 
