@@ -142,9 +142,11 @@ impl Life {
     /// When it has had so much time from then on in which it did not stand still.
     pub fn has_had(&self, from: Time, time: Duration) -> Time {
         let later = self.still.iter().filter(|still| still.end > from);
-        later.fold(from + time, |until, still| match still.start < until {
-            true => until.saturating_add(still.end.saturating_sub(still.start.max(from))),
-            false => until,
+        later.fold(from + time, |until, still| {
+            if still.start >= until {
+                return until;
+            }
+            until.saturating_add(still.end.saturating_sub(still.start.max(from)))
         })
     }
 }

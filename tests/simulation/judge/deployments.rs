@@ -184,8 +184,9 @@ impl<'a> State<'a> {
     /// and its writer still went by, [`super::writes::replicas`] judges.
     fn begins_anew(&self, foo: &Value, key: &Key, new: &Value) -> Option<String> {
         let served = text(&foo["status"]["deploymentName"]);
-        let made_from = text(&new["metadata"]["annotations"][GENERATION]);
-        let is_of_this = made_from == foo["metadata"]["generation"].to_string();
+        let made_from = text(&new["metadata"]["annotations"][GENERATION]).parse();
+        let is_of_this =
+            made_from.is_ok_and(|made_from: i64| foo["metadata"]["generation"] == made_from);
         if !is_of_this || !foo["spec"]["replicas"].is_null() || served == key.name {
             return None;
         }
