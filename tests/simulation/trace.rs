@@ -71,6 +71,14 @@ pub struct Call {
     pub felt: bool,
 }
 
+impl Call {
+    /// Whether what was done to it kept its answer from being read as it was given.
+    pub fn is_spoilt(&self) -> bool {
+        let fault = self.fault.as_deref().unwrap_or_default();
+        self.felt && !fault.starts_with("AnswerLate")
+    }
+}
+
 /// A line of a replica's log.
 #[derive(Clone, Debug)]
 pub struct Log {

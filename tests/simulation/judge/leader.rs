@@ -276,11 +276,7 @@ fn attempt(settings: &Settings) -> Duration {
 
 /// Whether the answer says that somebody else holds the Lease, and can be read.
 fn is_of_another(call: &Call, identity: &str) -> bool {
-    let is_spoilt = |fault: &String| call.felt && !fault.starts_with("AnswerLate");
-    let answer = call
-        .answer
-        .as_deref()
-        .filter(|_| !call.fault.as_ref().is_some_and(is_spoilt));
+    let answer = call.answer.as_deref().filter(|_| !call.is_spoilt());
     answer.is_some_and(|lease| ![identity, ""].contains(&holder(lease)))
 }
 

@@ -133,6 +133,7 @@ impl<'a> Report<'a> {
         let is_done = |call: &&&Call| {
             let is_write = matches!(call.verb, "create" | "patch");
             is_write
+                && !call.is_spoilt()
                 && call
                     .answered
                     .is_some_and(|(at, code)| at <= self.call.begun && code < 300)
