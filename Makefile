@@ -17,15 +17,18 @@ test: ## every check, and the tests but for those that tests/README.md says are 
 	tests/cluster/build.sh
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
-	cargo test --locked --no-run
+	cargo build --locked --example cluster --example second_kind --example kube_controller # those that tests run
+	cargo test --locked --tests --no-run
 	$(MAKE) --jobs 2 test-real test-simulated
 
-# On real processes, which wait more than they work; what is simulated has the cores meanwhile. The API servers have memory to
-# spare, and collect less of it (GOGC).
+# On real processes, which wait more than they work; what is simulated has the cores meanwhile. No other tests with deadlines
+# run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
 .PHONY: test-real test-simulated
 test-real:
-	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) cargo test --locked
-	cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
+	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock sh -ec ' \
+	  cargo test --locked --tests; \
+	  cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs'
+	cargo test --locked --doc
 test-simulated:
 	chrt --idle 0 cargo test --locked --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000

@@ -32,6 +32,9 @@ gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
 pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 
 cargo test --locked --test integration --no-run
+# No other tests with deadlines run beside these.
+exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/deadlines.lock"
+flock 9
 status=0
 tests/node/node.sh cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads 1 node:: || status=$?
 config=$(tar xOf "$NODE/images/under-test.tar" manifest.json | jq -r '.[0].Config')
