@@ -10,6 +10,7 @@ mod leader;
 mod rates;
 mod sizes;
 mod statuses;
+mod warnings;
 mod works;
 mod writes;
 
@@ -81,7 +82,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     deployments::check(&case, &mut found);
     deployments::was_read(&case, &mut found);
     statuses::check(&case, &mut found);
-    statuses::warned(&case, &mut found);
+    warnings::check(&case, &mut found);
     writes::asked_once(&case, &mut found);
     writes::replicas(&case, &mut found);
     rates::bounded(&case, &mut found);

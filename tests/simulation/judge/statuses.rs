@@ -1,6 +1,6 @@
-//! What users are told: no status says what was never so, and what goes wrong in a new way is an event.
+//! What statuses say: nothing that was never so.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use foo_controller::api::{Foo, FooSpec};
 use serde_json::Value;
@@ -9,7 +9,6 @@ use super::{
     super::{
         actors::has_given_up,
         api::{Kind, Revision},
-        plan::Fault,
         trace::Call,
         users::NAMESPACE,
     },
@@ -17,6 +16,7 @@ use super::{
     converge::{condition, owner, text},
     deployments::is_going,
     made, named,
+    warnings::is_refused,
 };
 use crate::invariants::GENERATION;
 
@@ -399,158 +399,4 @@ fn moved<'a>(before: Option<&Value>, after: &'a Value) -> Option<&'a str> {
         })
     };
     after.iter().find(is_moved)?["type"].as_str()
-}
-
-/// What is the user's to mend, of the reasons of conditions.
-const TOLD: [&str; 5] = [
-    "ErrResourceExists",
-    "InvalidSpec",
-    "DeploymentRejected",
-    "DeploymentContested",
-    "DeletionFailed",
-];
-
-/// I14: a status that begins to say what is the user's to mend comes with an event that says so of this Foo, from the same
-/// process, which is written at once, or where something is in its way, within its minute; unless the process or its term has
-/// ended, or the event was refused for good. And a refusal is told of that there was, which the end of a namespace is not.
-pub fn warned(case: &Case, found: &mut Vec<Violation>) {
-    for (index, revision) in case.store.history().iter().enumerate() {
-        let Some(call) = case
-            .writer(index)
-            .filter(|_| revision.key.kind == Kind::Foo)
-        else {
-            continue;
-        };
-        let before = reasons(revision.before.as_ref());
-        let [ready, progressing] = reasons(revision.after.as_ref());
-        let reason = if TOLD.contains(&ready) {
-            ready
-        } else {
-            progressing
-        };
-        if before.contains(&reason) || !TOLD.contains(&reason) {
-            continue;
-        }
-        let mut writes = case.trace.calls.iter().filter(|other| {
-            other.who == call.who && other.resource == "deployments" && other.begun < call.begun
-        });
-        let what = if !is_told(case, call, &revision.key.name, reason) {
-            format!("says {reason}, and there was no event")
-        } else if reason == "DeploymentRejected" && !writes.any(is_refused) {
-            format!("says {reason}, and no write of a Deployment was refused")
-        } else {
-            continue;
-        };
-        found.push(Violation {
-            invariant: "I14",
-            at: made(revision),
-            object: named(&revision.key),
-            what,
-        });
-    }
-}
-
-/// Whether the process that wrote this status has written the event, or could not.
-fn is_told(case: &Case, status: &Call, foo: &str, reason: &str) -> bool {
-    /// It is handed in right before the status, and waits for work that goes first, and for the few before it.
-    const BEFORE: Duration = Duration::from_millis(50);
-    const SOON: Duration = Duration::from_secs(3);
-    /// What is in its way, or in that of those before it, is tried to be got past for so long, and its last try may take 10 s.
-    const LATE: Duration = Duration::from_secs(75);
-    let Some(life) = case.life(status.who) else {
-        return false;
-    };
-    let from = status.begun.saturating_sub(BEFORE);
-    let its = || {
-        let calls = case.trace.calls.iter();
-        calls.filter(|call| call.who == status.who && call.resource == "events")
-    };
-    let until = |time: Duration| life.has_had(from, case.longest(time));
-    let hindered = (from.saturating_sub(LATE))..until(SOON);
-    let is_hindered = its().any(|call| hindered.contains(&call.begun) && !is_quick(call))
-        || case.trace.faults.iter().any(|(time, fault)| {
-            time.start < hindered.end
-                && time.end.saturating_add(LATE) > hindered.start
-                && fault.is_about(life.who.replica)
-                && is_in_the_way(fault)
-        });
-    let time = from..until(if is_hindered { LATE } else { SOON });
-    let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
-    let mut its = its().filter(|call| time.contains(&call.begun));
-    let is_over = || {
-        let mut logs = case.trace.logs.iter().filter(|log| log.who == status.who);
-        logs.any(|log| time.contains(&log.at) && log.text.contains("the term is over"))
-    };
-    its.any(|call| is_warning(case, call, foo, reason) && is_settled(call))
-        || ended < time.end
-        || is_over()
-}
-
-/// Whether an event was written at its first try.
-fn is_quick(call: &Call) -> bool {
-    /// What the first try may take.
-    const FIRST: Duration = Duration::from_secs(1);
-    let is_answered = |(at, code)| code < 300 && at < call.begun + FIRST;
-    // An answer may begin in time, and be cut off.
-    call.answered.is_some_and(is_answered) && !call.felt
-}
-
-/// Whether nothing of a client's may get through for a while, or not in time. What is done to single calls, they show.
-fn is_in_the_way(fault: &Fault) -> bool {
-    matches!(
-        fault,
-        Fault::Partition { .. }
-            | Fault::Slow { .. }
-            | Fault::Kill { .. }
-            | Fault::Pause { .. }
-            | Fault::Restore { .. }
-    )
-}
-
-/// Whether an event is there, or was refused for what it says, or because its namespace goes.
-fn is_settled(call: &Call) -> bool {
-    call.code.is_some_and(|code| code < 300 || code == 409)
-        || call.answered.is_some_and(|(_, code)| {
-            let passes = matches!(code, 401 | 403 | 408 | 409 | 429);
-            let is_anew = code == 404 && call.verb == "patch";
-            (400..500).contains(&code) && !passes && !is_anew
-        })
-        || call.code == Some(403) && is_of_the_end(call)
-}
-
-/// Whether it was refused because its namespace goes.
-fn is_of_the_end(call: &Call) -> bool {
-    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
-    answer["details"]["causes"][0]["reason"] == "NamespaceTerminating"
-}
-
-/// Of a Foo's conditions.
-fn reasons(foo: Option<&Arc<Value>>) -> [&str; 2] {
-    ["Ready", "Progressing"].map(|of_type| foo.map_or("", |foo| condition(foo, of_type).1))
-}
-
-/// Whether it is a Warning event with this reason about the Foo of this name, or one more of a series of them.
-fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
-    if call.resource != "events" {
-        return false;
-    }
-    let is_it = |body: &Value| {
-        body["type"] == "Warning" && body["reason"] == reason && body["regarding"]["name"] == foo
-    };
-    let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
-    let name = path.rsplit('/').next().unwrap_or_default();
-    call.verb == "create" && is_it(&call.body)
-        || call.verb == "patch"
-            && case.trace.calls.iter().any(|first| {
-                first.who == call.who
-                    && first.resource == "events"
-                    && first.body["metadata"]["name"] == name
-                    && is_it(&first.body)
-            })
-}
-
-/// Whether a write of a Deployment was refused, and not because its namespace goes.
-fn is_refused(call: &Call) -> bool {
-    let code = call.answered.map_or(0, |(_, code)| code);
-    matches!(code, 400 | 403 | 405 | 413 | 415 | 422) && !is_of_the_end(call)
 }
