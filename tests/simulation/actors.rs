@@ -18,7 +18,7 @@ use super::{
 /// The user who has Foos.
 pub const USER: &str = "alice";
 const DEPLOYMENT_CONTROLLER: &str = "system:serviceaccount:kube-system:deployment-controller";
-const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
@@ -272,7 +272,10 @@ fn collect(world: &mut World) -> bool {
             }
             kept.retain(|it| it != "orphan");
         }
-        if mine().next().is_none() {
+        // As the real one: for those alone whose owner said that its deletion waits for them.
+        let blocks =
+            |owner: &Value| text(&owner["uid"]) == uid && owner["blockOwnerDeletion"] == true;
+        if !mine().any(|(_, dependent)| owners(dependent).iter().any(blocks)) {
             kept.retain(|it| it != "foregroundDeletion");
         }
         if kept != had {

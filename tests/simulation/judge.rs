@@ -7,6 +7,7 @@ mod audit;
 mod converge;
 mod deployments;
 mod leader;
+mod owners;
 mod rates;
 mod sizes;
 mod statuses;
@@ -81,8 +82,10 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     converge::at_rest(&case, &mut found);
     deployments::check(&case, &mut found);
     deployments::was_read(&case, &mut found);
+    owners::are_waited_for(&case, &mut found);
     statuses::check(&case, &mut found);
     warnings::check(&case, &mut found);
+    warnings::refused(&case, &mut found);
     writes::asked_once(&case, &mut found);
     writes::replicas(&case, &mut found);
     rates::bounded(&case, &mut found);

@@ -210,6 +210,11 @@ impl Fault {
         }
     }
 
+    /// Whether it is about what a machine takes for the time of day.
+    pub fn is_of_the_clock(&self) -> bool {
+        matches!(self, Self::WallJump { .. } | Self::WallStill { .. })
+    }
+
     /// Whether it may be felt by this replica.
     pub fn is_about(&self, replica: usize) -> bool {
         match self {

@@ -55,8 +55,14 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         };
         let report = Report::new(case, call, before, &deployments);
         let what = if report.is_right() {
-            moved(Some(before), after)
+            moved(before, after)
                 .map(|moved| format!("says since when it is {moved} anew, and it was so before"))
+                .or_else(|| {
+                    let stays = stays(case, revision, call)?;
+                    Some(format!(
+                        "is {stays} otherwise, and says since when as before"
+                    ))
+                })
         } else {
             Some(format!("says what was not so: {}", call.body["status"]))
         };
@@ -183,7 +189,9 @@ impl<'a> Report<'a> {
                 wanted
             };
             let expected = [verdicts[0], if fails { progressing } else { verdicts[1] }];
-            [ready, progressing] == expected && self.counts() == counts(deployment, name)
+            [ready, progressing] == expected
+                && self.counts() == counts(deployment, name)
+                && self.says_how_many(deployment)
         };
         let mut its = self.states(wanted).into_iter().flatten();
         self.is_valid()
@@ -270,6 +278,22 @@ impl<'a> Report<'a> {
             name: served,
         };
         is_other || says == none
+    }
+
+    /// Whether what is said of how far the Deployment has come is what is counted, of as many as are asked for, and of this
+    /// generation.
+    fn says_how_many(&self, deployment: &Value) -> bool {
+        let asked = self.spec.as_ref().and_then(|spec| spec.replicas);
+        let asked = asked.map_or(deployment["spec"]["replicas"].clone(), Value::from);
+        let wanted = self.wanted();
+        let available = self.counts().available;
+        let said = format!("Deployment {wanted:?} has {available} of {asked} replicas available");
+        let mut conditions = conditions(&self.call.body);
+        conditions.all(|condition| {
+            let message = text(&condition["message"]);
+            condition["observedGeneration"] == self.foo["metadata"]["generation"]
+                && (!message.contains(" replicas available") || message.starts_with(&said))
+        })
     }
 
     fn counts(&self) -> Counts<'a> {
@@ -389,14 +413,47 @@ fn counts<'a>(deployment: &Value, name: &'a str) -> Counts<'a> {
 }
 
 /// The condition whose time is another one though its status is not.
-fn moved<'a>(before: Option<&Value>, after: &'a Value) -> Option<&'a str> {
-    let before = before?["status"]["conditions"].as_array()?;
-    let after = after["status"]["conditions"].as_array()?;
+fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
     let is_moved = |now: &&Value| {
-        before.iter().any(|was| {
+        conditions(before).any(|was| {
             let is_same = |field: &str| was[field] == now[field];
             is_same("type") && is_same("status") && !is_same("lastTransitionTime")
         })
     };
-    after.iter().find(is_moved)?["type"].as_str()
+    conditions(after).find(is_moved)?["type"].as_str()
+}
+
+/// The condition whose status is another one though its time is not, which its writer gave it some seconds ago, by a clock that
+/// goes.
+fn stays<'a>(case: &Case, revision: &'a Revision, call: &Call) -> Option<&'a str> {
+    /// Times have seconds.
+    const SECONDS: Duration = Duration::from_secs(3);
+    let (before, after) = (revision.before.as_deref()?, revision.after.as_deref()?);
+    let mut faults = case.trace.faults.iter();
+    if faults.any(|(_, fault)| fault.is_of_the_clock()) {
+        return None;
+    }
+    let is_stuck = |now: &&Value| {
+        let was = |of: &Value, field: &str| {
+            conditions(of).any(|was| was["type"] == now["type"] && was[field] == now[field])
+        };
+        let history = case.store.history().iter().enumerate();
+        let mut its = history.filter(|(_, one)| one.key == revision.key);
+        let first = its.find(|(_, one)| {
+            let status = one.after.as_deref();
+            status.is_some_and(|status| was(status, "lastTransitionTime"))
+        });
+        !was(before, "status")
+            && was(before, "lastTransitionTime")
+            && first.is_some_and(|(index, one)| {
+                let writer = case.writer(index).map(|first| first.who);
+                writer == Some(call.who) && made(one) + SECONDS < made(revision)
+            })
+    };
+    conditions(after).find(is_stuck)?["type"].as_str()
+}
+
+fn conditions(foo: &Value) -> impl Iterator<Item = &Value> {
+    let conditions = foo["status"]["conditions"].as_array();
+    conditions.into_iter().flatten()
 }
