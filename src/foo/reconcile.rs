@@ -224,13 +224,8 @@ impl FooReconciler {
         old: &Key,
         actual: &Snapshot<Deployment>,
     ) -> Result<(), Error> {
-        self.foos.confirm(cx, foo).await?;
-        let new = self.deployments.look_up(cx, new).await?;
-        if !new.is_some_and(|new| is_controlled_by(&new, &foo.view) && new.is_complete()) {
-            return Err(Error::Conflict);
-        }
-        let deleted = self.deployments.delete(cx, old, actual).await;
-        deleted.map_err(|error| {
+        // Nor is it deleted while it cannot be looked whether it may be.
+        let failed = |error: ApiError| {
             let retry = error.retry();
             match error {
                 ApiError::Rejected(words)
@@ -239,7 +234,14 @@ impl FooReconciler {
                 ApiError::Contested(..) => Error::DeletionFailed(error.to_string(), retry),
                 other => other.into(),
             }
-        })
+        };
+        self.foos.confirm(cx, foo).await.map_err(failed)?;
+        let new = self.deployments.look_up(cx, new).await.map_err(failed)?;
+        if !new.is_some_and(|new| is_controlled_by(&new, &foo.view) && new.is_complete()) {
+            return Err(Error::Conflict);
+        }
+        let deleted = self.deployments.delete(cx, old, actual).await;
+        deleted.map_err(failed)
     }
 
     /// Writes the status where it says something new, and an event where something was done or went

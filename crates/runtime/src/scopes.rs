@@ -344,11 +344,11 @@ impl Status {
         self.set(|state| state.failure = Some(Problem { reason, text }));
     }
 
-    /// The API server asks that nothing be asked for so long: what it asks for is not held against the scope.
+    /// The API server asks that nothing be asked for so long: what it asks for is not held against the scope, once, however many
+    /// watches it asks.
     pub fn waits(&self, asked: Duration) {
         self.scopes.update(self.scope, |scope| {
-            let since = scope.since.get_or_insert_with(Instant::now);
-            *since += asked;
+            scope.asked = scope.asked.max(asked);
         });
     }
 

@@ -117,7 +117,9 @@ impl<'a> Report<'a> {
         let since = calls.take_while(|other| other.sent + STEP * 2 >= begun);
         let asked = since.filter(|other| {
             let is_then = (begun..=call.begun).contains(&other.begun);
-            other.who == call.who && other.resource == "deployments" && is_then
+            let is_of_it =
+                other.resource == "deployments" || other.verb == "list" && other.resource == "foos";
+            other.who == call.who && is_of_it && is_then
         });
         let spec = serde_json::from_value::<Foo>(foo.clone());
         Self {
@@ -216,8 +218,13 @@ impl<'a> Report<'a> {
                     // What comes later was waited for in vain.
                     let answered = call.answered.filter(|(at, _)| *at <= self.call.begun);
                     let code = answered.map_or(0, |(_, code)| code);
-                    call.verb == "delete"
-                        && (call.fault.is_some() || !matches!(code, 200..300 | 404 | 409))
+                    let is_fine = match call.verb {
+                        "delete" => matches!(code, 200..300 | 404 | 409),
+                        // The look whether it may be deleted.
+                        "list" => matches!(code, 200..300),
+                        _ => true,
+                    };
+                    call.fault.is_some() || !is_fine
                 };
                 asked.any(failed) || self.has_written_often(|name| name != wanted)
             }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Host,
-    config::LeaderElection,
+    config::{LeaderElection, MUTATION_TIMEOUT},
     log_once::Causes,
     telemetry::{Metrics, health::Heartbeat},
 };
@@ -238,6 +238,11 @@ impl Candidate {
         self.term.send_replace(held.as_ref().map(term));
         self.counts.leading.record(held.is_some().into());
         let before = std::mem::replace(&mut self.published, held.clone());
+        // A restarted container goes on with the Lease of the process before it, and answers for what that had on its way.
+        let is_first = held.as_ref().is_some_and(|held| held.id == 1);
+        if is_first && before.is_none() && self.guard.found_held_by(self.identity.as_str()) {
+            self.writes.begin(MUTATION_TIMEOUT);
+        }
         if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
             return;
         }

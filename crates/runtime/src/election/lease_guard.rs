@@ -37,6 +37,8 @@ const MOVES_ON: SignedDuration = SignedDuration::from_micros(1);
 
 /// The longest that a holder that went silent is believed in: as long as the configuration allows a lease to be.
 const LONGEST: Duration = Duration::from_hours(1);
+/// How far ahead a date may be of this process's clock that the next one is to be later than.
+const BELIEVED: SignedDuration = SignedDuration::from_hours(1);
 /// The duration of a Lease that was given back, in seconds.
 const RELEASED: u64 = 1;
 /// What the crate says of a Lease's holder when it creates one.
@@ -80,10 +82,19 @@ struct Seen {
     /// The newest version seen: a watch may be served by an API server that is behind.
     version: u64,
     observed: ObservedRecord,
+    /// Who held it when this process first saw it.
+    found: Option<String>,
     /// When the term of this process ends, if it has one.
     deadline: Duration,
     /// The date of the last write.
     dated: Timestamp,
+}
+
+impl Seen {
+    fn take(&mut self, now: Duration, record: Record) -> bool {
+        self.found.get_or_insert_with(|| record.holder.clone());
+        self.observed.observe(now, Some(record))
+    }
 }
 
 fn spec(record: Record) -> LeaseSpec {
@@ -142,13 +153,18 @@ impl LeaseGuardLayer {
             return false;
         }
         seen.version = version;
-        seen.observed.observe(self.host.clock.now(), Some(record))
+        seen.take(self.host.clock.now(), record)
     }
 
     /// The Lease as last seen.
     #[must_use]
     pub fn observed(&self) -> ObservedRecord {
         self.seen.lock().observed.clone()
+    }
+
+    /// Whether this one held the Lease when this process first saw it.
+    pub(crate) fn found_held_by(&self, identity: &str) -> bool {
+        self.seen.lock().found.as_deref() == Some(identity)
     }
 
     /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was
@@ -205,7 +221,7 @@ impl LeaseGuardLayer {
         let mut seen = self.seen.lock();
         seen.read.clone_from(&lease.metadata.resource_version);
         seen.version = version(&lease);
-        seen.observed.observe(now, Some(record.clone()));
+        seen.take(now, record.clone());
         let free = seen.observed.is_free(now, seen.deadline);
         lease.spec = Some(LeaseSpec {
             renew_time: Some(MicroTime(if free { LONG_AGO } else { FAR_AHEAD })),
@@ -247,17 +263,21 @@ impl LeaseGuardLayer {
         Ok((call, Request::from_parts(parts, body)))
     }
 
-    /// What the next write is dated. The others go by its being another date than before, so that it moves on with each,
-    /// though the clock stands still, or is set back by less than a Lease (H11).
+    /// What the next write is dated. The others go by its being another date than before, and by a later one to tell a Lease that
+    /// was given back, so that it moves on with each, from what was read, too, though the clock stands still or is behind (H11);
+    /// but for a date that is so far ahead that no clock of a leader's can have had it (H16).
     fn date(&self) -> Timestamp {
         let mut seen = self.seen.lock();
-        let next = seen
-            .dated
-            .saturating_add(MOVES_ON)
-            .unwrap_or(Timestamp::MAX);
         let now = self.host.now();
-        let is_back = now < next && next.duration_since(now).unsigned_abs() < self.duration;
-        seen.dated = if is_back { next } else { now };
+        let is_believable = |date: &Timestamp| date.duration_since(now) < BELIEVED;
+        let renewed = seen.observed.renewed().filter(is_believable);
+        let last = seen.dated.max(renewed.unwrap_or(Timestamp::MIN));
+        let next = last.saturating_add(MOVES_ON).unwrap_or(Timestamp::MAX);
+        seen.dated = if is_believable(&next) {
+            now.max(next)
+        } else {
+            now
+        };
         seen.dated
     }
 

@@ -120,6 +120,12 @@ impl ObservedRecord {
         self.exists.is_some()
     }
 
+    /// When it was renewed last, by its holder's clock.
+    #[must_use]
+    pub fn renewed(&self) -> Option<Timestamp> {
+        self.record.as_ref()?.renewed
+    }
+
     /// Whether the Lease is this one's, or was when it was deleted.
     #[must_use]
     pub fn names(&self, holder: &str) -> bool {

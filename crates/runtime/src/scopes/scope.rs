@@ -99,6 +99,8 @@ pub(super) struct Scope {
     pub was_served: bool,
     /// Since when there has been a problem.
     pub since: Option<Instant>,
+    /// The longest time that the API server has asked for meanwhile: it is not held against the scope.
+    pub asked: Duration,
 }
 
 #[derive(Default)]
@@ -120,6 +122,7 @@ impl Scope {
             served: false,
             was_served: false,
             since: None,
+            asked: Duration::ZERO,
         }
     }
 
@@ -168,10 +171,11 @@ impl Scope {
             if !self.served && self.was_served {
                 info!(namespace = self.namespace, "{kind}s are served again");
             }
-            (self.served, self.was_served, self.since) = (true, true, None);
+            (self.served, self.was_served) = (true, true);
+            (self.since, self.asked) = (None, Duration::ZERO);
             return None;
         };
-        let end = *self.since.get_or_insert(now) + grace;
+        let end = *self.since.get_or_insert(now) + self.asked + grace;
         if !self.served {
             return None;
         }

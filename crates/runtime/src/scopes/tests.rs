@@ -102,15 +102,18 @@ async fn a_scope_that_is_forbidden_stops_no_other() {
     assert_eq!(note, "not served: no rights in b");
 }
 
-/// Row Q3: who does as the API server asks is not given up for that, but for what is wrong for as long as the grace period after.
+/// Row Q3: who does as the API server asks is not given up for that, but for what is wrong for as long as the grace period after,
+/// once, whatever several watches were asked for.
 #[tokio::test(start_paused = true)]
 async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
     let asked = GRACE * 3;
     let scopes = scopes(&["a"]);
-    let [parents, _] = synced(&scopes, 0);
+    let watches = synced(&scopes, 0);
     scopes.learn(0, Some(Rights::Sufficient));
-    parents.fails(Reason::Failing, "429".to_owned());
-    parents.waits(asked);
+    for watch in &watches {
+        watch.fails(Reason::Failing, "429".to_owned());
+        watch.waits(asked);
+    }
     wait(asked + GRACE.mul_f64(0.9)).await;
     assert_eq!(*scopes.ability().borrow(), Ability::All);
     wait(GRACE.mul_f64(0.2)).await;

@@ -157,6 +157,39 @@ async fn a_foo_that_is_not_current_deletes_nothing() {
     }
 }
 
+/// While it cannot be looked whether the earlier Deployment may go, it stays, and the user learns why.
+#[tokio::test]
+async fn a_deletion_that_cannot_be_confirmed_is_reported() {
+    for resource in ["foos", "deployments"] {
+        let reported = Arc::<Mutex<Value>>::default();
+        let said = Arc::clone(&reported);
+        let (client, asked) = server(move |method, path, body| match *method {
+            Method::GET if path.ends_with(resource) => (
+                403,
+                json!({ "kind": "Status", "code": 403, "message": "no" }),
+            ),
+            Method::GET => listed(path, &pruned().1, &Value::Null),
+            _ => {
+                *said.lock() = body["status"].clone();
+                pruned()
+            }
+        });
+        let mut renamed = foo();
+        renamed.view.status.deployment_name = Some("old".into());
+        let reconciler = reconciler(&client, renamed, deployment());
+        let mut old = deployment();
+        old.key = old.key.sibling("old");
+        reconciler.apply_deployment(old);
+        let error = reconciler.reconcile(&foo().key).await.unwrap_err();
+        assert!(matches!(error.retry(), Retry::Backoff(_)), "{error:?}");
+        assert_eq!(asked.lock().last().unwrap(), "PUT foos/foo/status");
+        let conditions = &reported.lock()["conditions"];
+        assert_eq!(conditions[0]["status"], "True", "{conditions}");
+        assert_eq!(conditions[1]["reason"], "DeletionFailed", "{conditions}");
+        assert_eq!(conditions[1]["observedGeneration"], 2);
+    }
+}
+
 /// Row R11 behind a watch that is late: the new Deployment is gone meanwhile, another's, or serves no more.
 #[tokio::test]
 async fn a_deployment_stays_until_the_new_one_serves_as_the_api_server_has_it() {

@@ -1,6 +1,7 @@
 //! Who lets go: because it is asked to stop, or cannot work.
 
 use super::*;
+use crate::config::MUTATION_TIMEOUT;
 
 #[tokio::test(start_paused = true)]
 async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
@@ -179,4 +180,23 @@ async fn a_leader_that_lets_go_waits_for_its_writes() {
     write.over();
     sleep(SOON).await;
     assert_eq!(api.holder(), "");
+}
+
+/// A container that is started again goes on with the Lease of the process before it, of whose writes it knows nothing: one may be
+/// on its way for as long as the API server gives any.
+#[tokio::test(start_paused = true)]
+async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it() {
+    let way = (LEASE - DEADLINE) / 2;
+    for (led, is_released) in [(SOON, false), (MUTATION_TIMEOUT + way, true)] {
+        let api = FakeApi::released();
+        let mut killed = Replica::run(&api, "a");
+        killed.leads(true, SOON).await;
+        killed.task.abort();
+        let mut a = Replica::run(&api, "a");
+        a.leads(true, SOON).await;
+        sleep(led).await;
+        a.stop.take().unwrap().send(()).unwrap();
+        a.task.await.unwrap();
+        assert_eq!(api.holder().is_empty(), is_released, "after {led:?}");
+    }
 }
