@@ -11,7 +11,7 @@ use super::{
     super::{
         api::{Kind, Others, Revision},
         plan::{Fault, What},
-        trace::{Reconcile, Time},
+        trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
     },
     Case, Violation, made, named,
@@ -45,15 +45,34 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the Foo's next retry is still to come. Each failure doubles the pause, also that of a reconcile that a change
-/// brought on, so that it may be longer than the Foo has failed.
+/// Whether the Foo's next retry is still to come, after what went wrong. Each failure doubles the pause, also that of a
+/// reconcile that a change brought on, so that it may be longer than the Foo has failed. Who fails when nothing is wrong any
+/// more has no reason to: what is in the way then, its status says.
 fn waits(case: &Case, foo: &Value) -> bool {
     let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
     let leader = case.last_leader();
     let mut its = case.reconciles.get(&*key).into_iter().flatten().rev();
     let last = its.find(|one| Some(one.who) == leader);
-    last.and_then(|last| retry_at(case, last))
-        .is_some_and(|at| at > case.plan.end)
+    last.is_some_and(|last| {
+        let is_to_come = retry_at(case, last).is_some_and(|at| at > case.plan.end);
+        is_to_come && is_in_trouble(case, last)
+    })
+}
+
+/// Whether a reconcile began while something went on that was to go wrong, or something was done to one of its calls.
+fn is_in_trouble(case: &Case, one: &Reconcile) -> bool {
+    let over = case.trace.faults.iter().map(|(time, _)| time.end);
+    let healed = over.filter(|over| *over < Time::MAX).max();
+    healed.is_some_and(|healed| one.begun < healed)
+        || calls_of(case, one).any(|call| call.fault.is_some())
+}
+
+/// What was asked for in a reconcile, and perhaps in another one that its process was at meanwhile.
+fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = &'a Call> {
+    case.trace.calls.iter().filter(|call| {
+        let is_then = one.begun <= call.begun && one.ended.is_none_or(|at| call.begun <= at);
+        call.who == one.who && is_then && ["deployments", "foos/status"].contains(&&*call.resource)
+    })
 }
 
 /// When a reconcile that failed is tried again.
@@ -72,12 +91,7 @@ pub fn rests_from(case: &Case) -> Time {
     const SOON: Duration = Duration::from_secs(3);
     let rest = case.plan.rest;
     let was_in_vain = |one: &Reconcile| {
-        let mut calls = case.trace.calls.iter().filter(|call| {
-            let is_then = one.begun <= call.begun && one.ended.is_none_or(|at| call.begun <= at);
-            call.who == one.who
-                && is_then
-                && ["deployments", "foos/status"].contains(&&*call.resource)
-        });
+        let mut calls = calls_of(case, one);
         calls.any(|call| call.answered.is_none_or(|(_, code)| code >= 300))
     };
     let last = |its: &Vec<&Reconcile>| {
