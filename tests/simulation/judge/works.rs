@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
+use foo_controller::api::Foo;
 use serde_json::Value;
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
         trace::{Call, Role, Time, Who},
     },
     Case, Violation,
-    converge::text,
+    converge::{condition, owner, text},
     leader::{holder, lease},
     made, named,
 };
@@ -26,8 +27,8 @@ struct Hold {
     until: Time,
 }
 
-/// I10: while a process holds the Lease, and nothing is in its way, it begins to reconcile whatever changes at once; and what
-/// nobody has reported on as it takes the Lease.
+/// I10: while a process holds the Lease, and nothing is in its way, it begins to reconcile whatever changes at once; and, as it
+/// takes the Lease, what nobody has reported on, and what is not as it should be.
 pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     let soon = case.longest(SOON);
@@ -58,13 +59,18 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
             ),
         });
     };
-    let mut foos = BTreeMap::<&Key, &Revision>::new();
+    let (mut foos, mut deployments) = (Objects::new(), Objects::new());
     let mut begins = holds.iter().peekable();
     let mut current = None;
     for (index, revision) in case.store.history().iter().enumerate() {
         while let Some(hold) = begins.next_if(|hold| hold.from <= made(revision)) {
             for (key, revision) in foos.iter().filter(|(_, foo)| is_unseen(foo)) {
                 check(hold, revision, &key.name, hold.from);
+            }
+            for (key, foo) in &foos {
+                if let Some(revision) = is_to_be_mended(case, hold, foo, &deployments) {
+                    check(hold, revision, &key.name, hold.from);
+                }
             }
             current = Some(hold);
         }
@@ -73,20 +79,79 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
         {
             check(hold, revision, foo, made(revision));
         }
-        if revision.key.kind == Kind::Foo {
-            foos.insert(&revision.key, revision);
-        }
+        match revision.key.kind {
+            Kind::Foo => foos.insert(&revision.key, revision),
+            Kind::Deployment => deployments.insert(&revision.key, revision),
+            _ => None,
+        };
     }
+}
+
+/// Each object as it was last.
+type Objects<'a> = BTreeMap<&'a Key, &'a Revision>;
+
+/// What has made a Foo's Deployment other than the Foo asks, if it is, and its status does not say so, and this process has not
+/// looked at that yet: what it looked at, it tries again when it has said so.
+fn is_to_be_mended<'a>(
+    case: &Case,
+    hold: &Hold,
+    foo: &'a Revision,
+    deployments: &Objects<'a>,
+) -> Option<&'a Revision> {
+    let stored = foo.after.as_deref()?;
+    let typed = serde_json::from_value::<Foo>(stored.clone()).ok()?;
+    let is_asked_for = stored["metadata"]["deletionTimestamp"].is_null()
+        && typed.spec.check(&foo.key.name).is_ok();
+    let name = &typed.spec.deployment_name;
+    let wanted = Key::new(Kind::Deployment, &foo.key.namespace, name);
+    let last = deployments.get(&wanted).copied();
+    let is_right = last
+        .and_then(|last| last.after.as_deref())
+        .is_some_and(|deployment| is_right(case, hold.who, stored, deployment));
+    if !is_asked_for || is_right {
+        return None;
+    }
+    let last = last.map_or(foo, |last| if made(last) < made(foo) { foo } else { last });
+    let key = format!("{}/{}", foo.key.namespace, foo.key.name);
+    let mut its = case.reconciles.get(&*key).into_iter().flatten();
+    let has_looked =
+        its.any(|one| one.who == hold.who && (made(last)..hold.from).contains(&one.begun));
+    (!has_looked).then_some(last)
+}
+
+/// Whether a Deployment is as this process has it, for its Foo, or it can do nothing about it.
+fn is_right(case: &Case, who: Who, foo: &Value, deployment: &Value) -> bool {
+    if owner(deployment) != text(&foo["metadata"]["uid"]) {
+        return condition(foo, "Ready") == ("False", "ErrResourceExists");
+    }
+    let (metadata, spec) = (&deployment["metadata"], &deployment["spec"]);
+    let replicas = &foo["spec"]["replicas"];
+    let image = &spec["template"]["spec"]["containers"][0]["image"];
+    let is_image = |life: &super::Life| *image == life.settings.image;
+    metadata["deletionTimestamp"].is_string()
+        || metadata["labels"]["app"] == "nginx"
+            && metadata["labels"]["controller"] == foo["metadata"]["name"]
+            && (replicas.is_null() || *replicas == spec["replicas"])
+            && case.life(who).is_none_or(is_image)
 }
 
 /// The Foo, by its name, that has to be looked at after this.
 fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
     let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-    let generation = |object: Option<&Value>| object?["metadata"]["generation"].as_i64();
-    let is_another = after.is_none() || generation(before) != generation(after);
+    let is_other = |path: &str| {
+        let of = |object: Option<&Value>| object?["metadata"].pointer(path).cloned();
+        of(before) != of(after)
+    };
+    let is_another = after.is_none() || is_other("/generation");
+    // Which are of no generation: to whom it belongs, and by what labels it is found.
+    let is_drift = || {
+        ["/ownerReferences", "/labels/app", "/labels/controller"]
+            .into_iter()
+            .any(is_other)
+    };
     match revision.key.kind {
         Kind::Foo if after.is_some() && is_another => Some(&revision.key.name),
-        Kind::Deployment if before.is_some() && is_another && !by_us => {
+        Kind::Deployment if before.is_some() && !by_us && (is_another || is_drift()) => {
             let mut owners = before?["metadata"]["ownerReferences"].as_array()?.iter();
             let foo = owners.find(|owner| owner["controller"] == true)?;
             Some(text(&foo["name"]))
