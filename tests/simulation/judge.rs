@@ -257,10 +257,6 @@ impl<'a> Case<'a> {
             is_it && (time.start..time.end.saturating_add(ANEW)).contains(&at)
         })
     }
-
-    fn has_fault(&self, is: impl Fn(&Fault) -> bool) -> bool {
-        self.trace.faults.iter().any(|(_, fault)| is(fault))
-    }
 }
 
 /// By place, when its machine slept, whatever number of faults had it sleep.

@@ -2,16 +2,20 @@
 
 use std::{fs, time::Duration};
 
+use http::Method;
+use serde_json::json;
+
 use super::{
     api::Kind,
     found,
-    judge::{Violation, examine, judge},
+    judge::{Violation, examine, holder, judge},
     mutants,
     one_fault::with_and_without,
     plan::{Action, Fault, Machine, Plan, Settings, Step, What},
     seeds,
     shrink::{shrink, source},
-    trace::{End, Life},
+    trace::{Call, End, Life},
+    users::{Deed, LEASE, LEASE_NAMESPACE},
     world::{FOOS, World},
 };
 
@@ -178,4 +182,109 @@ fn p2_a_rolling_update_is_got_over() {
         );
     }
     has_image(&world, settings.image);
+}
+
+/// Users make a Foo; another pod comes where the second was, then where the leader was; and the Foo is scaled.
+fn handed_over() -> (Plan, usize) {
+    let mut plan = Plan::calm(1, 2, 2, seconds(80));
+    let (foo, deployment, replicas) = (0, 0, Some(1));
+    let foo_made = Deed::CreateFoo {
+        foo,
+        deployment,
+        replicas,
+    };
+    plan.act(seconds(2), Action::User(foo_made));
+    let leader = leader(&run(&plan)).who.replica;
+    for (at, replica) in [(40, 1 - leader), (50, leader)] {
+        let settings = None;
+        plan.act(seconds(at), Action::Replace { replica, settings });
+    }
+    let replicas = Some(3);
+    plan.act(seconds(60), Action::User(Deed::ScaleFoo { foo, replicas }));
+    (plan, leader)
+}
+
+fn run(plan: &Plan) -> World {
+    let mut world = World::new(plan.clone());
+    world.run();
+    world
+}
+
+/// The process that holds the Lease at the end.
+fn leader(world: &World) -> &Life {
+    let (_, lease) = world.store.list(Kind::Lease, None).next().unwrap();
+    let mut lives = world.trace.lives.iter();
+    lives.find(|life| holder(lease) == life.identity()).unwrap()
+}
+
+/// What the judge finds against this invariant.
+fn found_by(invariant: &str, world: &World) -> Vec<Violation> {
+    let mut found = judge(&world.plan, &world.trace, &world.store);
+    found.retain(|violation| violation.invariant == invariant);
+    found
+}
+
+/// What stood still elsewhere, or at another time, is no reason for a write to land after the Lease was given back (H19); the
+/// machine that it is from, and the API server that it was sent to, are.
+#[test]
+fn i1_only_what_a_write_met_on_its_way_makes_it_late() {
+    let (mut plan, leader) = handed_over();
+    let (of_it, elsewhere) = (leader, 1 - leader);
+    plan.fault(seconds(70), Fault::Suspend { replica: of_it }, seconds(1));
+    plan.fault(seconds(75), Fault::Pause { server: 0 }, seconds(1));
+    let mut world = run(&plan);
+    assert_eq!(found_by("I1", &world), []);
+    // What the second leader wrote, as if the first had sent it before.
+    let calls = &mut world.trace.calls;
+    let gives_back = |call: &&Call| {
+        call.verb == "patch" && call.body.pointer("/spec/holderIdentity") == Some(&json!(""))
+    };
+    let back = calls.iter().find(gives_back).unwrap();
+    let (who, begun) = (back.who, back.begun);
+    assert_eq!(who.replica, leader);
+    let scaled = |call: &&mut Call| {
+        call.begun > seconds(60) && call.resource == "deployments" && call.verb == "patch"
+    };
+    let late = calls.iter_mut().find(scaled).unwrap();
+    (late.who, late.sent) = (who, begun.saturating_sub(Duration::from_millis(1)));
+    let server = late.server;
+    assert_eq!(found_by("I1", &world).len(), 1);
+
+    let then = seconds(52)..seconds(53);
+    for (fault, is_excused) in [
+        (Fault::Suspend { replica: of_it }, true),
+        (Fault::Suspend { replica: elsewhere }, false),
+        (Fault::Pause { server }, true),
+        (Fault::Pause { server: 1 - server }, false),
+    ] {
+        world.trace.faults.insert(0, (then.clone(), fault.clone()));
+        assert_eq!(found_by("I1", &world).is_empty(), is_excused, "{fault:?}");
+        world.trace.faults.remove(0);
+    }
+}
+
+/// A Lease that somebody cleared, and that its holder has taken back, is like any other to who sees it for the first time then.
+#[test]
+fn i9_a_lease_that_was_cleared_once_excuses_nothing_later() {
+    let (mut plan, _) = handed_over();
+    plan.steps.retain(|step| step.at < seconds(50));
+    plan.act(seconds(30), Action::User(Deed::ClearHolder));
+    let world = run(&plan);
+    assert_eq!(found_by("I9", &world), []);
+    let leader = leader(&world).who;
+    let mut lives = world.trace.lives.iter().rev();
+    let other = lives
+        .find(|life| life.who.replica != leader.replica)
+        .unwrap();
+    assert!(other.begun > seconds(40));
+    // It believes that (H21), and its rival has not heard of it.
+    let holder = json!({ "spec": { "holderIdentity": other.identity() } });
+    let given_away = Action::Request {
+        user: "admin",
+        method: Method::PATCH,
+        path: format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE}"),
+        body: holder,
+    };
+    plan.act(seconds(60), given_away);
+    assert_eq!(found_by("I9", &run(&plan)).len(), 1);
 }

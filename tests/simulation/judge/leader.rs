@@ -1,6 +1,6 @@
 //! Who may write, and that somebody does: I1, I9 and I10.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use operator_runtime::election::YIELD_DELAY;
 use serde_json::Value;
@@ -28,13 +28,11 @@ pub fn lease() -> Key {
 /// Two things are granted. Who led when somebody else than a replica edits the Lease, or a backup is restored that has another
 /// one, works until it sees that, which its deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
 /// late: its preconditions are what makes it harmless. But who gives the Lease back has seen to it before that nothing of its
-/// own is on its way any more (H19), unless an API server, or its own machine, stands still.
+/// own is on its way any more (H19), unless the API server that it was sent to, or its own machine, stands still meanwhile.
 pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     let term_ends = case.longest_of(|settings| settings.renew_deadline);
     let (mut now, mut edited) = (String::new(), Vec::<(Time, String)>::new());
     let mut gave_back = BTreeMap::new();
-    let stands_still =
-        case.has_fault(|fault| matches!(fault, Fault::Pause { .. } | Fault::Suspend { .. }));
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
         if revision.key == lease() {
@@ -66,8 +64,8 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             lease_ends.saturating_sub(case.longest(settings.renew_deadline))
         });
         let was_over = gave_back.get(&call.who).is_some_and(|at| call.sent < *at);
-        let was_late =
-            made(revision).saturating_sub(call.sent) >= margin && (!was_over || stands_still);
+        let was_late = made(revision).saturating_sub(call.sent) >= margin
+            && (!was_over || stood_still(case, call, made(revision)));
         if is_untold || was_late {
             continue;
         }
@@ -81,37 +79,35 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
+/// Whether the API server that it was sent to, or the machine that it was sent from, stood still before it was carried out.
+fn stood_still(case: &Case, call: &Call, carried_out: Time) -> bool {
+    let is_then = |time: &Range<Time>| time.start < carried_out && call.sent < time.end;
+    let mut asleep = case.asleep.get(&call.who.replica).into_iter().flatten();
+    let mut faults = case.trace.faults.iter();
+    asleep.any(is_then)
+        || faults.any(|(time, fault)| {
+            matches!(fault, Fault::Pause { server } if *server == call.server) && is_then(time)
+        })
+}
+
 /// A time in which a process had a term.
 struct Term<'a> {
     pod: &'a str,
     from: Time,
     until: Time,
-    /// When this process had seen the Lease for the first time.
+    /// When the API server got the first look at the Lease that this process had.
     first_look: Time,
 }
 
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
 /// of its last renewal, its release, or its end.
 ///
-/// Two things are granted: who sees the Lease for the first time cannot know that it was somebody else than its holder who
-/// cleared it (H21); and where a backup is restored that another one holds, that one goes on where it was, and who led does
-/// so until its deadline.
+/// Two things are granted: who sees the Lease for the first time while it names nobody cannot know that it was somebody else
+/// than its holder who cleared it (H21); and where a backup is restored that another one holds, that one goes on where it was,
+/// and who led does so until its deadline.
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let deadline = case.longest_of(|settings| settings.renew_deadline);
-    let cleared: Vec<Time> = case
-        .store
-        .history()
-        .iter()
-        .enumerate()
-        .filter(|(index, revision)| revision.key == lease() && case.writer(*index).is_none())
-        .filter(|(_, revision)| {
-            revision
-                .after
-                .as_deref()
-                .is_some_and(|lease| holder(lease).is_empty())
-        })
-        .map(|(_, revision)| made(revision))
-        .collect();
+    let cleared = cleared(case);
     let mut terms = Vec::new();
     for life in &case.trace.lives {
         let calls = case
@@ -125,7 +121,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
         let mut first_look = None;
         for call in calls {
             let answered = call.answered.filter(|(_, code)| *code < 300);
-            first_look = first_look.or(answered.map(|(at, _)| at));
+            first_look = first_look.or(answered.and(call.arrived));
             let gives_back = || {
                 call.body
                     .pointer("/spec/holderIdentity")
@@ -174,8 +170,11 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     for (number, one) in terms.iter().enumerate() {
         let mut later = terms[number + 1..].iter();
         let overlaps = |other: &&Term| {
-            let at = one.from..other.first_look;
-            let cannot_know = cleared.iter().any(|cleared| at.contains(cleared));
+            let mut cleared = cleared.iter();
+            let cannot_know = cleared.any(|cleared| {
+                one.from <= cleared.start
+                    && (cleared.start..=cleared.end).contains(&other.first_look)
+            });
             // Neither has renewed since.
             let mut restored = case.restored.iter();
             let is_restored = restored.any(|restored| {
@@ -192,6 +191,24 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// When the Lease named nobody because somebody else than a replica had cleared it, until it names somebody again, or is gone.
+fn cleared(case: &Case) -> Vec<Range<Time>> {
+    let (mut cleared, mut since) = (Vec::new(), None);
+    for (index, revision) in case.store.history().iter().enumerate() {
+        if revision.key != lease() {
+            continue;
+        }
+        let after = revision.after.as_deref();
+        if after.is_none_or(|lease| !holder(lease).is_empty()) {
+            cleared.extend(since.take().map(|since| since..made(revision)));
+        } else if case.writer(index).is_none() {
+            since.get_or_insert(made(revision));
+        }
+    }
+    cleared.extend(since.map(|since| since..Time::MAX));
+    cleared
 }
 
 /// I2, as each process itself can know it, to the step: no write of the work is sent past the end of its sender's term, or
