@@ -75,7 +75,8 @@ impl Call {
     /// Whether what was done to it kept its answer from being read as it was given.
     pub fn is_spoilt(&self) -> bool {
         let fault = self.fault.as_deref().unwrap_or_default();
-        self.felt && !fault.starts_with("AnswerLate")
+        let is_late = ["RequestLate", "AnswerLate"].map(|late| fault.starts_with(late));
+        self.felt && !is_late.contains(&true)
     }
 }
 
