@@ -6,6 +6,7 @@
 mod audit;
 mod converge;
 mod deployments;
+mod known;
 mod leader;
 mod owners;
 mod rates;
@@ -26,7 +27,7 @@ use std::{
 pub use leader::holder;
 
 use super::{
-    api::{Key, Revision, Store},
+    api::{Key, Kind, Revision, Store},
     plan::{Fault, Plan, Settings},
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, seconds},
     world::World,
@@ -128,6 +129,8 @@ struct Case<'a> {
     told: BTreeMap<(Who, &'a str), Vec<(Time, u64)>>,
     /// Of each Foo, as `namespace/name`, in the order of time.
     reconciles: BTreeMap<&'a str, Vec<&'a Reconcile>>,
+    /// The history of all Deployments, by name.
+    deployments: BTreeMap<&'a str, Vec<&'a Revision>>,
 }
 
 impl<'a> Case<'a> {
@@ -151,6 +154,13 @@ impl<'a> Case<'a> {
         for one in &trace.reconciles {
             reconciles.entry(&*one.key).or_default().push(one);
         }
+        let mut deployments = BTreeMap::<_, Vec<_>>::new();
+        for revision in store.history() {
+            if revision.key.kind == Kind::Deployment {
+                let its = deployments.entry(&*revision.key.name).or_default();
+                its.push(&**revision);
+            }
+        }
         Self {
             plan,
             trace,
@@ -166,6 +176,7 @@ impl<'a> Case<'a> {
             asleep: asleep(trace),
             told,
             reconciles,
+            deployments,
         }
     }
 

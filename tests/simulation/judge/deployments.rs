@@ -1,16 +1,20 @@
 //! What is done to Deployments is what their Foo asks for, and is done to what was read: I16.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ptr,
+};
 
 use serde_json::Value;
 
 use super::{
     super::{
         api::{Key, Kind, Revision},
-        trace::{Call, Time},
+        trace::{Call, Time, seconds},
     },
     Case, Violation,
     converge::{owner, text},
+    known::{Known, sent_since},
     made, named,
     statuses::is_rolled_out,
 };
@@ -41,12 +45,9 @@ struct State<'a> {
 #[derive(Default)]
 struct Deployment {
     owner: String,
-    is_there: bool,
     uid: String,
     /// For which Foo, by UID, it has been complete, if for any, and since when: of all that had this name.
     complete_for: Vec<(Time, Option<String>)>,
-    /// What it was scaled to.
-    counts: BTreeSet<Option<i64>>,
 }
 
 /// I16: whatever is changed was read: each change names the UID and the version that it is based on.
@@ -134,7 +135,6 @@ impl<'a> State<'a> {
                         ..Deployment::default()
                     };
                 }
-                one.is_there = after.is_some_and(|after| !is_going(after));
                 if by_us {
                     self.ours.extend(after.or(before).map(uid));
                 }
@@ -144,7 +144,6 @@ impl<'a> State<'a> {
                 if let Some(after) = after {
                     owner(after).clone_into(&mut one.owner);
                     uid(after).clone_into(&mut one.uid);
-                    one.counts.insert(after["spec"]["replicas"].as_i64());
                 }
             }
             _ => {}
@@ -167,7 +166,7 @@ impl<'a> State<'a> {
                     return (*times > OF_THE_GONE)
                         .then(|| format!("created {times} times for a Foo that is gone"));
                 }
-                self.begins_anew(foo, &revision.key, &call.body)
+                begins_anew(case, foo, &revision.key, call)
             }
             (Some(old), after) if !is_going(old) && after.is_none_or(is_going) => {
                 let foo = *self.foos.get(owner(old))?;
@@ -180,42 +179,18 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What is wrong with this Deployment, as it was asked for, of a Foo that does not say how many replicas; what it said before,
-    /// and its writer still went by, [`super::writes::replicas`] judges.
-    fn begins_anew(&self, foo: &Value, key: &Key, new: &Value) -> Option<String> {
-        let served = text(&foo["status"]["deploymentName"]);
-        let made_from = text(&new["metadata"]["annotations"][GENERATION]).parse();
-        let is_of_this =
-            made_from.is_ok_and(|made_from: i64| foo["metadata"]["generation"] == made_from);
-        if !is_of_this || !foo["spec"]["replicas"].is_null() || served == key.name {
-            return None;
-        }
-        let before = self
-            .deployments
-            .get(&Key::new(key.kind, &key.namespace, served))?;
-        let begins = new["spec"]["replicas"].as_i64();
-        let goes_on =
-            !before.is_there || before.owner != uid(foo) || before.counts.contains(&begins);
-        (!goes_on).then(|| {
-            let counts = &before.counts;
-            format!("begins with {begins:?} replicas in place of {served}, which had {counts:?}")
-        })
-    }
-
     /// What is wrong with the deletion of a Deployment whose Foo is there.
     fn is_too_early(&self, case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
         let uid = uid(foo);
-        // Who deletes it has looked at the Foo, and at the other Deployment, before; what becomes of them since then nobody
-        // can know: a deletion cannot depend on another object.
+        // Who deletes it has looked at the Foo, and at the other Deployment, right before; what becomes of them since then
+        // nobody can know: a deletion cannot depend on another object.
+        let looks = self.looks_before(case, foo, call);
         let looked = |resource, name| {
             let this_one = format!("metadata.name%3D{name}");
-            let looks = case.trace.calls.iter().filter(move |other| {
-                other.who == call.who
-                    && (other.verb, &*other.resource) == ("list", resource)
-                    && other.path.ends_with(&this_one)
-                    && other.answered.is_some_and(|(at, _)| at <= call.begun)
-            });
-            looks.filter_map(|look| look.arrived).max()
+            let mut looks = looks.iter();
+            let look =
+                looks.find(|look| look.resource == resource && look.path.ends_with(&this_one));
+            look.and_then(|look| look.arrived)
         };
         let at_the_foo = looked("foos", text(&foo["metadata"]["name"]));
         let mut known = self.asked_for.get(uid)?.iter().rev();
@@ -232,8 +207,76 @@ impl<'a> State<'a> {
             .get(&Key::new(key.kind, &key.namespace, wanted));
         let looked = looked("deployments", wanted);
         let served = looked.is_some_and(|at| new.is_some_and(|new| new.was_complete(uid, at)));
-        (!served).then(|| format!("deleted, and {wanted} was not complete"))
+        (!served).then(|| {
+            let looked = looked.map_or_else(
+                || "not looked at".to_owned(),
+                |at| format!("looked at at {}", seconds(at)),
+            );
+            format!("deleted, and {wanted} was {looked} right before, or not complete then")
+        })
     }
+
+    /// The looks at single objects in the reconcile that this was sent in, since which that has written nothing: those that were
+    /// answered, the newest first.
+    fn looks_before<'c>(&self, case: &'c Case<'c>, foo: &Value, call: &'c Call) -> Vec<&'c Call> {
+        let metadata = &foo["metadata"];
+        let [namespace, name] = ["namespace", "name"].map(|field| text(&metadata[field]));
+        let Some(reconcile) = case.reconcile_of(call, &format!("{namespace}/{name}")) else {
+            return Vec::new();
+        };
+        let sent = sent_since(case, call, reconcile.begun);
+        let before = sent.skip_while(|other| !ptr::eq(*other, call)).skip(1);
+        let before = before.take_while(|other| !self.writes_for(foo, other));
+        let looks = before.filter(|other| {
+            other.verb == "list"
+                && !other.is_spoilt()
+                && (other.answered).is_some_and(|(at, code)| at <= call.begun && code == 200)
+        });
+        looks.collect()
+    }
+
+    /// Whether this is a write of the Foo's status, or of a Deployment of this Foo's.
+    fn writes_for(&self, foo: &Value, call: &Call) -> bool {
+        let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+        let metadata = &foo["metadata"];
+        match (call.verb, &*call.resource) {
+            ("update", "foos/status") => {
+                path.ends_with(&format!("/{}/status", text(&metadata["name"])))
+            }
+            ("create", "deployments") => owner(&call.body) == uid(foo),
+            ("patch" | "delete", "deployments") => {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                let key = Key::new(Kind::Deployment, text(&metadata["namespace"]), name);
+                let one = self.deployments.get(&key);
+                one.is_some_and(|one| one.owner == uid(foo))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What is wrong with this Deployment, as it was asked for, of a Foo that does not say how many replicas; what it said before,
+/// and its writer still went by, [`super::writes::replicas`] judges.
+fn begins_anew(case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
+    let served = text(&foo["status"]["deploymentName"]);
+    let made_from = text(&call.body["metadata"]["annotations"][GENERATION]).parse();
+    let is_of_this =
+        made_from.is_ok_and(|made_from: i64| foo["metadata"]["generation"] == made_from);
+    if !is_of_this || !foo["spec"]["replicas"].is_null() || served == key.name {
+        return None;
+    }
+    let begins = &call.body["spec"]["replicas"];
+    let states = Known::new(case, call, text(&foo["metadata"]["name"])).states(served);
+    let had = |state: &Option<&Value>| {
+        let its = state.filter(|state| owner(state) == uid(foo));
+        its.map(|its| its["spec"]["replicas"].clone())
+    };
+    let had: Option<Vec<_>> = states.iter().map(had).collect();
+    // Where there may have been none of this name to its writer, it may have gone by another one, or by none.
+    let had = had.filter(|had| !had.contains(begins))?;
+    Some(format!(
+        "begins with {begins} replicas in place of {served}, which had {had:?}"
+    ))
 }
 
 impl Deployment {

@@ -1,27 +1,20 @@
 //! What statuses say: nothing that was never so.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use foo_controller::api::{Foo, FooSpec};
 use serde_json::Value;
 
 use super::{
-    super::{
-        actors::has_given_up,
-        api::{Kind, Revision},
-        trace::Call,
-        users::NAMESPACE,
-    },
+    super::{actors::has_given_up, api::Kind, trace::Call},
     Case, Violation,
     converge::{condition, owner, text},
     deployments::is_going,
+    known::Known,
     made, named,
     warnings::is_refused,
 };
 use crate::invariants::GENERATION;
-
-/// One of the world's.
-const STEP: Duration = Duration::from_millis(20);
 
 /// As `kubectl rollout status` has it: with more pods than are asked for, too, while a Deployment is scaled down.
 pub fn is_rolled_out(deployment: &Value) -> bool {
@@ -37,13 +30,6 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
 /// I13: what a status says of the Deployment was so when its writer last knew of it, or has become so since, and the Deployment
 /// was as the Foo asks; an error that it reports there was; and a condition's time moves with its status alone.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    let mut deployments = BTreeMap::<_, Vec<_>>::new();
-    for revision in case.store.history() {
-        if revision.key.kind == Kind::Deployment {
-            let its = deployments.entry(&*revision.key.name).or_default();
-            its.push(&**revision);
-        }
-    }
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
         let Some(call) = writer.filter(|_| revision.key.kind == Kind::Foo) else {
@@ -53,7 +39,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         else {
             continue;
         };
-        let report = Report::new(case, call, before, &deployments);
+        let report = Report::new(case, call, before);
         let what = if report.is_right() {
             moved(before, after)
                 .map(|moved| format!("says since when it is {moved} anew, and it was so before"))
@@ -83,13 +69,8 @@ struct Report<'a> {
     foo: &'a Value,
     /// Its spec, if it is one.
     spec: Option<FooSpec>,
-    /// The history of all Deployments, by name.
-    deployments: &'a BTreeMap<&'a str, Vec<&'a Revision>>,
-    /// Up to which version its writer had been told of everything when it began.
-    told: u64,
-    /// What its writer has asked for of Deployments since.
-    asked: Vec<&'a Call>,
-    /// Whether that came to an end that is to be tried again.
+    known: Known<'a>,
+    /// Whether the reconcile that it was written in came to an end that is to be tried again.
     failed: bool,
 }
 
@@ -103,61 +84,17 @@ struct Counts<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(
-        case: &'a Case,
-        call: &'a Call,
-        foo: &'a Value,
-        deployments: &'a BTreeMap<&'a str, Vec<&'a Revision>>,
-    ) -> Self {
-        let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
-        let reconcile = case.reconcile_of(call, &key);
-        let begun = reconcile.map_or(call.begun, |one| one.begun);
-        // They are in the order of time, to a step of the world's.
-        let calls = case.trace.calls.iter().rev();
-        let since = calls.take_while(|other| other.sent + STEP * 2 >= begun);
-        let asked = since.filter(|other| {
-            let is_then = (begun..=call.begun).contains(&other.begun);
-            let is_of_it =
-                other.resource == "deployments" || other.verb == "list" && other.resource == "foos";
-            other.who == call.who && is_of_it && is_then
-        });
+    fn new(case: &'a Case<'a>, call: &'a Call, foo: &'a Value) -> Self {
+        let known = Known::new(case, call, text(&foo["metadata"]["name"]));
         let spec = serde_json::from_value::<Foo>(foo.clone());
         Self {
             case,
             call,
             foo,
             spec: spec.ok().map(|foo| foo.spec),
-            deployments,
-            told: case.told(call.who, "deployments", begun),
-            asked: asked.collect(),
-            failed: reconcile.is_some_and(|one| one.failed || one.ended.is_none()),
+            failed: (known.reconcile).is_some_and(|one| one.failed || one.ended.is_none()),
+            known,
         }
-    }
-
-    /// What the Deployment of this name may have been to the writer: as it was told of last, or as the answer to its own
-    /// write had it, and all that it has become since. `None`: there was none.
-    fn states(&self, name: &str) -> Vec<Option<&'a Value>> {
-        let all = self.deployments.get(name).map_or(&[][..], Vec::as_slice);
-        let is_done = |call: &&&Call| {
-            let is_write = matches!(call.verb, "create" | "patch");
-            is_write
-                && !call.is_spoilt()
-                && call
-                    .answered
-                    .is_some_and(|(at, code)| at <= self.call.begun && code < 300)
-        };
-        let own = self.asked.iter().filter(is_done);
-        let own = own.filter_map(|call| self.case.store.history()[call.written.clone()].last());
-        let own = own.filter(|one| one.key.kind == Kind::Deployment && one.key.name == name);
-        let known = own.map(|one| one.version).fold(self.told, u64::max);
-        let first = all.partition_point(|one| one.version <= known);
-        let known = first
-            .checked_sub(1)
-            .and_then(|last| all[last].after.as_deref());
-        let since = all[first..].iter();
-        let since = since.take_while(|one| made(one) <= self.call.begun);
-        let since = since.map(|one| one.after.as_deref());
-        [known].into_iter().chain(since).collect()
     }
 
     fn is_right(&self) -> bool {
@@ -195,7 +132,7 @@ impl<'a> Report<'a> {
                 && self.counts() == counts(deployment, name)
                 && self.says_how_many(deployment)
         };
-        let mut its = self.states(wanted).into_iter().flatten();
+        let mut its = self.known.states(wanted).into_iter().flatten();
         self.is_valid()
             && (!fails || self.is_true("DeletionFailed"))
             && its.any(|one| self.is_its(one) && says(one) && self.is_as_asked(one))
@@ -204,11 +141,11 @@ impl<'a> Report<'a> {
     /// Whether there was such an error.
     fn is_true(&self, reason: &str) -> bool {
         let wanted = self.wanted();
-        let mut asked = self.asked.iter();
+        let mut asked = self.known.asked.iter();
         match reason {
             "InvalidSpec" => !self.is_valid(),
             "ErrResourceExists" => {
-                let states = self.states(wanted);
+                let states = self.known.states(wanted);
                 states.into_iter().flatten().any(|one| !self.is_its(one))
             }
             "DeploymentRejected" => asked.any(|call| is_refused(call)),
@@ -253,7 +190,7 @@ impl<'a> Report<'a> {
         let (wanted, served) = (self.wanted(), text(&self.foo["status"]["deploymentName"]));
         let says = self.counts();
         for (name, as_named) in [(wanted, served), (served, served)] {
-            let states = self.states(name);
+            let states = self.known.states(name);
             let is_its = |one: Option<&Value>| one.is_some_and(|one| self.is_its(one));
             let mut its = states
                 .iter()
@@ -268,11 +205,12 @@ impl<'a> Report<'a> {
             }
         }
         let mut others = self
+            .case
             .deployments
             .keys()
             .filter(|name| ![wanted, served].contains(name));
         let is_other = others.any(|name| {
-            let mut states = self.states(name).into_iter().flatten();
+            let mut states = self.known.states(name).into_iter().flatten();
             states.any(|one| {
                 let is_made = one["metadata"]["annotations"][GENERATION].is_string();
                 is_made && self.is_its(one) && says == counts(one, name)

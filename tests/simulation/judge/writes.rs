@@ -9,7 +9,10 @@ use super::{
         api::{Key, Kind, Revision},
         trace::Call,
     },
-    Case, Violation, made, named,
+    Case, Violation,
+    converge::owner,
+    known::Known,
+    made, named,
 };
 use crate::invariants::GENERATION;
 
@@ -74,14 +77,12 @@ fn is_at(key: &Key, path: &str) -> bool {
 }
 
 /// A3: a Deployment's replicas are written where its Foo says how many, in the generation that it is made from, and what it
-/// says; else they are whose they are. A new one may begin with what one before it had.
+/// says; else they are whose they are. A new one may begin with what one before it has, as its writer knows it.
 pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
     let history = case.store.history();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // What a Foo, by UID, said in each generation, of which a restored backup may bring about a second one of the same number; and
-    // what its Deployments have had.
+    // What a Foo, by UID, said in each generation, of which a restored backup may bring about a second one of the same number.
     let mut said = BTreeMap::<(String, i64), Vec<Value>>::new();
-    let mut had = BTreeMap::<String, Vec<Value>>::new();
     for (index, revision) in history.iter().enumerate() {
         let Revision { key, after, .. } = &**revision;
         let Some(after) = after.as_deref() else {
@@ -96,20 +97,19 @@ pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
         if key.kind != Kind::Deployment {
             continue;
         }
-        let foo = text(&metadata["ownerReferences"][0]["uid"]);
+        let foo = owner(after);
         let generation = text(&metadata["annotations"][GENERATION])
             .parse()
             .unwrap_or(0);
         let writer = case
             .writer(index)
             .filter(|call| matches!(call.verb, "create" | "patch"));
-        let wanted = said.get(&(foo.clone(), generation));
-        let had = had.entry(foo).or_default();
+        let wanted = said.get(&(foo.to_owned(), generation));
         if let Some((call, wanted)) = writer.zip(wanted) {
             let asked = &call.body["spec"]["replicas"];
-            let goes_on = call.verb == "create" && had.contains(asked);
-            let is_replaced = goes_on && wanted.contains(&Value::Null);
-            if !asked.is_null() && !wanted.contains(asked) && !is_replaced {
+            let goes_on = || call.verb == "create" && goes_on(case, call, after);
+            let is_replaced = || wanted.contains(&Value::Null) && goes_on();
+            if !asked.is_null() && !wanted.contains(asked) && !is_replaced() {
                 found.push(Violation {
                     invariant: "A3",
                     at: made(revision),
@@ -118,6 +118,21 @@ pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
                 });
             }
         }
-        had.push(spec["replicas"].clone());
     }
+}
+
+/// Whether this new Deployment begins with as many replicas as another one of its Foo's had when its writer was last told of it, or
+/// since.
+fn goes_on(case: &Case, call: &Call, new: &Value) -> bool {
+    let metadata = &new["metadata"];
+    let foo = &metadata["ownerReferences"][0]["name"];
+    let known = Known::new(case, call, foo.as_str().unwrap_or_default());
+    let others = case.deployments.keys();
+    let mut others = others.filter(|name| metadata["name"] != **name);
+    others.any(|name| {
+        let mut states = known.states(name).into_iter().flatten();
+        states.any(|one| {
+            owner(one) == owner(new) && one["spec"]["replicas"] == call.body["spec"]["replicas"]
+        })
+    })
 }

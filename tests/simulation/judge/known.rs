@@ -1,0 +1,88 @@
+//! What a process may have known of Deployments as it sent something.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::Kind,
+        trace::{Call, Reconcile, Time},
+        users::NAMESPACE,
+    },
+    Case, made,
+};
+
+/// One of the world's.
+const STEP: Duration = Duration::from_millis(20);
+
+/// What there is to know for who sent this.
+pub struct Known<'a> {
+    case: &'a Case<'a>,
+    call: &'a Call,
+    /// The reconcile that it was sent in.
+    pub reconcile: Option<&'a Reconcile>,
+    /// Up to which version its sender had been told of everything when that began.
+    told: u64,
+    /// What its sender has asked for of Deployments since, and whether the Foo is still what they are for.
+    pub asked: Vec<&'a Call>,
+}
+
+impl<'a> Known<'a> {
+    /// For who sent this about the Foo of this name.
+    pub fn new(case: &'a Case<'a>, call: &'a Call, foo: &str) -> Self {
+        let reconcile = case.reconcile_of(call, &format!("{NAMESPACE}/{foo}"));
+        let begun = reconcile.map_or(call.begun, |one| one.begun);
+        let asked = sent_since(case, call, begun);
+        Self {
+            case,
+            call,
+            reconcile,
+            told: case.told(call.who, "deployments", begun),
+            asked: asked.filter(|other| is_of_deployments(other)).collect(),
+        }
+    }
+
+    /// What the Deployment of this name may have been: as its sender was told of last, or as the answer to its own
+    /// write had it, and all that it has become since. `None`: there was none.
+    pub fn states(&self, name: &str) -> Vec<Option<&'a Value>> {
+        let all = self.case.deployments.get(name);
+        let all = all.map_or(&[][..], Vec::as_slice);
+        let is_done = |call: &&&Call| {
+            let is_write = matches!(call.verb, "create" | "patch");
+            is_write
+                && !call.is_spoilt()
+                && call
+                    .answered
+                    .is_some_and(|(at, code)| at <= self.call.begun && code < 300)
+        };
+        let own = self.asked.iter().filter(is_done);
+        let own = own.filter_map(|call| self.case.store.history()[call.written.clone()].last());
+        let own = own.filter(|one| one.key.kind == Kind::Deployment && one.key.name == name);
+        let known = own.map(|one| one.version).fold(self.told, u64::max);
+        let first = all.partition_point(|one| one.version <= known);
+        let known = first
+            .checked_sub(1)
+            .and_then(|last| all[last].after.as_deref());
+        let since = all[first..].iter();
+        let since = since.take_while(|one| made(one) <= self.call.begun);
+        let since = since.map(|one| one.after.as_deref());
+        [known].into_iter().chain(since).collect()
+    }
+}
+
+/// What the sender of this call has sent from then on until it sent this, the newest first.
+pub fn sent_since<'a>(
+    case: &'a Case<'a>,
+    call: &'a Call,
+    begun: Time,
+) -> impl Iterator<Item = &'a Call> {
+    // They are in the order of time, to a step of the world's.
+    let calls = case.trace.calls.iter().rev();
+    let since = calls.take_while(move |other| other.sent + STEP * 2 >= begun);
+    since.filter(move |other| other.who == call.who && (begun..=call.begun).contains(&other.begun))
+}
+
+fn is_of_deployments(call: &Call) -> bool {
+    call.resource == "deployments" || call.verb == "list" && call.resource == "foos"
+}
