@@ -267,11 +267,11 @@ fn begins_anew(case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<Strin
     }
     let begins = &call.body["spec"]["replicas"];
     let states = Known::new(case, call, text(&foo["metadata"]["name"])).states(served);
-    let had = |state: &Option<&Value>| {
+    let had = |state: Option<&Value>| {
         let its = state.filter(|state| owner(state) == uid(foo));
         its.map(|its| its["spec"]["replicas"].clone())
     };
-    let had: Option<Vec<_>> = states.iter().map(had).collect();
+    let had: Option<Vec<_>> = states.into_iter().map(had).collect();
     // Where there may have been none of this name to its writer, it may have gone by another one, or by none.
     let had = had.filter(|had| !had.contains(begins))?;
     Some(format!(

@@ -1,12 +1,16 @@
 //! What statuses say: nothing that was never so.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use foo_controller::api::{Foo, FooSpec};
 use serde_json::Value;
 
 use super::{
-    super::{actors::has_given_up, api::Kind, trace::Call},
+    super::{
+        actors::has_given_up,
+        api::{Kind, Revision},
+        trace::Call,
+    },
     Case, Violation,
     converge::{condition, owner, text},
     deployments::is_going,
