@@ -21,8 +21,8 @@ test: ## every check, and the tests but for those that tests/README.md says are 
 	cargo test --locked --tests --no-run
 	$(MAKE) --jobs 2 test-real test-simulated
 
-# On real processes, which wait more than they work; what is simulated has the cores meanwhile. No other tests with deadlines
-# run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
+# On real processes, which wait more than they work; what is simulated has the cores meanwhile. Those of `make e2e`, which have
+# deadlines, too, do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
 .PHONY: test-real test-simulated
 test-real:
 	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock sh -ec ' \

@@ -32,7 +32,7 @@ gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
 pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 
 cargo test --locked --test integration --no-run
-# No other tests with deadlines run beside these.
+# Not beside those of `make test`, which have deadlines, too.
 exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/deadlines.lock"
 flock 9
 status=0

@@ -410,6 +410,19 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         ],
     ),
     (
+        "drift while nobody leads",
+        &[
+            (1_000, CREATE),
+            (
+                8_000,
+                Deed::ScaleDeployment {
+                    deployment: 0,
+                    replicas: 5,
+                },
+            ),
+        ],
+    ),
+    (
         "relist",
         &[(1_000, CREATE), (6_500, delete(Policy::Background))],
     ),
@@ -511,6 +524,11 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             };
             plan.fault(ms(6_400 + 8_000 * replica), crash, Time::ZERO);
         }),
+        // The second leads.
+        "drift while nobody leads" => {
+            let (replica, then) = (1, Then::Nobody);
+            plan.fault(ms(6_400), Fault::Crash { replica, then }, Time::ZERO);
+        }
         // It may lead, and then somebody else has to.
         "first cut off" | "second cut off" => {
             let of = Calls {

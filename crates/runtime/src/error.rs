@@ -109,12 +109,10 @@ impl From<kube::Error> for ApiError {
         let kube::Error::Api(status) = &error else {
             return Self::transient(root_cause(&error));
         };
-        let asks = retry_after(&error);
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
-            // Webhooks say no by whatever code, unless they ask for time (row Q3). Rights come back, and of those that were away for
-            // a moment nobody learns it.
-            code if code == 403 || is_denied(&status.message) && asks.is_none() => {
+            // Webhooks say no by whatever code. Rights come back, and of those that were away for a moment nobody learns it.
+            code if code == 403 || is_denied(&status.message) => {
                 Self::Denied(brief(&without_ports(&status.message)))
             }
             // 404: the object was deleted meanwhile.
@@ -122,7 +120,7 @@ impl From<kube::Error> for ApiError {
             400 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
-                Self::Transient(words, asks.unwrap_or_default())
+                Self::Transient(words, retry_after(&error).unwrap_or_default())
             }
         }
     }
@@ -134,35 +132,4 @@ fn without_ports(message: &str) -> String {
     let words = message.split(' ');
     let words = words.map(|word| word.split_once("->").map_or(word, |(_, to)| to));
     words.collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// Rows R4 and Q3: a webhook's no is one whatever its code, unless it asks for time, as with any other answer.
-    #[test]
-    fn q3_a_webhook_that_asks_for_time_is_given_it() {
-        let denied = "admission webhook \"w.example\" denied the request: no";
-        for (code, message, asks, is_transient) in [
-            (429, denied, 7, true),
-            (503, denied, 7, true),
-            (429, denied, 0, false),
-            (400, denied, 7, false),
-            (403, "no", 7, false),
-            (429, "too many requests", 7, true),
-        ] {
-            let status = json!({
-                "kind": "Status", "code": code, "message": message, "reason": "",
-                "details": { "retryAfterSeconds": asks },
-            });
-            let status = serde_json::from_value(status).expect("a status");
-            let error = ApiError::from(kube::Error::Api(Box::new(status)));
-            let time = Duration::from_secs(7);
-            let is_given = matches!(&error, ApiError::Transient(_, given) if *given == time);
-            assert_eq!(is_given, is_transient, "{code} {message}: {error:?}");
-        }
-    }
 }

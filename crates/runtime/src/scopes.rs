@@ -344,8 +344,8 @@ impl Status {
         self.set(|state| state.failure = Some(Problem { reason, text }));
     }
 
-    /// The API server asks that nothing be asked for so long: what it asks for is not held against the scope, once, however many
-    /// watches it asks.
+    /// The API server asks that nothing be asked for so long: what it asks for is not held against the scope, once, however often
+    /// and however many watches it asks. Who is put off for ever serves nothing.
     pub fn waits(&self, asked: Duration) {
         self.scopes.update(self.scope, |scope| {
             scope.asked = scope.asked.max(asked);

@@ -353,8 +353,6 @@ struct Outage {
     status: Status,
     /// Whether the status has a failure, and nothing else since.
     failing: bool,
-    /// Whether the API server has asked for time since something came.
-    asked: bool,
     pauses: ExponentialBackoff,
     /// What was said of it already.
     causes: Causes,
@@ -368,7 +366,6 @@ impl Outage {
             namespace,
             status,
             failing: false,
-            asked: false,
             pauses: pauses(),
             causes: Causes::new(QUIET),
         }
@@ -411,8 +408,7 @@ impl Outage {
         let pause = self.pauses.current_interval;
         self.pauses.next_backoff();
         let pause = self.shared.host.spread(pause, SPREAD).max(asked);
-        // Once: who is put off for ever serves nothing.
-        if !asked.is_zero() && !std::mem::replace(&mut self.asked, true) {
+        if !asked.is_zero() {
             self.status.waits(asked);
         }
         heartbeat.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
@@ -423,7 +419,6 @@ impl Outage {
     /// Something came. The pauses and the cause stay for a while: a list that succeeds every time before a
     /// watch that fails every time is one outage.
     fn is_over(&mut self) {
-        self.asked = false;
         if std::mem::take(&mut self.failing) {
             self.status.works();
         }

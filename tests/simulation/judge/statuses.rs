@@ -159,13 +159,12 @@ impl<'a> Report<'a> {
                     // What comes later was waited for in vain.
                     let answered = call.answered.filter(|(at, _)| *at <= self.call.begun);
                     let code = answered.map_or(0, |(_, code)| code);
-                    let is_fine = match call.verb {
-                        "delete" => matches!(code, 200..300 | 404 | 409),
+                    match call.verb {
+                        "delete" => call.fault.is_some() || !matches!(code, 200..300 | 404 | 409),
                         // The look whether it may be deleted.
-                        "list" => matches!(code, 200..300),
-                        _ => true,
-                    };
-                    call.fault.is_some() || !is_fine
+                        "list" => call.fault.is_some() || !matches!(code, 200..300),
+                        _ => false,
+                    }
                 };
                 asked.any(failed) || self.has_written_often(|name| name != wanted)
             }

@@ -156,6 +156,12 @@ impl Candidate {
     /// nothing to release, or an own renewal that came late, and there is.
     /// Before nothing of ours can land any more, nobody else may lead: then it is left to expire, which is later than that.
     pub(super) async fn release(&mut self) {
+        if let Some(before) = self
+            .before
+            .take_if(|_| self.guard.found_held_by_another(self.identity.as_str()))
+        {
+            before.over();
+        }
         if time::timeout(self.call, self.writes.over()).await.is_err() {
             warn!(
                 lease = self.lease,

@@ -20,7 +20,7 @@ use super::{
     lease_guard::LeaseGuardLayer,
     lease_recorder::LeaseRecorder,
     lease_watch::{self, Failure, Observed},
-    writes::Writes,
+    writes::{Write, Writes},
 };
 use crate::{
     Host,
@@ -53,6 +53,9 @@ pub struct Candidate {
     pub(super) rejections: Arc<Notify>,
     /// The controller's writes that may still land.
     pub(super) writes: Writes,
+    /// What the process before this may have had on its way, if this is a container that was started again: it goes on with its
+    /// pod's Lease.
+    pub(super) before: Option<Write>,
     pub(super) identity: Identity,
     pub(super) name: String,
     /// `namespace/name`, for logs.
@@ -124,6 +127,7 @@ impl Candidate {
             published: None,
             rejections: Arc::default(),
             writes: Writes::new(settings.send_timeout().unwrap_or_default()),
+            before: None,
             identity,
             lease: format!("{namespace}/{name}"),
             name,
@@ -147,6 +151,7 @@ impl Candidate {
     ) {
         let mut stop = pin!(stop.fuse());
         let mut watch: Option<BoxStream<'static, Observed>> = None;
+        self.before = Some(self.writes.begin(MUTATION_TIMEOUT));
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
             // An attempt and the assertion of the fencing record, or less.
@@ -238,11 +243,6 @@ impl Candidate {
         self.term.send_replace(held.as_ref().map(term));
         self.counts.leading.record(held.is_some().into());
         let before = std::mem::replace(&mut self.published, held.clone());
-        // A restarted container goes on with the Lease of the process before it, and answers for what that had on its way.
-        let is_first = held.as_ref().is_some_and(|held| held.id == 1);
-        if is_first && before.is_none() && self.guard.found_held_by(self.identity.as_str()) {
-            self.writes.begin(MUTATION_TIMEOUT);
-        }
         if before.as_ref().map(|held| held.id) == held.as_ref().map(|held| held.id) {
             return;
         }

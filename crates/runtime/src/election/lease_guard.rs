@@ -162,9 +162,12 @@ impl LeaseGuardLayer {
         self.seen.lock().observed.clone()
     }
 
-    /// Whether this one held the Lease when this process first saw it.
-    pub(crate) fn found_held_by(&self, identity: &str) -> bool {
-        self.seen.lock().found.as_deref() == Some(identity)
+    /// Whether somebody else, or nobody, held the Lease when this process first saw it.
+    pub(crate) fn found_held_by_another(&self, identity: &str) -> bool {
+        let seen = self.seen.lock();
+        seen.found
+            .as_deref()
+            .is_some_and(|holder| holder != identity)
     }
 
     /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was

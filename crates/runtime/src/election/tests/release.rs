@@ -110,7 +110,8 @@ async fn a_lease_that_came_too_late_is_given_back() {
     let api = FakeApi::released();
     api.mood(Mood::Hangs);
     let mut a = Replica::run(&api, "a");
-    sleep(SOON).await;
+    // It has not read the Lease, and nothing of a process before it is on its way any more.
+    sleep(MUTATION_TIMEOUT + RETRY * 2).await;
     a.ability.send_replace(Ability::Nothing);
     sleep(SOON).await;
     api.put(&json!({"holderIdentity": "a_1", "leaseDurationSeconds": 15}));
@@ -199,4 +200,20 @@ async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it(
         a.task.await.unwrap();
         assert_eq!(api.holder().is_empty(), is_released, "after {led:?}");
     }
+}
+
+/// And where its own attempts come to nothing.
+#[tokio::test(start_paused = true)]
+async fn who_cannot_renew_releases_no_lease_of_the_process_before_it() {
+    let api = FakeApi::released();
+    let mut killed = Replica::run(&api, "a");
+    killed.leads(true, SOON).await;
+    killed.task.abort();
+    api.mood_of(Verb::Patch, Mood::Fails(500));
+    let mut a = Replica::run(&api, "a");
+    sleep(SOON).await;
+    api.mood_of(Verb::Patch, Mood::Serves);
+    a.stop.take().unwrap().send(()).unwrap();
+    a.task.await.unwrap();
+    assert_eq!(api.holder(), "a_1");
 }
