@@ -73,7 +73,7 @@ bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/examples/bench $(ARGS)
 
-simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEED=17 to read one, EXHAUSTIVE=1: each fault at each place (ONLY=script)
+simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEED=17 to read one, EXHAUSTIVE=1: faults at each of the first requests and writes (ONLY=script)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1)))
 

@@ -15,9 +15,10 @@ pub enum Error {
     #[error("Resource \"{0}\" already exists and is not managed by Foo")]
     ResourceExists(String),
 
-    /// The API server refuses the Deployment: a quota, an admission policy, missing rights.
+    /// The API server refuses the Deployment: a quota, an admission policy, missing rights; and the time that it asks for, zero
+    /// where it asks for none.
     #[error("the API server refuses the Deployment: {0}")]
-    Rejected(String),
+    Rejected(String, Duration),
 
     /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be. With what is to
     /// come next.
@@ -40,9 +41,9 @@ pub enum Error {
     #[error("{0}")]
     StatusContested(String, Duration),
 
-    /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema.
+    /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema. The time is as above.
     #[error("the API server refuses the Foo's status: {0}")]
-    StatusRejected(String),
+    StatusRejected(String, Duration),
 
     /// The namespace is going away, and the Foo with it: nothing can be created there.
     #[error("the namespace is being deleted")]
@@ -71,13 +72,20 @@ impl Error {
         }
     }
 
-    /// The same, and what is put off comes within this time.
+    /// Whether it is put off.
     #[must_use]
-    pub fn within(self, limit: Duration) -> Self {
+    pub fn is_put_off(&self) -> bool {
+        matches!(self.retry(), Retry::After(_))
+    }
+
+    /// The same, and what is put off comes after this time at the soonest, and within the other if that is later.
+    #[must_use]
+    pub fn between(self, least: Duration, limit: Duration) -> Self {
+        let within = |time: Duration| time.min(limit).max(least);
         match self {
-            Self::Contested(name, wanted, time) => Self::Contested(name, wanted, time.min(limit)),
+            Self::Contested(name, wanted, time) => Self::Contested(name, wanted, within(time)),
             Self::DeletionFailed(words, Retry::After(time)) => {
-                Self::DeletionFailed(words, Retry::After(time.min(limit)))
+                Self::DeletionFailed(words, Retry::After(within(time)))
             }
             other => other,
         }
@@ -89,12 +97,12 @@ impl Failure for Error {
         match self {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::ResourceExists(_) => "ErrResourceExists",
-            Self::Rejected(_) => "DeploymentRejected",
+            Self::Rejected(..) => "DeploymentRejected",
             Self::DeletionFailed(..) => "DeletionFailed",
             Self::Overruled(_) => "DeploymentOverruled",
             Self::Contested(..) => "DeploymentContested",
             Self::StatusContested(..) => "StatusContested",
-            Self::StatusRejected(_) => "StatusRejected",
+            Self::StatusRejected(..) => "StatusRejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
@@ -107,7 +115,7 @@ impl Failure for Error {
             self,
             Self::InvalidSpec(_)
                 | Self::ResourceExists(_)
-                | Self::Rejected(_)
+                | Self::Rejected(..)
                 | Self::DeletionFailed(..)
                 | Self::Overruled(_)
                 | Self::Contested(..)
@@ -122,11 +130,10 @@ impl Failure for Error {
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
             Self::DeletionFailed(_, retry) => *retry,
             Self::Contested(.., time) | Self::StatusContested(_, time) => Retry::After(*time),
-            Self::Transient(_, time) => Retry::Backoff(*time),
-            Self::ResourceExists(_)
-            | Self::Rejected(_)
-            | Self::Overruled(_)
-            | Self::StatusRejected(_) => Retry::Backoff(Duration::ZERO),
+            Self::Rejected(_, time) | Self::StatusRejected(_, time) | Self::Transient(_, time) => {
+                Retry::Backoff(*time)
+            }
+            Self::ResourceExists(_) | Self::Overruled(_) => Retry::Backoff(Duration::ZERO),
         }
     }
 }
@@ -135,7 +142,8 @@ impl Failure for Error {
 impl From<ApiError> for Error {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::Rejected(words) | ApiError::Denied(words) => Self::Rejected(words),
+            ApiError::Rejected(words) => Self::Rejected(words, Duration::ZERO),
+            ApiError::Denied(words, time) => Self::Rejected(words, time),
             ApiError::NamespaceTerminating => Self::NamespaceTerminating,
             ApiError::Conflict => Self::Conflict,
             ApiError::NotLeading => Self::NotLeading,
@@ -160,13 +168,17 @@ mod tests {
         for (error, retry, reported) in [
             (Error::InvalidSpec(text()), Retry::OnChange, true),
             (Error::ResourceExists(text()), soon, true),
-            (Error::Rejected(text()), soon, true),
+            (Error::Rejected(text(), time), Retry::Backoff(time), true),
             (Error::DeletionFailed(text(), soon), soon, true),
             (Error::DeletionFailed(text(), later), later, true),
             (Error::Overruled(text()), soon, true),
             (Error::Contested(text(), text(), time), later, true),
             (Error::StatusContested(text(), time), later, false),
-            (Error::StatusRejected(text()), soon, false),
+            (
+                Error::StatusRejected(text(), time),
+                Retry::Backoff(time),
+                false,
+            ),
             (Error::NamespaceTerminating, Retry::Quiet, false),
             (Error::Conflict, Retry::Conflict, false),
             (Error::NotLeading, Retry::Quiet, false),

@@ -229,7 +229,7 @@ impl FooReconciler {
             let retry = error.retry();
             match error {
                 ApiError::Rejected(words)
-                | ApiError::Denied(words)
+                | ApiError::Denied(words, _)
                 | ApiError::Transient(words, _) => Error::DeletionFailed(words, retry),
                 ApiError::Contested(..) => Error::DeletionFailed(error.to_string(), retry),
                 other => other.into(),
@@ -295,7 +295,7 @@ impl FooReconciler {
     ) -> Result<(), Error> {
         match self.foos.update_status(cx, foo, status).await {
             Err(ApiError::Rejected(words)) => {
-                let refused = Error::StatusRejected(words);
+                let refused = Error::StatusRejected(words, Duration::ZERO);
                 if !is_wrong {
                     return Err(refused);
                 }
@@ -304,7 +304,7 @@ impl FooReconciler {
                 Ok(())
             }
             // Which the Foo may have nothing to do with: tried again as long as it is so.
-            Err(ApiError::Denied(words)) => Err(Error::StatusRejected(words)),
+            Err(ApiError::Denied(words, time)) => Err(Error::StatusRejected(words, time)),
             Err(error @ ApiError::Contested(.., time)) => {
                 Err(Error::StatusContested(error.to_string(), time))
             }
@@ -328,15 +328,18 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
 fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {
+        (Err(error), Err(unreported)) if error.is_put_off() => {
+            let limit = match unreported.retry() {
+                Retry::After(time) => time,
+                _ => SOON,
+            };
+            Err(error.between(unreported.asks(), limit))
+        }
         (Err(error), Err(unreported))
             if error.retry() == Retry::OnChange || unreported.asks() > error.asks() =>
         {
             Err(unreported)
         }
-        (Err(error), Err(unreported)) => Err(error.within(match unreported.retry() {
-            Retry::After(time) => time,
-            _ => SOON,
-        })),
         (result, reported) => result.and(reported),
     }
 }

@@ -7,12 +7,15 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use kube::Resource as _;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
 use crate::{
-    Cached, Finalizable, Finalizer, Key, Kind, Primary, Store, Writer, instruments,
-    object::Content,
+    Cached, Finalizable, Finalizer, Key, Kind, Primary, Store, Writer,
+    election::fence,
+    instruments,
+    object::{Content, Object},
     panics::catch,
     queue::{Lane, Queue},
     scopes::{Needs, Right, Scopes, Status},
@@ -43,6 +46,7 @@ impl<P: Primary> Builder<P> {
         namespaces: Vec<Option<String>>,
         metrics: &Metrics,
     ) -> Self {
+        assert_fenced::<P>();
         let store = Arc::new(Store::new(&namespaces));
         let right = Right {
             verb: "update",
@@ -79,8 +83,12 @@ impl<P: Primary> Builder<P> {
     /// `OwnerReferencesPermissionEnforcement` is on.
     ///
     /// # Panics
-    /// Where the kind is watched already: see [`watches`](Self::watches).
+    /// Where the kind is watched already: see [`watches`](Self::watches). And where it is one that the [fence] lets through, whose
+    /// objects would be written by who leads no more: Events.
+    ///
+    /// [fence]: crate::election::fence
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
+        assert_fenced::<V>();
         let rights = ["create", "patch"].map(|verb| Right {
             verb,
             kind: V::KIND,
@@ -192,6 +200,16 @@ impl<P: Primary> Informers<P> {
         }
         hasher.finish()
     }
+}
+
+/// That the fence keeps who leads no more from writing this kind.
+fn assert_fenced<V: Cached>() {
+    let path = Object::<V>::url_path(&(), Some("n"));
+    assert!(
+        !fence::is_exempt(&path),
+        "{} cannot be written: the fence lets them through, whoever leads",
+        V::KIND.plural
+    );
 }
 
 /// A watched kind.
@@ -351,38 +369,76 @@ mod tests {
     };
 
     use http::{Request, Response};
+    use k8s_openapi::api::{core, events};
     use kube::{Client, client::Body};
+    use serde::Deserialize;
     use tower::service_fn;
 
     use super::*;
     use crate::{
+        Dependent, Fields,
         app::tests::APP,
         fixtures::{Child, Parent, Parents},
         testing::Harness,
     };
 
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    struct Note {}
+
+    impl Fields for Note {
+        const KIND: Kind = Kind::of::<events::v1::Event>();
+        const OWNER: Option<Kind> = Some(<Parent as Cached>::KIND);
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    struct OldNote {}
+
+    impl Fields for OldNote {
+        const KIND: Kind = Kind::of::<core::v1::Event>();
+        const OWNER: Option<Kind> = Some(<Parent as Cached>::KIND);
+    }
+
+    type Ask = fn(&mut Builder<Parent>);
+
+    /// What a program says that ends at its start, where it asks for this.
+    fn refusal(ask: Ask) -> String {
+        let nobody = service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let client = Client::new(nobody, "default");
+        let build = |builder: &mut Builder<Parent>| {
+            let parents = Parents::build(builder);
+            ask(builder);
+            parents
+        };
+        let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
+        *harness.err().unwrap().downcast::<String>().unwrap()
+    }
+
+    /// Invariant I2, of the kinds that the fence is no hindrance to.
+    #[tokio::test]
+    async fn i2_what_the_fence_lets_through_cannot_be_owned() {
+        let asks: [Ask; 2] = [
+            |builder| drop(builder.owns::<Dependent<Note>>()),
+            |builder| drop(builder.owns::<Dependent<OldNote>>()),
+        ];
+        for ask in asks {
+            let said = refusal(ask);
+            assert!(said.starts_with("events cannot be written"), "{said}");
+        }
+    }
+
     /// What somebody asks for twice would have two stores, of which one has what is written.
     #[tokio::test]
     async fn a_kind_is_watched_once() {
-        type Ask = fn(&mut Builder<Parent>);
         let twice: [(Ask, &str); 4] = [
             (|builder| drop(builder.owns::<Child>()), "children"),
             (|builder| drop(builder.watches::<Child>()), "children"),
             (|builder| drop(builder.owns::<Parent>()), "parents"),
             (|builder| drop(builder.watches::<Parent>()), "parents"),
         ];
-        let nobody = service_fn(|_: Request<Body>| async {
-            Ok::<_, Infallible>(Response::new(Body::empty()))
-        });
-        let client = Client::new(nobody, "default");
         for (again, plural) in twice {
-            let build = |builder: &mut Builder<Parent>| {
-                let parents = Parents::build(builder);
-                again(builder);
-                parents
-            };
-            let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
-            let said = *harness.err().unwrap().downcast::<String>().unwrap();
+            let said = refusal(again);
             let says = format!("{plural} of the group \"example.com\" are watched already");
             assert!(said.starts_with(&says), "{said}");
         }

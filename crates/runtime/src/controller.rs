@@ -56,7 +56,7 @@ const STANDSTILL: Duration = Duration::from_mins(2);
 /// [`Action::StatusPending`]): ten times a second of nothing but itself is no load.
 const LEAST_DELAY: Duration = Duration::from_millis(100);
 
-/// How long the events of the last work may take on the way out.
+/// How long the events that wait may take on the way out, where the work has left no time.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// The trigger of a reconcile that is to report a status.
@@ -77,6 +77,8 @@ pub struct Controller<R: Reconciler> {
     tasks: Tasks,
     instruments: Instruments,
     config: Config,
+    /// How long the work of the last term took to come to its end.
+    drained_in: Duration,
 }
 
 /// What workers work with.
@@ -328,6 +330,7 @@ impl<R: Reconciler> Controller<R> {
             tasks,
             instruments: Instruments::new(metrics, name, config.workers),
             config: config.clone(),
+            drained_in: Duration::ZERO,
         }
     }
 
@@ -350,6 +353,7 @@ impl<R: Reconciler> Controller<R> {
         let mut stop = std::pin::pin!(stop.fuse());
         let mut able = self.scopes.ability();
         loop {
+            self.drained_in = Duration::ZERO;
             let id = tokio::select! {
                 biased;
                 () = &mut stop => return Ok(()),
@@ -375,11 +379,12 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Lets the events of the last work be written, for a moment.
+    /// Lets the events that wait be written: in half of the time that the work has left, for there are traces to be exported, too.
     pub async fn finish(mut self) {
         // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
         drop(self.work);
-        let _ = timeout(LAST_EVENTS, self.tasks.join_next()).await;
+        let left = self.config.shutdown_timeout.saturating_sub(self.drained_in);
+        let _ = timeout(LAST_EVENTS.max(left / 2), self.tasks.join_next()).await;
     }
 
     /// One term: workers on a queue of their own, from the first look at everything to the drain. It begins with the
@@ -475,6 +480,7 @@ impl<R: Reconciler> Controller<R> {
         };
         self.queue.send_replace(None);
         queue.shut_down();
+        let draining = Instant::now();
         if timeout(self.config.shutdown_timeout, queue.drained())
             .await
             .is_err()
@@ -485,6 +491,7 @@ impl<R: Reconciler> Controller<R> {
             );
         }
         work.shutdown().await;
+        self.drained_in = draining.elapsed();
         ended
     }
 }

@@ -4,7 +4,8 @@
 //! A write is a correction where it asks for nothing but what was asked before for the same, and taken back by nobody
 //! here: field by field, so that who edits now this field and now that one is known, too. An object that has only gone
 //! on, by its status or by what others keep in it, is undone by nobody, and the next step of a kind that follows it
-//! asks for something new. The first few are made at once. Then each waits twice as long as the one before, so that two
+//! asks for something new. But what is made and deleted here in turn, for the same and within seconds, is undone, too: what
+//! comes of it each time, a webhook's doing perhaps, is not what was asked for. The first few are made at once. Then each waits twice as long as the one before, so that two
 //! who never agree cost the cluster little, until what is wanted changes or the other one leaves the object alone for a
 //! while.
 
@@ -30,6 +31,9 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// When nothing had to be corrected for twice as long as the next one would have waited, and for this, the matter is over.
 const OVER: Duration = Duration::from_mins(1);
 
+/// What is made and deleted in turn is so for a reason, if it takes longer.
+const SOON: Duration = Duration::from_secs(5);
+
 /// So many writes of one object, no further apart than this, and more is remembered of it than their number: most objects
 /// are left alone long before.
 const OFTEN: u8 = 4;
@@ -39,6 +43,10 @@ const FEW: usize = 64;
 
 /// So many fields are remembered of what was asked of one object, the last ones.
 const FIELDS: usize = 64;
+
+/// What stands for the path of a field where the object itself is made or deleted. No patch has such a path.
+const THERE: &str = ".there";
+const GONE: &str = ".gone";
 
 /// What was written of late.
 #[derive(Default)]
@@ -50,7 +58,8 @@ pub struct Corrections {
 #[derive(Default)]
 struct Entries {
     counts: Counts,
-    by_key: HashMap<Key, Entry>,
+    /// By fingerprints of what was written, and of whom for.
+    by_pair: HashMap<u64, Entry>,
     /// How many there were when those that are over were last dropped.
     kept: usize,
 }
@@ -94,14 +103,36 @@ impl Counts {
     }
 }
 
+/// The object being reconciled, as it is: what another one asks for, of the same object perhaps, is another matter, and so is
+/// what it asks for as soon as it is another.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedBy<'a> {
+    pub uid: &'a str,
+    pub generation: i64,
+}
+
+/// What is asked of an object.
+#[derive(Clone, Copy, Debug)]
+pub enum Asked<'a> {
+    /// That these fields are so.
+    Fields(&'a Value),
+    /// That it is there, or is not, by what the object reconciled refers to, of which this is a fingerprint.
+    There(u64),
+    Gone(u64),
+}
+
 /// Fingerprints of a field's path and of its value.
 type Field = (u64, u64);
 
 struct Entry {
-    /// Fingerprint of what the writes were made for.
-    wanted: u64,
+    /// What was written.
+    key: Key,
+    /// The generation that it was written for.
+    generation: i64,
     /// Fingerprints of the fields that were asked for, and of what was asked of each last.
     asked: Vec<Field>,
+    /// Whether the last one deleted it.
+    deleted: bool,
     /// Fingerprint of the object as the last one left it.
     left: u64,
     /// How many writes there were before, of which nothing else is known. They are taken for corrections.
@@ -123,9 +154,15 @@ impl Entry {
         }
     }
 
-    /// Whether a write that asks for this undoes what somebody else did to the object, which was `found` so.
-    fn is_corrected(&self, asked: &[Field], found: u64) -> bool {
-        self.left != found && asked.iter().all(|field| self.asked.contains(field))
+    /// Whether a write that asks for this, which are these `fields`, undoes what somebody else did to the object, which was
+    /// `found` so; or, soon after it, what was done here, where the object is made that was deleted last, or the other way round.
+    fn is_corrected(&self, asked: Asked<'_>, fields: &[Field], found: u64) -> bool {
+        let is_undone = match asked {
+            Asked::There(_) if self.deleted => self.last.elapsed() < SOON,
+            Asked::Gone(_) if !self.deleted => self.last.elapsed() < SOON,
+            _ => self.left != found,
+        };
+        is_undone && fields.iter().all(|field| self.asked.contains(field))
     }
 
     fn is_over(&self) -> bool {
@@ -143,23 +180,24 @@ pub struct Wait {
 }
 
 impl Corrections {
-    /// Whether a write that asks this of the object has to wait, as it is `wanted`, where it was `found` so.
+    /// Whether a write that asks this of the object, wanted `by` that one, has to wait, where it was `found` so.
     #[must_use]
     pub fn wait(
         &self,
         key: &Key,
-        wanted: impl Hash,
-        asked: &Value,
+        by: WantedBy<'_>,
+        asked: Asked<'_>,
         found: impl Hash,
     ) -> Option<Wait> {
         let mut entries = self.entries.lock();
-        let entry = entries.by_key.get_mut(key)?;
+        let entry = entries.by_pair.get_mut(&self.pair(key, by))?;
         let time = entry.pause().saturating_sub(entry.last.elapsed());
         // Mostly so, and then nothing else is asked.
-        if time.is_zero() || entry.is_over() || entry.wanted != self.hasher.hash_one(wanted) {
+        if time.is_zero() || entry.is_over() || entry.generation != by.generation {
             return None;
         }
-        if !entry.is_corrected(&self.fingerprints(asked), self.hasher.hash_one(found)) {
+        let fields = self.fingerprints(asked);
+        if !entry.is_corrected(asked, &fields, self.hasher.hash_one(found)) {
             return None;
         }
         Some(Wait {
@@ -174,76 +212,86 @@ impl Corrections {
     pub fn record(
         &self,
         key: &Key,
-        wanted: impl Hash,
-        asked: &Value,
+        by: WantedBy<'_>,
+        asked: Asked<'_>,
         found: impl Hash,
         left: impl Hash,
         exists: impl Fn(&Key) -> bool,
     ) {
         let mut entries = self.entries.lock();
-        let count = entries.counts.add(self.hasher.hash_one(key));
-        if count < OFTEN && !entries.by_key.contains_key(key) {
+        let pair = self.pair(key, by);
+        let count = entries.counts.add(pair);
+        if count < OFTEN && !entries.by_pair.contains_key(&pair) {
             return;
         }
-        let [wanted, found] = [self.hasher.hash_one(wanted), self.hasher.hash_one(found)];
+        let found = self.hasher.hash_one(found);
         let mut fields = self.fingerprints(asked);
-        if entries.by_key.len() >= FEW.max(2 * entries.kept) {
-            let matters = |key: &Key, entry: &Entry| entry.times > 0 || exists(key);
-            let by_key = &mut entries.by_key;
-            by_key.retain(|key, entry| !entry.is_over() && matters(key, entry));
-            entries.kept = entries.by_key.len();
+        if entries.by_pair.len() >= FEW.max(2 * entries.kept) {
+            let matters = |entry: &Entry| entry.times > 0 || exists(&entry.key);
+            let by_pair = &mut entries.by_pair;
+            by_pair.retain(|_, entry| !entry.is_over() && matters(entry));
+            entries.kept = entries.by_pair.len();
         }
-        let before = entries.by_key.remove(key);
+        let before = entries.by_pair.remove(&pair);
         // The first of them was none.
         let counted = match before {
             None if count == OFTEN => u32::from(OFTEN) - 1,
             _ => 0,
         };
-        let before = before.filter(|entry| entry.wanted == wanted && !entry.is_over());
+        let before = before.filter(|entry| entry.generation == by.generation && !entry.is_over());
         let (counted, times, told) = before.as_ref().map_or((counted, 0, false), |entry| {
-            let is_correction = u32::from(entry.is_corrected(&fields, found));
+            let is_correction = u32::from(entry.is_corrected(asked, &fields, found));
             (
                 entry.counted,
                 entry.times.saturating_add(is_correction),
                 entry.told,
             )
         });
-        // Of an object that is to be gone, nothing else is asked any more.
-        if *asked != GONE {
-            let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);
-            earlier.retain(|(path, _)| fields.iter().all(|(new, _)| new != path));
-            earlier.truncate(FIELDS.saturating_sub(fields.len()));
-            fields.append(&mut earlier);
+        let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);
+        earlier.retain(|(path, _)| fields.iter().all(|(new, _)| new != path));
+        if matches!(asked, Asked::Gone(_)) {
+            // Nothing else is asked of it any more, but to be there again.
+            let there = self.hasher.hash_one(THERE);
+            earlier.retain(|(path, _)| *path == there);
         }
+        earlier.truncate(FIELDS.saturating_sub(fields.len()));
+        fields.append(&mut earlier);
         let entry = Entry {
-            wanted,
+            key: key.clone(),
+            generation: by.generation,
             asked: fields,
+            deleted: matches!(asked, Asked::Gone(_)),
             left: self.hasher.hash_one(left),
             counted,
             times,
             told,
             last: Instant::now(),
         };
-        entries.by_key.insert(key.clone(), entry);
+        entries.by_pair.insert(pair, entry);
+    }
+
+    fn pair(&self, key: &Key, by: WantedBy<'_>) -> u64 {
+        self.hasher.hash_one((key, by.uid))
     }
 
     /// Those of more fields than are remembered are taken together.
-    fn fingerprints(&self, asked: &Value) -> Vec<Field> {
+    fn fingerprints(&self, asked: Asked<'_>) -> Vec<Field> {
         let print = |(path, value): (String, &Value)| {
             let value = self.hasher.hash_one(value.to_string());
             (self.hasher.hash_one(path), value)
         };
-        let fields = fields(asked);
+        let patch = match asked {
+            Asked::There(inputs) => return vec![(self.hasher.hash_one(THERE), inputs)],
+            Asked::Gone(inputs) => return vec![(self.hasher.hash_one(GONE), inputs)],
+            Asked::Fields(patch) => patch,
+        };
+        let fields = fields(patch);
         if fields.len() > FIELDS {
-            return vec![print((".".to_owned(), asked))];
+            return vec![print((".".to_owned(), patch))];
         }
         fields.into_iter().map(print).collect()
     }
 }
-
-/// What is asked of an object beside patches of its fields: that it is there, or is not.
-pub const THERE: Value = Value::Bool(true);
-pub const GONE: Value = Value::Bool(false);
 
 /// The fields of a patch, each with its path. A list is one field.
 pub fn fields(patch: &Value) -> Vec<(String, &Value)> {
@@ -271,21 +319,42 @@ mod tests {
 
     use super::*;
 
+    fn of(generation: i64) -> WantedBy<'static> {
+        WantedBy {
+            uid: "a",
+            generation,
+        }
+    }
+
     /// How many corrections there are in this time, of one who is corrected again at once; and how often it was told that
     /// one has to wait.
-    async fn count(corrections: &Corrections, wanted: u32, time: Duration) -> (u32, u32) {
+    async fn count(corrections: &Corrections, generation: i64, time: Duration) -> (u32, u32) {
         let key = Key::new("n", "d");
         let (end, mut count, mut told) = (Instant::now() + time, 0, 0);
-        corrections.record(&key, wanted, &THERE, "theirs", "ours", |_| true);
+        corrections.record(
+            &key,
+            of(generation),
+            Asked::There(0),
+            "theirs",
+            "ours",
+            |_| true,
+        );
         loop {
-            let wait = corrections.wait(&key, wanted, &THERE, "theirs");
+            let wait = corrections.wait(&key, of(generation), Asked::There(0), "theirs");
             told += u32::from(wait.is_some_and(|wait| wait.is_first));
             let time = wait.map_or(Duration::ZERO, |wait| wait.time);
             sleep(time.max(Duration::from_millis(10))).await;
             if Instant::now() > end {
                 return (count, told);
             }
-            corrections.record(&key, wanted, &THERE, "theirs", "ours", |_| true);
+            corrections.record(
+                &key,
+                of(generation),
+                Asked::There(0),
+                "theirs",
+                "ours",
+                |_| true,
+            );
             count += 1;
         }
     }
@@ -317,8 +386,11 @@ mod tests {
         // Nor is one edit in a while a dispute.
         let key = Key::new("n", "e");
         for _ in 0..100 {
-            assert_eq!(corrections.wait(&key, 1, &THERE, "theirs"), None);
-            corrections.record(&key, 1, &THERE, "theirs", "ours", |_| true);
+            assert_eq!(
+                corrections.wait(&key, of(1), Asked::There(0), "theirs"),
+                None
+            );
+            corrections.record(&key, of(1), Asked::There(0), "theirs", "ours", |_| true);
             advance(OVER + Duration::from_secs(1)).await;
         }
     }
@@ -339,7 +411,7 @@ mod tests {
             for (alone, at_once) in [(seconds(quiet - 1), false), (seconds(quiet + 1), true)] {
                 let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
                 for _ in 0..=corrections_made {
-                    corrections.record(&key, 1, &THERE, "theirs", "ours", |_| true);
+                    corrections.record(&key, of(1), Asked::There(0), "theirs", "ours", |_| true);
                 }
                 advance(alone).await;
                 let (times, told) = count(&corrections, 1, Duration::from_millis(900)).await;
@@ -353,16 +425,28 @@ mod tests {
         }
     }
 
+    /// That the object is there, or is not.
+    const THERE: Value = Value::Bool(true);
+    const GONE: Value = Value::Bool(false);
+
     /// Whether the last of many writes waits, each `asked` in turn of an object that somebody has changed since; and
     /// half a second after the one before.
     async fn waits(asked: impl Fn(u32) -> Value, found: impl Fn(u32) -> u32) -> bool {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = asked(number);
-            if corrections.wait(&key, 1, &asked, found(number)).is_some() {
+            let asked = match asked {
+                Value::Bool(true) => Asked::There(0),
+                Value::Bool(false) => Asked::Gone(0),
+                ref patch => Asked::Fields(patch),
+            };
+            if corrections
+                .wait(&key, of(1), asked, found(number))
+                .is_some()
+            {
                 return true;
             }
-            corrections.record(&key, 1, &asked, found(number), number, |_| true);
+            corrections.record(&key, of(1), asked, found(number), number, |_| true);
             advance(Duration::from_millis(500)).await;
         }
         false
@@ -377,22 +461,72 @@ mod tests {
         assert!(!waits(step, changed).await, "steps");
         let toggle = |number| json!({ "spec": { "on": number % 2 == 0 } });
         assert!(!waits(toggle, changed).await, "on and off");
-        let anew = |number| if number % 2 == 0 { THERE } else { GONE };
-        assert!(!waits(anew, changed).await, "made and deleted");
-        let one_by_one = |number| match number % 3 {
-            0 => THERE,
-            1 => json!({ "spec": { "step": 1 } }),
-            _ => GONE,
-        };
-        assert!(
-            !waits(one_by_one, changed).await,
-            "made, changed and deleted"
-        );
         let same = |_| json!({ "spec": { "step": 1 } });
         assert!(
             !waits(same, |number| number.wrapping_sub(1)).await,
             "as it was left"
         );
+    }
+
+    /// Row Q3: nobody else need have touched what is made and deleted again and again, for the same; a webhook that makes
+    /// something else of it each time is enough.
+    #[tokio::test(start_paused = true)]
+    async fn q3_what_is_made_and_deleted_again_and_again_waits() {
+        for found in [
+            |number: u32| number + 1000,
+            |number: u32| number.wrapping_sub(1),
+        ] {
+            let anew = |number| if number % 2 == 0 { THERE } else { GONE };
+            assert!(waits(anew, found).await, "made and deleted");
+            let one_by_one = |number| match number % 3 {
+                0 => THERE,
+                1 => json!({ "spec": { "step": 1 } }),
+                _ => GONE,
+            };
+            assert!(waits(one_by_one, found).await, "and changed between");
+        }
+        // What is run, looked at, and run again.
+        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        for number in 0..1000 {
+            let asked = if number % 2 == 0 {
+                Asked::There
+            } else {
+                Asked::Gone
+            }(0);
+            assert_eq!(corrections.wait(&key, of(1), asked, number), None);
+            corrections.record(&key, of(1), asked, number, number + 1, |_| true);
+            advance(SOON).await;
+        }
+        // What is read of others says each time that it is to be otherwise.
+        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        for number in 0..1000 {
+            let asked = if number % 2 == 0 {
+                Asked::There
+            } else {
+                Asked::Gone
+            }(number);
+            assert_eq!(corrections.wait(&key, of(1), asked, number), None);
+            corrections.record(&key, of(1), asked, number, number + 1, |_| true);
+        }
+    }
+
+    /// Row Q3: two that want one object, which somebody else deletes whenever one of them has made it.
+    #[tokio::test(start_paused = true)]
+    async fn q3_who_undoes_what_several_ask_for_is_answered_ever_more_slowly() {
+        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        let mut made = 0;
+        for number in 0..1000 {
+            let uid = ["a", "b"][number % 2];
+            let by = WantedBy { uid, generation: 1 };
+            let asked = Asked::There(0);
+            if corrections.wait(&key, by, asked, 0).is_none() {
+                corrections.record(&key, by, asked, 0, number, |_| false);
+                made += 1;
+            }
+            advance(Duration::from_millis(10)).await;
+        }
+        // Of each the first, which corrects nothing, those that are made at once, and those after 1, 2 and 4 s.
+        assert_eq!(made, 2 * (1 + AT_ONCE + 3));
     }
 
     /// Whichever of the fields it is each time.
@@ -425,9 +559,21 @@ mod tests {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = json!({ "data": { (number.to_string()): 1 } });
-            corrections.record(&key, 1, &asked, number, number + 1, |_| true);
+            corrections.record(
+                &key,
+                of(1),
+                Asked::Fields(&asked),
+                number,
+                number + 1,
+                |_| true,
+            );
         }
-        assert_eq!(corrections.entries.lock().by_key[&key].asked.len(), FIELDS);
+        assert_eq!(
+            corrections.entries.lock().by_pair[&corrections.pair(&key, of(1))]
+                .asked
+                .len(),
+            FIELDS
+        );
     }
 
     /// However many there are, they come round before they are forgotten: an upgrade of somebody's webhook is enough.
@@ -437,9 +583,11 @@ mod tests {
         let keys: Vec<_> = (0..50_000).map(|n| Key::new("n", &n.to_string())).collect();
         for round in 0..12 {
             let written = keys.iter().filter(|key| {
-                let is_written = corrections.wait(key, 1, &THERE, "theirs").is_none();
+                let is_written = corrections
+                    .wait(key, of(1), Asked::There(0), "theirs")
+                    .is_none();
                 if is_written {
-                    corrections.record(key, 1, &THERE, "theirs", "ours", |_| true);
+                    corrections.record(key, of(1), Asked::There(0), "theirs", "ours", |_| true);
                 }
                 is_written
             });
@@ -458,10 +606,10 @@ mod tests {
                 number.saturating_sub(born) < 1000
             };
             let key = Key::new("n", &number.to_string());
-            corrections.record(&key, 1, &THERE, "theirs", "ours", young);
+            corrections.record(&key, of(1), Asked::There(0), "theirs", "ours", young);
             let entries = corrections.entries.lock();
             let counts = entries.counts.late.len() + entries.counts.earlier.len();
-            (entries.by_key.len(), counts)
+            (entries.by_pair.len(), counts)
         };
         for number in 0..10_000 {
             let (entries, counts) = write(number);
@@ -488,6 +636,9 @@ mod tests {
             assert!(entries <= 2 * 1101 + 1, "{entries}");
         }
         let disputed = Key::new("n", "50000");
-        assert_eq!(corrections.entries.lock().by_key[&disputed].times, 1);
+        assert_eq!(
+            corrections.entries.lock().by_pair[&corrections.pair(&disputed, of(1))].times,
+            1
+        );
     }
 }

@@ -18,9 +18,10 @@ pub enum ApiError {
     #[error("{0}")]
     Rejected(String),
 
-    /// It is refused for what may be otherwise at any time: missing rights, a quota, an admission policy, a webhook.
+    /// It is refused for what may be otherwise at any time: missing rights, a quota, an admission policy, a webhook; and the time
+    /// that is asked for, zero where none is.
     #[error("{0}")]
-    Denied(String),
+    Denied(String, Duration),
 
     /// The namespace is being deleted: nothing can be created there.
     #[error("the namespace is being deleted")]
@@ -65,7 +66,7 @@ impl ApiError {
 impl Failure for ApiError {
     fn name(&self) -> &'static str {
         match self {
-            Self::Rejected(_) | Self::Denied(_) => "Rejected",
+            Self::Rejected(_) | Self::Denied(..) => "Rejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
@@ -80,7 +81,7 @@ impl Failure for ApiError {
         let told = matches!(
             self,
             Self::Rejected(_)
-                | Self::Denied(_)
+                | Self::Denied(..)
                 | Self::Foreign(..)
                 | Self::Overruled(..)
                 | Self::Contested(..)
@@ -93,8 +94,8 @@ impl Failure for ApiError {
             Self::Conflict => Retry::Conflict,
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
             Self::Contested(.., time) => Retry::After(*time),
-            Self::Transient(_, time) => Retry::Backoff(*time),
-            Self::Rejected(_) | Self::Denied(_) | Self::Foreign(..) | Self::Overruled(..) => {
+            Self::Denied(_, time) | Self::Transient(_, time) => Retry::Backoff(*time),
+            Self::Rejected(_) | Self::Foreign(..) | Self::Overruled(..) => {
                 Retry::Backoff(Duration::ZERO)
             }
         }
@@ -109,18 +110,19 @@ impl From<kube::Error> for ApiError {
         let kube::Error::Api(status) = &error else {
             return Self::transient(root_cause(&error));
         };
+        let asks = retry_after(&error).unwrap_or_default();
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
             // Webhooks say no by whatever code. Rights come back, and of those that were away for a moment nobody learns it.
             code if code == 403 || is_denied(&status.message) => {
-                Self::Denied(brief(&without_ports(&status.message)))
+                Self::Denied(brief(&without_ports(&status.message)), asks)
             }
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
             400 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
-                Self::Transient(words, retry_after(&error).unwrap_or_default())
+                Self::Transient(words, asks)
             }
         }
     }
@@ -132,4 +134,35 @@ fn without_ports(message: &str) -> String {
     let words = message.split(' ');
     let words = words.map(|word| word.split_once("->").map_or(word, |(_, to)| to));
     words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Rows R4 and Q3: a webhook's no is one whatever its code, for the user to see; and whoever asks for time is given it.
+    #[test]
+    fn q3_time_that_is_asked_for_is_given_whoever_asks() {
+        let denied = "admission webhook \"w.example\" denied the request: no";
+        for (code, message, asks, is_denied) in [
+            (429, denied, 7, true),
+            (503, denied, 7, true),
+            (429, denied, 0, true),
+            (403, "no", 0, true),
+            (429, "too many requests", 7, false),
+            (503, "not now", 0, false),
+        ] {
+            let status = json!({
+                "kind": "Status", "code": code, "message": message, "reason": "",
+                "details": { "retryAfterSeconds": asks },
+            });
+            let status = serde_json::from_value(status).expect("a status");
+            let error = ApiError::from(kube::Error::Api(Box::new(status)));
+            let backoff = Retry::Backoff(Duration::from_secs(asks));
+            assert_eq!(error.retry(), backoff, "{code} {message}");
+            assert_eq!(error.reason().is_some(), is_denied, "{code} {message}");
+        }
+    }
 }

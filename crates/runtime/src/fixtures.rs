@@ -219,7 +219,7 @@ impl Failure for TestError {
 impl From<ApiError> for TestError {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::Rejected(words) | ApiError::Denied(words) => Self::Rejected(words),
+            ApiError::Rejected(words) | ApiError::Denied(words, _) => Self::Rejected(words),
             ApiError::Conflict => Self::Conflict,
             ApiError::NotLeading => Self::NotLeading,
             other => Self::Transient(other.to_string()),

@@ -21,7 +21,7 @@
 //! # Slow namespaces
 //!
 //! A namespace is slow from when an attempt of one of its keys failed after more than a second, as with a webhook that
-//! hangs, until each key that did so has succeeded, or failed faster. **Of the workers, at most half are with slow
+//! hangs, until each key that did so has succeeded, or come to another end faster. **Of the workers, at most half are with slow
 //! namespaces**, rounded down, but one at least; the others are there for all the rest. So with two workers or more a
 //! namespace holds up the others once when it begins to hang, for no longer than its first attempts take, however many
 //! keys it has. With one worker, nothing can be kept free.

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::Hash,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -13,6 +12,7 @@ use tracing::{debug, warn};
 
 use crate::{
     Host, Key, Kind, Primary, Snapshot,
+    corrections::WantedBy,
     error::{ApiError, Failure, Retry},
     log_once::LogDeduplication,
     panics::{Panicked, catch},
@@ -150,11 +150,10 @@ impl<P: Primary> Context<'_, P> {
         self.would_act.store(true, Relaxed);
     }
 
-    /// Whether something is to be done to objects of this kind, rather than to be known. Whether this replica leads is the
-    /// fence's matter, but of events, which it lets through, and which a kind may own.
-    pub(crate) fn may_act(&self, kind: Kind) -> Result<(), ApiError> {
+    /// Whether something is to be done, rather than to be known. Whether this replica leads is the fence's matter.
+    pub(crate) fn may_act(&self) -> Result<(), ApiError> {
         self.would_act();
-        if self.rehearses || kind.plural == "events" && !(self.leads)() {
+        if self.rehearses {
             return Err(ApiError::NotLeading);
         }
         Ok(())
@@ -181,14 +180,13 @@ impl<P: Primary> Context<'_, P> {
         }
     }
 
-    /// What corrections are for: another object, another generation, or something else in what it refers to, is another
-    /// matter.
-    pub(crate) fn wanted_by(&self) -> impl Hash {
-        (
-            self.seen.view.uid(),
-            self.seen.view.generation(),
-            self.inputs,
-        )
+    /// What corrections are for: another object, or another generation, is another matter. (What it refers to is not: where that
+    /// makes another request, the request is no correction.)
+    pub(crate) fn wanted_by(&self) -> WantedBy<'_> {
+        WantedBy {
+            uid: self.seen.view.uid(),
+            generation: self.seen.view.generation(),
+        }
     }
 }
 
@@ -250,90 +248,5 @@ impl Failure for Failed {
 
     fn retry(&self) -> Retry {
         self.retry
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use std::sync::{Arc, atomic::AtomicUsize};
-
-    use http::{Request, Response};
-    use k8s_openapi::api::events::v1::Event as Noted;
-    use kube::{Client, client::Body};
-    use serde::Deserialize;
-    use serde_json::json;
-    use tokio::sync::watch;
-    use tower::{ServiceBuilder, service_fn};
-
-    use super::*;
-    use crate::{
-        Builder, Dependent, Fields, Writer,
-        app::tests::APP,
-        election::{Term, fence::FenceLayer},
-        fixtures::{Parent, TestError, object},
-        telemetry::Metrics,
-        testing::Harness,
-    };
-
-    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
-    struct Note {}
-
-    impl Fields for Note {
-        const KIND: Kind = Kind::of::<Noted>();
-        const OWNER: Option<Kind> = Some(<Parent as crate::Cached>::KIND);
-    }
-
-    /// Whose objects are what the fence lets through.
-    struct Notes(Arc<Writer<Parent>>, Writer<Dependent<Note>>);
-
-    impl Reconciler for Notes {
-        type Primary = Parent;
-        type Error = TestError;
-
-        async fn reconcile(
-            &self,
-            cx: &Context<'_, Parent>,
-            _: &Snapshot<Parent>,
-        ) -> Result<Action, TestError> {
-            self.1.ensure(cx, cx.key(), json!({}), |_| None).await?;
-            Ok(Action::Done)
-        }
-    }
-
-    /// Invariant I2, of a kind that the fence is no hindrance to.
-    #[tokio::test]
-    async fn i2_events_that_are_owned_are_written_by_the_leader_alone() {
-        let sent = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&sent);
-        let server = service_fn(move |_: Request<Body>| {
-            count.fetch_add(1, Relaxed);
-            let answer = json!({ "metadata": { "name": "p", "namespace": "n", "uid": "e", "resourceVersion": "9" } });
-            let answer = Response::new(Body::from(answer.to_string().into_bytes()));
-            async { Ok::<_, tower::BoxError>(answer) }
-        });
-        let (publish, term) = watch::channel(Some(Term::unlimited()));
-        let fence = FenceLayer::new(term, &Metrics::disconnected(&APP));
-        let client = Client::new(ServiceBuilder::new().layer(fence).service(server), "n");
-        let build = |builder: &mut Builder<Parent>| Notes(builder.primary(), builder.owns());
-        let harness = Harness::new(&APP, &client, build);
-        let Notes(parents, notes) = harness.reconciler();
-        let parent = "metadata: {name: p, namespace: n, uid: u, resourceVersion: '7'}";
-        harness.apply(parents.store(), object(parent));
-        let key = Key::new("n", "p");
-        let seen = parents.store().get(&key).unwrap();
-
-        publish.send_replace(None);
-        let mut cx = harness.context(&key, &seen);
-        let leads = || publish.borrow().is_some();
-        cx.leads = &leads;
-        let refused = harness.reconciler().reconcile(&cx, &seen).await;
-        assert!(matches!(refused, Err(TestError::NotLeading)), "{refused:?}");
-        assert_eq!((sent.load(Relaxed), notes.store().len()), (0, 0));
-
-        publish.send_replace(Some(Term::unlimited()));
-        harness.reconciler().reconcile(&cx, &seen).await.unwrap();
-        assert_eq!((sent.load(Relaxed), notes.store().len()), (1, 1));
     }
 }

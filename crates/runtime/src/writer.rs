@@ -26,7 +26,7 @@ use tracing::info;
 
 use crate::{
     App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
-    corrections::{Corrections, GONE, THERE, Wait, fields},
+    corrections::{Asked, Corrections, Wait, fields},
     error::ApiError,
     failure::{brief, root_cause},
     ineffective::Ineffective,
@@ -48,8 +48,8 @@ pub(crate) struct Shared {
 ///
 /// Each write is one request. It is sent under a live term only, or fails with [`ApiError::NotLeading`]; it is based on the
 /// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 10 s; and its answer is in the store
-/// when it returns. What somebody else undoes again and again is written ten times at once, then after 1 s, 2 s and so on up to
-/// 5 min, and fails with [`ApiError::Contested`] meanwhile: until the object being reconciled asks for something else, or
+/// when it returns. What somebody else undoes again and again, or the reconciler itself, by making and deleting an object within
+/// seconds for the same, is written ten times at once, then after 1 s, 2 s and so on up to 5 min, and fails with [`ApiError::Contested`] meanwhile: until the object being reconciled asks for something else, or
 /// nothing is undone for twice as long as the next one would wait, a minute at least. What the API server answers with
 /// anything but success is an [`ApiError`], which is for the reconciler to return.
 pub struct Writer<V> {
@@ -133,7 +133,9 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         patch: &Value,
     ) -> Result<(), ApiError> {
-        self.may_write(cx, key, patch, seen.version, || wanted(patch))
+        self.may_write(cx, key, Asked::Fields(patch), seen.version, || {
+            wanted(patch)
+        })
     }
 
     /// Whether it is time to ask this of an object that is `found` at this version, which is `wanted`, for people.
@@ -141,7 +143,7 @@ impl<V: Cached> Writer<V> {
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-        asked: &Value,
+        asked: Asked<'_>,
         found: u64,
         wanted: impl FnOnce() -> String,
     ) -> Result<(), ApiError> {
@@ -167,8 +169,9 @@ impl<V: Cached> Writer<V> {
             let words = format!("nothing is created in another namespace than its own: {key}");
             return Err(ApiError::Rejected(words));
         }
-        cx.may_act(V::KIND)?;
-        self.may_write(cx, key, &THERE, ABSENT, || "it to be there".to_owned())?;
+        cx.may_act()?;
+        let asked = Asked::There(cx.inputs);
+        self.may_write(cx, key, asked, ABSENT, || "it to be there".to_owned())?;
         let expectation = self.store.expect_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
@@ -181,7 +184,7 @@ impl<V: Cached> Writer<V> {
         self.corrections.record(
             key,
             cx.wanted_by(),
-            &THERE,
+            asked,
             ABSENT,
             answer.version,
             self.exists(),
@@ -214,7 +217,7 @@ impl<V: Cached> Writer<V> {
             }
         };
         Self::check_owner(cx, key, seen)?;
-        cx.may_act(V::KIND)?;
+        cx.may_act()?;
         self.may_patch(cx, key, seen, &asked)?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
@@ -236,7 +239,7 @@ impl<V: Cached> Writer<V> {
             self.corrections.record(
                 key,
                 cx.wanted_by(),
-                &asked,
+                Asked::Fields(&asked),
                 seen.version,
                 version,
                 self.exists(),
@@ -325,8 +328,9 @@ impl<V: Cached> Writer<V> {
         if self.is_going(key, seen) {
             return Ok(());
         }
-        cx.may_act(V::KIND)?;
-        self.may_write(cx, key, &GONE, seen.version, || "it to be gone".to_owned())?;
+        cx.may_act()?;
+        let asked = Asked::Gone(cx.inputs);
+        self.may_write(cx, key, asked, seen.version, || "it to be gone".to_owned())?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
             resource_version: Some(based_on(seen.version)?),
@@ -343,7 +347,7 @@ impl<V: Cached> Writer<V> {
         self.corrections.record(
             key,
             cx.wanted_by(),
-            &GONE,
+            asked,
             seen.version,
             ABSENT,
             self.exists(),
@@ -372,7 +376,7 @@ impl<V: Cached> Writer<V> {
         cx: &Context<'_, P>,
         key: &Key,
     ) -> Result<Option<V>, ApiError> {
-        cx.may_act(V::KIND)?;
+        cx.may_act()?;
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
         let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
@@ -386,7 +390,7 @@ impl<V: Cached> Writer<V> {
             let words = root_cause(&error);
             match error.into() {
                 // Whatever it would say of a write, it says nothing of the object, and no change of that is to be waited for.
-                ApiError::Rejected(_) | ApiError::Denied(_) | ApiError::Conflict => {
+                ApiError::Rejected(_) | ApiError::Denied(..) | ApiError::Conflict => {
                     ApiError::transient(brief(&words))
                 }
                 other => other,
@@ -421,7 +425,7 @@ impl<V: Cached> Writer<V> {
         match &answer {
             Err(
                 ApiError::Rejected(_)
-                | ApiError::Denied(_)
+                | ApiError::Denied(..)
                 | ApiError::NamespaceTerminating
                 | ApiError::NotLeading,
             ) => {
@@ -437,7 +441,7 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Contested(..),
             ) => {}
         }
-        if let (Err(ApiError::Rejected(_) | ApiError::Denied(_)), Some(scopes)) =
+        if let (Err(ApiError::Rejected(_) | ApiError::Denied(..)), Some(scopes)) =
             (&answer, self.shared.scopes.get())
         {
             scopes.refused(cx.key());

@@ -167,7 +167,7 @@ fn the_counts_are_the_deployments_whatever_the_error() {
     for error in [
         Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
         Error::ResourceExists("web".into()),
-        Error::Rejected("no".into()),
+        Error::Rejected("no".into(), Duration::ZERO),
         Error::DeletionFailed("no".into(), Retry::After(Duration::ZERO)),
         Error::from(operator_runtime::ApiError::transient(
             "the API server answers 500: a webhook is down",
@@ -284,7 +284,7 @@ fn a_renamed_foo_names_its_old_deployment_until_the_new_one_is_available() {
     let taken = Error::ResourceExists("web".into());
     assert_eq!(name(None, Some(&taken)), "old");
     assert_eq!(name(Some(&deployed(|_| {})), None), "web");
-    let refused = Error::Rejected("no".into());
+    let refused = Error::Rejected("no".into(), Duration::ZERO);
     assert_eq!(name(Some(&deployed(|_| {})), Some(&refused)), "old");
 }
 

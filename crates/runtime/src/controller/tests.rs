@@ -26,7 +26,7 @@ use super::*;
 use crate::{
     ApiError, Store,
     app::tests::APP,
-    corrections::{AT_ONCE, Corrections, THERE},
+    corrections::{AT_ONCE, Asked, Corrections, WantedBy},
     fixtures::{Child, Parent, Parents, TestError as Error, object},
     scopes::Reason,
     telemetry::health::Probe,
@@ -210,10 +210,14 @@ async fn r7_a_final_failure_waits_for_the_user() {
 async fn what_is_put_off_comes_when_its_time_is_over() {
     for undone in AT_ONCE..AT_ONCE + 10 {
         let (queue, corrections) = (queue(), Corrections::default());
+        let by = WantedBy {
+            uid: "u",
+            generation: 1,
+        };
         for _ in 0..=undone {
-            corrections.record(&key("a"), 1, &THERE, "theirs", "ours", |_| true);
+            corrections.record(&key("a"), by, Asked::There(0), "theirs", "ours", |_| true);
         }
-        let wait = move || corrections.wait(&key("a"), 1, &THERE, "theirs");
+        let wait = move || corrections.wait(&key("a"), by, Asked::There(0), "theirs");
         let pause = wait().unwrap().time;
         let due = Instant::now() + pause;
         let corrected = Arc::new(Mutex::new(Vec::new()));

@@ -227,7 +227,7 @@ fn plain(error: impl Into<BoxError>) -> BoxError {
 }
 
 /// Whether a write needs no leader: events, and reviews of who may do what.
-fn is_exempt(path: &str) -> bool {
+pub(crate) fn is_exempt(path: &str) -> bool {
     let path: Vec<&str> = path.trim_matches('/').split('/').collect();
     matches!(
         path.as_slice(),

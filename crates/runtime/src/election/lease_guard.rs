@@ -192,8 +192,10 @@ impl LeaseGuardLayer {
         // The crate adds one, and the API server takes no negative number.
         let transitions = i32::try_from(number("leaseTransitions")).unwrap_or_default();
         let transitions = transitions.max(0).checked_add(1).map_or(0, |next| next - 1);
+        let version = lease.metadata.resource_version.clone();
         Record {
             uid: lease.metadata.uid.clone().unwrap_or_default(),
+            vacant_at: version.filter(|_| holder.is_empty()).unwrap_or_default(),
             // Not shorter than ours: who made it so may be somebody else than its holder (H15).
             duration: Duration::from_secs(duration)
                 .clamp(self.duration, LONGEST.max(self.duration)),

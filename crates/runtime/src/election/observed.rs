@@ -21,9 +21,22 @@ pub struct Record {
     pub transitions: i32,
     /// It says that its holder gave it back, rather than that it names nobody.
     pub released: bool,
+    /// The resourceVersion of a Lease that nobody holds, else empty. What says the same again may do so after somebody has held
+    /// it, unseen by who slept (H12, H21); of what is held, renewals alone count.
+    pub vacant_at: String,
 }
 
 impl Record {
+    /// Whether nothing but its version is another.
+    fn says_the_same_as(&self, other: &Self) -> bool {
+        let vacant_at = other.vacant_at.clone();
+        *other
+            == Self {
+                vacant_at,
+                ..self.clone()
+            }
+    }
+
     /// Whether its holder has written nothing between these two.
     fn is_same_renewal(&self, other: &Self) -> bool {
         self.uid == other.uid
@@ -44,7 +57,12 @@ pub struct ObservedRecord {
     cleared: bool,
     /// When this was first seen.
     since: Duration,
+    /// How often it was written without saying anything else.
+    touched: u8,
 }
+
+/// Who keeps writing a Lease that nobody holds keeps nobody from it for good: so often it is waited for anew.
+const TOUCHED: u8 = 240;
 
 impl ObservedRecord {
     /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is a change.
@@ -52,9 +70,10 @@ impl ObservedRecord {
         let was_released = self.is_released();
         if let (Some(new), Some(old)) = (&mut record, &self.record) {
             // Its holder moves renewTime on as it gives a Lease back, and another Lease has had another holder, if any.
+            let is_as_released = was_released && new.vacant_at == old.vacant_at;
             let follows = new.uid == old.uid
                 && new.transitions >= old.transitions
-                && (new.renewed > old.renewed || (new.renewed == old.renewed && was_released));
+                && (new.renewed > old.renewed || (new.renewed == old.renewed && is_as_released));
             self.cleared = new.released && !follows;
             // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
             let is_held_by_nobody_yet = new.holder.is_empty() && !new.released;
@@ -66,11 +85,20 @@ impl ObservedRecord {
         let exists = Some(record.is_some());
         let changed = exists != self.exists || (record.is_some() && record != self.record);
         if changed {
+            let is_touched = record.as_ref().zip(self.record.as_ref());
+            let is_touched = exists == self.exists
+                && is_touched.is_some_and(|(new, old)| new.says_the_same_as(old));
+            let is_over = is_touched && self.touched == TOUCHED;
             *self = Self {
                 record: record.or(self.record.take()),
                 exists,
                 cleared: self.cleared,
-                since: now,
+                since: if is_over { self.since } else { now },
+                touched: if is_touched {
+                    self.touched.saturating_add(1).min(TOUCHED)
+                } else {
+                    0
+                },
             };
         }
         changed

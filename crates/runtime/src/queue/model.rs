@@ -225,6 +225,11 @@ impl Model {
         self.settle();
     }
 
+    fn has_hung(&self, key: Key) -> bool {
+        let held = self.held.iter().find(|h| h.0 == key).unwrap();
+        self.now - held.1 > HUNG
+    }
+
     pub fn gets_on(&mut self, key: Key) {
         for held in self.held.iter_mut().filter(|h| h.0 == key) {
             held.2 = self.now;
@@ -249,8 +254,7 @@ impl Model {
         self.retries += 1;
         let backoff = (INITIAL << self.failed(key).min(10)).min(MAX);
         self.failures.push(key);
-        let since = self.held.iter().find(|h| h.0 == key).unwrap().1;
-        self.note(key, self.now - since > HUNG);
+        self.note(key, self.has_hung(key));
         let mut delay = 0;
         self.again.retain(|a| (a.0, a.1) != (key, Lane::Background));
         let again = self.again.iter().position(|a| a.0 == key);
@@ -276,6 +280,9 @@ impl Model {
 
     pub fn put_off(&mut self, key: Key, delay: u64) -> Duration {
         self.retries += 1;
+        if !self.has_hung(key) {
+            self.note(key, false);
+        }
         self.add_after(key, Lane::Retry, delay);
         let delayed = self.delayed.iter().find(|d| d.key == key);
         let delay = delayed.map_or(0, |d| d.due - self.now);

@@ -280,8 +280,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         let failures = self.failures.entry(key.clone()).or_default();
         let backoff = self.delays.after(*failures);
         *failures = failures.saturating_add(1);
-        let begun = self.processing.get(key);
-        let moved = if begun.is_some_and(|begun| now - begun.since > HUNG) {
+        let moved = if self.has_hung(key, now) {
             let running = self.processing.keys();
             self.slow.hung(key, &mut self.lanes, running)
         } else {
@@ -314,9 +313,19 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.delay(key, now)
     }
 
+    /// Whether the attempt at a key that is with a worker takes too long.
+    fn has_hung(&self, key: &K, now: Instant) -> bool {
+        let begun = self.processing.get(key);
+        begun.is_some_and(|begun| now - begun.since > HUNG)
+    }
+
     /// Queues a key that is with a worker again after `delay`; says in what time.
     pub(super) fn put_off(&mut self, key: &K, delay: Duration, now: Instant) -> Duration {
         self.retries += 1;
+        if !self.has_hung(key, now) {
+            let moved = self.slow.went_well(key);
+            self.place_all(moved);
+        }
         self.enqueue_at(key.clone(), Lane::Retry, later(now, delay), None, now);
         self.delay(key, now)
     }

@@ -123,6 +123,11 @@ impl Backlog {
         self.changed.notify_one();
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.state.lock().count
+    }
+
     /// Nothing comes any more, and nothing is left.
     pub fn is_over(&self) -> bool {
         let state = self.state.lock();

@@ -22,8 +22,10 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// What there is to report to people: `kubectl describe` shows it.
 ///
 /// It costs no object any time: it is written beside the work, within a minute if it can be, and past the fence, since it
-/// changes nothing that is reconciled. The same event again within six minutes is one more of a series. It is dropped and
-/// counted where the API server refuses it for what it says, or since its namespace is going; and where 10,000 wait.
+/// changes nothing that is reconciled. The same event again within six minutes is one more of a series, of the 1,500 that were
+/// written last. It is dropped and counted where the API server refuses it for what it says, or since its namespace is going;
+/// and where 10,000 wait. A stop has half of what is left of `shutdown_timeout` for those that wait, 1 s at least, and logs
+/// how many are not written.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub(super) type_: &'static str,
@@ -55,6 +57,11 @@ impl Event {
     #[must_use]
     pub fn failed(error: &impl Failure) -> Self {
         Self::warning(error.reason().unwrap_or("Error"), error.to_string())
+    }
+
+    /// Whether something is wrong.
+    pub(crate) fn is_warning(&self) -> bool {
+        self.type_ == "Warning"
     }
 
     /// The same, of another action than a reconcile.

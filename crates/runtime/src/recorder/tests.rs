@@ -23,14 +23,14 @@ use tracing_subscriber::{
 use super::{
     backlog::NAMESPACE_CAPACITY,
     event::*,
-    writer::{FIRST_TIMEOUT, RETRY_TIMEOUT, YIELD_DELAY},
+    writer::{FIRST_TIMEOUT, REMEMBERED, RETRY_TIMEOUT, YIELD_DELAY},
     *,
 };
 use crate::{
     Cached as _,
     app::tests::APP,
     dns::is_subdomain,
-    fixtures::{Parent, TestError},
+    fixtures::{Parent, TestError, logged},
 };
 
 /// What an API server was asked for, and the notes of the events that it has.
@@ -133,6 +133,61 @@ async fn a_second_foreign_deployment_is_an_event_of_its_own() {
         event.unwrap().series.as_ref().map(|series| series.count)
     };
     assert_eq!((count("first"), count("second")), (Some(2), None));
+}
+
+/// Row R9: what many objects report again and again is one event of each, and who comes when there are more costs the one that
+/// has been silent longest its series, not all of them.
+#[tokio::test(start_paused = true)]
+async fn r9_each_of_many_objects_has_its_series() {
+    let server = Server::default();
+    let writer = writer(&server);
+    let publish = async |number: usize| {
+        sleep(Duration::from_millis(1)).await;
+        let mut queued = queued("it");
+        queued.uid = number.to_string().into();
+        queued.key = Key::new("default", &format!("parent-{number}"));
+        writer.publish(&queued).await.unwrap();
+        server.verbs()
+    };
+    for verb in [Method::POST, Method::PATCH] {
+        for number in 0..REMEMBERED {
+            assert_eq!(
+                publish(number).await,
+                std::slice::from_ref(&verb),
+                "{number}"
+            );
+        }
+    }
+    assert_eq!(publish(REMEMBERED).await, [Method::POST]);
+    assert_eq!(publish(1).await, [Method::PATCH]);
+    assert_eq!(publish(0).await, [Method::POST]);
+}
+
+/// Row P2: a stop that has no time for all of them says so.
+#[tokio::test(start_paused = true)]
+async fn p2_events_that_are_left_at_the_end_are_told() {
+    for (hangs, left) in [(false, 0), (true, 3)] {
+        let server = Server::default();
+        let client = if hangs {
+            let never = |_: Request<Body>| {
+                std::future::pending::<Result<Response<Body>, tower::BoxError>>()
+            };
+            Client::new(service_fn(never), "default")
+        } else {
+            server.client()
+        };
+        let (log, _guard) = logged(tracing::Level::WARN);
+        let metrics = Metrics::disconnected(&APP);
+        let (recorder, write) = Recorder::new(client, about(), &metrics, || false);
+        for name in ["a", "b", "c"] {
+            recorder.send(&Key::new(name, "parent"), name, SYNCED);
+        }
+        drop(recorder);
+        let _ = tokio::time::timeout(Duration::from_millis(500), write).await;
+        let log = String::from_utf8(log.lock().clone()).unwrap();
+        let told = format!("events that are not written: {left}");
+        assert_eq!(log.contains(&told), hangs, "{log}");
+    }
 }
 
 /// Row R4: somebody deletes an event; the next one of its kind is seen again, and is the first of a new series.

@@ -1,6 +1,14 @@
 //! Writes events, one after the other, and those that could not be written again, beside the others.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
@@ -17,7 +25,7 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep, sleep_until, timeout},
 };
-use tracing::{Instrument as _, debug};
+use tracing::{Instrument as _, debug, warn};
 
 use super::{
     backlog::{Backlog, PATIENCE, Unwritten},
@@ -35,9 +43,9 @@ use crate::{
 /// half of the room taken, events are written without a pause.
 pub(super) const YIELD_DELAY: Duration = Duration::from_millis(100);
 
-/// How many events are remembered, to make a series of them; past that, all are forgotten, and a series that
-/// this cuts goes on as a new one.
-const REMEMBERED: usize = 256;
+/// How many events are remembered, to make a series of them; past that, the one written longest ago is forgotten, and goes on as
+/// a new one. ([`Event`](super::Event) says so.)
+pub(super) const REMEMBERED: usize = 1500;
 
 /// An event that was last written longer ago than this is written anew.
 const SERIES: Duration = Duration::from_mins(6);
@@ -54,18 +62,21 @@ pub(super) const RETRY_TIMEOUT: Duration = FIRST_TIMEOUT.saturating_mul(PATIENCE
 pub(super) struct Writer {
     client: Client,
     about: About,
+    hasher: RandomState,
     written: Mutex<HashMap<Series, Written>>,
     backlog: Backlog,
+    /// How many are being tried.
+    trying: AtomicUsize,
     drops: Arc<Drops>,
 }
 
-/// What makes two events one series: the object's UID, the event's reason, and what it says.
-type Series = (Box<str>, &'static str, Box<str>);
+/// What makes two events one series: a fingerprint of the object's UID, the event's reason, and what it says.
+type Series = u64;
 
 /// What was written of an event: its name, how often, and when last.
 #[derive(Clone)]
 struct Written {
-    name: String,
+    name: Box<str>,
     count: i32,
     last: Instant,
 }
@@ -75,15 +86,19 @@ impl Writer {
         Self {
             client,
             about,
+            hasher: RandomState::new(),
             written: Mutex::default(),
             backlog: Backlog::new(Arc::clone(&drops)),
+            trying: AtomicUsize::new(0),
             drops,
         }
     }
 
     /// Until no more come and none is left; `busy` is whether there is work that goes first.
-    pub(super) async fn run(self, mut events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
+    pub(super) async fn run(self, events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
+        let mut waiting = Waiting(events, &self);
         let first = async {
+            let events = &mut waiting.0;
             while let Some(queued) = events.recv().await {
                 let Some(queued) = self.backlog.behind_others(queued) else {
                     continue;
@@ -135,7 +150,10 @@ impl Writer {
     /// Writes an event, or learns that the API server refuses it, once and within `limit`.
     async fn write(&self, queued: &Queued, limit: Duration) -> Result<(), Unwritten> {
         let span = trace::within(queued.trace.as_ref(), "event");
-        let failure = match timeout(limit, self.publish(queued)).instrument(span).await {
+        self.trying.fetch_add(1, Relaxed);
+        let published = timeout(limit, self.publish(queued)).instrument(span).await;
+        self.trying.fetch_sub(1, Relaxed);
+        let failure = match published {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(kube::Error::Api(status))) if is_final(&status) => {
                 self.drops.refused(&queued.key, &status.message);
@@ -160,12 +178,8 @@ impl Writer {
     /// Creates an event, or counts it where it was created a short while ago.
     pub(super) async fn publish(&self, queued: &Queued) -> kube::Result<()> {
         let events = Api::namespaced(self.client.clone(), queued.key.namespace());
-        let note = &queued.event.note;
-        let series = (
-            queued.uid.clone(),
-            queued.event.reason,
-            note.as_ref().into(),
-        );
+        let event = &queued.event;
+        let series = (self.hasher).hash_one((&queued.uid, event.reason, &event.note));
         let before = self.written.lock().get(&series).cloned();
         if let Some(before) = before.filter(|before| before.last.elapsed() < SERIES) {
             let again = json!({
@@ -196,15 +210,17 @@ impl Writer {
                 if status.code == 409 && status.reason == "AlreadyExists" => {}
             answer => _ = answer?,
         }
-        self.remember(series, name, 1);
+        self.remember(series, name.into(), 1);
         Ok(())
     }
 
-    fn remember(&self, series: Series, name: String, count: i32) {
+    fn remember(&self, series: Series, name: Box<str>, count: i32) {
         let last = Instant::now();
         let mut written = self.written.lock();
         if written.len() >= REMEMBERED && !written.contains_key(&series) {
-            written.clear();
+            let oldest = written.iter().min_by_key(|(_, written)| written.last);
+            let oldest = oldest.map(|(series, _)| *series);
+            oldest.map(|series| written.remove(&series));
         }
         written.insert(series, Written { name, count, last });
     }
@@ -232,6 +248,18 @@ impl Writer {
             type_: Some(queued.event.type_.to_owned()),
             note: Some(queued.event.note.to_string()),
             ..v1::Event::default()
+        }
+    }
+}
+
+/// What waits to be written. Dropped before there is nothing left, as at the end of a stop that has no more time for it, it says so.
+struct Waiting<'a>(mpsc::Receiver<Queued>, &'a Writer);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let left = self.0.len() + self.1.backlog.len() + self.1.trying.load(Relaxed);
+        if left > 0 {
+            warn!("events that are not written: {left}, for want of time before the end");
         }
     }
 }

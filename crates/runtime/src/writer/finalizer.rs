@@ -6,7 +6,9 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::{Writer, based_on, primary::wait_and_tell};
-use crate::{Context, Finalizable, Primary, Snapshot, error::ApiError, failure::brief};
+use crate::{
+    Context, Finalizable, Primary, Snapshot, corrections::Asked, error::ApiError, failure::brief,
+};
 
 /// A finalizer of this controller's: while an object has it, the object stays, and can be seen to be on its way out.
 ///
@@ -140,12 +142,13 @@ impl<P: Primary> Writer<P> {
         (name, is_set): (&str, bool),
         finalizers: &[&str],
     ) -> Result<Snapshot<P>, ApiError> {
-        cx.may_act(P::KIND)?;
+        cx.may_act()?;
         let key = cx.key();
         let version = self.store.newest(key, seen);
         // Those of others are their own affair.
         let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
-        let wait = self.corrections.wait(key, cx.wanted_by(), &asked, version);
+        let asked = Asked::Fields(&asked);
+        let wait = self.corrections.wait(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
         let expectation = self.store.expect_write(key);
         // A custom resource takes no strategic merge patch.
@@ -164,7 +167,7 @@ impl<P: Primary> Writer<P> {
         self.corrections.record(
             key,
             cx.wanted_by(),
-            &asked,
+            asked,
             version,
             answer.version,
             self.exists(),

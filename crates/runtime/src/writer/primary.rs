@@ -8,8 +8,12 @@ use serde_json::{Value, json};
 
 use super::{Writer, based_on, put_off};
 use crate::{
-    Context, Event, Key, Primary, Snapshot, corrections::Wait, error::ApiError, object::Says,
-    status::is_denied, store::Standing,
+    Context, Event, Key, Primary, Snapshot,
+    corrections::{Asked, Wait},
+    error::ApiError,
+    object::Says,
+    status::is_denied,
+    store::Standing,
 };
 
 impl<P: Primary> Writer<P> {
@@ -23,7 +27,8 @@ impl<P: Primary> Writer<P> {
             && !self.refused.contains(key, Says::<P>(status), seen.version)
     }
 
-    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one.
+    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one: where the API server
+    /// refuses the status, if it is a warning.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -38,8 +43,16 @@ impl<P: Primary> Writer<P> {
             return Ok(());
         }
         self.may_report(cx, seen, status)?;
-        cx.event(event);
-        self.write_status(cx, seen, status).await
+        if event.is_warning() {
+            cx.event(event);
+            return self.write_status(cx, seen, status).await;
+        }
+        let written = self.write_status(cx, seen, status).await;
+        // Of which the answer may be lost.
+        if matches!(written, Ok(()) | Err(ApiError::Transient(..))) {
+            cx.event(event);
+        }
+        written
     }
 
     /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
@@ -49,9 +62,10 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
-        cx.may_act(P::KIND)?;
+        cx.may_act()?;
         let (found, asked) = (Whole(seen.view.status()), asked_of::<P>(status));
-        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), &asked, found);
+        let asked = Asked::Fields(&asked);
+        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), asked, found);
         wait_and_tell(cx, wait, || "another status".to_owned())
     }
 
@@ -117,7 +131,8 @@ impl<P: Primary> Writer<P> {
         let stored = self.store.record_response(answer, expectation);
         let [found, left] = [seen.view.status(), stored.status()].map(Whole);
         let asked = asked_of::<P>(status);
-        (self.status_corrections).record(key, cx.wanted_by(), &asked, found, left, self.exists());
+        let asked = Asked::Fields(&asked);
+        (self.status_corrections).record(key, cx.wanted_by(), asked, found, left, self.exists());
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
         // As `is_news` asks: times and all.
         if *status == *stored.status() {

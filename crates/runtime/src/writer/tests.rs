@@ -487,11 +487,15 @@ async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
         let (recorder, write_events) = Recorder::new(server.client(), about, &metrics, || false);
         let events = tokio::spawn(write_events);
         let key = key();
+        let by_status = [Verb::Create, Verb::Patch, Verb::Delete].contains(&verb);
+        let is_itself = [Verb::Create, Verb::Delete].contains(&verb);
         let undo_and_write = async |generation| {
             verb.undo(&harness, generation, server.next_version());
             let seen = harness.reconciler().wishes.store().get(&key).unwrap();
             let cx = Context {
                 recorder: &recorder,
+                // What it refers to changes all the time, and makes no other request of it.
+                inputs: if is_itself { 0 } else { seen.version },
                 ..harness.context(&key, &seen)
             };
             verb.write(harness.reconciler(), &cx).await
@@ -524,7 +528,6 @@ async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
         let told = of_events
             .iter()
             .filter(|(_, _, event)| event["reason"] == "Contested");
-        let by_status = [Verb::Create, Verb::Patch, Verb::Delete].contains(&verb);
         assert_eq!(
             told.count(),
             usize::from(!by_status),
@@ -690,6 +693,67 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
         assert_eq!(wakes_wish(), wakes, "status: {code}");
         finalizer.clear(&cx, &seen).await.unwrap_err();
         assert_eq!(wakes_wish(), wakes, "finalizer: {code}");
+    }
+}
+
+/// Invariant I14: where the status is refused, the user is told of what is wrong by the event alone, and of nothing that is well.
+#[tokio::test(start_paused = true)]
+async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
+    for (event, expected) in [
+        (Event::warning("Wrong", "wrong"), vec!["Wrong"]),
+        (Event::normal("Reported", "reported"), vec![]),
+    ] {
+        let told = Arc::<Mutex<Vec<Value>>>::default();
+        let events = Arc::clone(&told);
+        let server = service_fn(move |request: Request<Body>| {
+            let events = Arc::clone(&events);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let (code, answer) = if parts.uri.path().contains("/events") {
+                    events.lock().push(body["reason"].clone());
+                    (201, body)
+                } else {
+                    (
+                        422,
+                        json!({ "kind": "Status", "code": 422, "message": "no" }),
+                    )
+                };
+                let answer = Body::from(answer.to_string().into_bytes());
+                let answer = Response::builder().status(code).body(answer);
+                Ok::<_, Infallible>(answer.unwrap())
+            }
+        });
+        let client = Client::new(server, "default");
+        let harness = Harness::new(&APP, &client, build);
+        let wishes = &harness.reconciler().wishes;
+        harness.apply(wishes.store(), object(&wish(&[], 2)));
+        let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
+        let about = About {
+            app: &APP,
+            reporter: "test",
+            instance: "test".into(),
+            kind: Wish::KIND,
+            host: Host::of_this_process(),
+        };
+        let metrics = Metrics::disconnected(&APP);
+        let (recorder, write_events) = Recorder::new(client, about, &metrics, || false);
+        let cx = Context {
+            recorder: &recorder,
+            ..harness.context(&key, &seen)
+        };
+        let status = Said {
+            observed_generation: Some(1),
+        };
+        let reported = wishes.report(&cx, &seen, &status, event).await;
+        assert!(
+            matches!(reported, Err(ApiError::Rejected(_))),
+            "{reported:?}"
+        );
+        drop(recorder);
+        write_events.await;
+        assert_eq!(*told.lock(), expected);
     }
 }
 

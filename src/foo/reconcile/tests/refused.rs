@@ -269,7 +269,9 @@ fn what_is_not_reported_is_not_put_off() {
             (1, Err(fails(0)), Retry::After(seconds(1))),
             (1, Err(status(300)), Retry::After(seconds(1))),
             (240, Err(status(1)), Retry::After(seconds(1))),
-            (240, Err(fails(7)), Retry::Backoff(seconds(7))),
+            (240, Err(fails(7)), Retry::After(seconds(10))),
+            (240, Err(fails(30)), Retry::After(seconds(30))),
+            (1, Err(fails(7)), Retry::After(seconds(7))),
             (240, Ok(Action::Done), Retry::After(seconds(240))),
         ] {
             let both = combined(Err(put_off(seconds(time))), unreported);

@@ -35,6 +35,17 @@ async fn superseded_is_what_the_foo_had() {
     assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
 }
 
+/// The fixture Foo, which had the Deployment `old` under its earlier name.
+fn renamed(client: &Client) -> Fixture {
+    let mut foo = foo();
+    foo.view.status.deployment_name = Some("old".into());
+    let mut old = deployment();
+    old.key = old.key.sibling("old");
+    let fixture = reconciler(client, foo, deployment());
+    fixture.apply_deployment(old);
+    fixture
+}
+
 /// An API server for the fixture Foo, which it has with this UID and generation, and its Deployment.
 fn server_of(uid: &'static str, generation: i64) -> (Client, Arc<Mutex<Vec<String>>>) {
     server_with(uid, generation, stored("9", "nginx:latest", 3))
@@ -135,12 +146,7 @@ async fn a_foo_that_is_not_current_deletes_nothing() {
         ("foo-uid", 2, true),
     ] {
         let (client, asked) = server_of(uid, generation);
-        let mut renamed = foo();
-        renamed.view.status.deployment_name = Some("old".into());
-        let reconciler = reconciler(&client, renamed, deployment());
-        let mut old = deployment();
-        old.key = old.key.sibling("old");
-        reconciler.apply_deployment(old);
+        let reconciler = renamed(&client);
         let done = reconciler.reconcile(&foo().key).await;
         let mut expected = vec!["GET foos"];
         if deletes {
@@ -174,12 +180,7 @@ async fn a_deletion_that_cannot_be_confirmed_is_reported() {
                 pruned()
             }
         });
-        let mut renamed = foo();
-        renamed.view.status.deployment_name = Some("old".into());
-        let reconciler = reconciler(&client, renamed, deployment());
-        let mut old = deployment();
-        old.key = old.key.sibling("old");
-        reconciler.apply_deployment(old);
+        let reconciler = renamed(&client);
         let error = reconciler.reconcile(&foo().key).await.unwrap_err();
         assert!(matches!(error.retry(), Retry::Backoff(_)), "{error:?}");
         assert_eq!(asked.lock().last().unwrap(), "PUT foos/foo/status");
@@ -203,10 +204,7 @@ async fn a_deployment_stays_until_the_new_one_serves_as_the_api_server_has_it() 
         let mut new = stored("31", "nginx:latest", 3);
         edit(&mut new);
         let (client, asked) = server_with("foo-uid", 2, new);
-        let reconciler = reconciler(&client, foo(), deployment());
-        let mut old = deployment();
-        old.key = old.key.sibling("old");
-        reconciler.apply_deployment(old);
+        let reconciler = renamed(&client);
         let done = reconciler.reconcile(&foo().key).await;
         assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
         assert_eq!(asked.lock()[..2], ["GET foos", "GET deployments"]);

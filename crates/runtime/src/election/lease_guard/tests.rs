@@ -40,6 +40,16 @@ fn guarded_at(
     (guard, Api::namespaced(client, "default"))
 }
 
+/// The crate's lock, of the candidate `a`.
+fn lock_of_a(leases: Api<Lease>) -> LeaseLock {
+    let params = LeaseLockParams {
+        holder_id: "a".into(),
+        lease_name: "l".into(),
+        lease_ttl: DURATION,
+    };
+    LeaseLock::new(leases.into_client(), "default", params)
+}
+
 fn held(renewed: &str) -> Value {
     json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "renewTime": renewed, "leaseTransitions": 3})
 }
@@ -147,6 +157,45 @@ async fn h5_expiry_is_judged_by_how_long_the_lease_was_seen_unchanged() {
         assert!(expired(&leases).await, "at its time");
         api.put(&held("2000-01-01T00:00:00.000000Z"));
         assert!(!expired(&leases).await, "renewed");
+    }
+}
+
+/// Who slept has not seen who held a Lease meanwhile that nobody holds again, and acts until it notices.
+#[tokio::test(start_paused = true)]
+async fn h12_h21_a_lease_that_is_vacant_again_is_not_taken_for_one_that_still_is() {
+    for vacant in [json!({}), FakeApi::released().spec()] {
+        let api = FakeApi::new();
+        api.put(&vacant);
+        let (_, leases) = guarded(&api);
+        advance(DURATION * 2).await;
+        expired(&leases).await;
+        advance(DURATION * 2).await;
+        assert!(expired(&leases).await, "nobody has written it: {vacant}");
+        api.put(&held("2021-01-01T00:00:00.000000Z"));
+        api.put(&vacant);
+        assert!(!expired(&leases).await, "as it was: {vacant}");
+        advance(DURATION).await;
+        assert!(expired(&leases).await, "after a lease: {vacant}");
+    }
+}
+
+/// However often somebody touches what nobody holds.
+#[tokio::test(start_paused = true)]
+async fn h16_who_keeps_touching_a_vacant_lease_keeps_nobody_from_it_for_good() {
+    for vacant in [json!({}), FakeApi::released().spec()] {
+        let api = FakeApi::new();
+        api.put(&vacant);
+        let (_, leases) = guarded(&api);
+        expired(&leases).await;
+        for touched in 0..240 {
+            advance(DURATION - Duration::from_secs(1)).await;
+            api.put(&vacant);
+            assert!(!expired(&leases).await, "{touched}");
+        }
+        advance(DURATION - Duration::from_secs(1)).await;
+        api.put(&vacant);
+        advance(Duration::from_secs(1)).await;
+        assert!(expired(&leases).await, "{vacant}");
     }
 }
 
@@ -341,12 +390,7 @@ fn h11_what_a_write_made_is_newer_than_what_it_was_based_on() {
 async fn h11_a_renewal_by_a_clock_that_stands_still_is_seen() {
     let api = FakeApi::released();
     let (_, leases) = guarded(&api);
-    let params = LeaseLockParams {
-        holder_id: "a".into(),
-        lease_name: "l".into(),
-        lease_ttl: DURATION,
-    };
-    let lock = LeaseLock::new(leases.into_client(), "default", params);
+    let lock = lock_of_a(leases);
     lock.try_acquire_or_renew().await.unwrap();
     assert_eq!(api.holder(), "a");
     let mut renewed = api.spec()["renewTime"].clone();
@@ -377,12 +421,7 @@ async fn h11_a_renewal_by_a_clock_that_is_behind_is_seen() {
         let set_back = Arc::new(Mutex::new(NOW));
         let now = Arc::clone(&set_back);
         let (_, leases) = guarded_at(&api, move || *now.lock());
-        let params = LeaseLockParams {
-            holder_id: "a".into(),
-            lease_name: "l".into(),
-            lease_ttl: DURATION,
-        };
-        let lock = LeaseLock::new(leases.into_client(), "default", params);
+        let lock = lock_of_a(leases);
         lock.try_acquire_or_renew().await.unwrap();
         let date = || api.spec()["renewTime"].as_str().unwrap().parse().unwrap();
         let first: Timestamp = date();
