@@ -317,7 +317,7 @@ async fn a_ca_that_is_replaced_is_taken() {
 
 /// Foos that are there at a time, while one comes, one is changed and one goes each [`CHURN`].
 const FOOS: usize = 50;
-const CHURN: Duration = Duration::from_millis(500);
+const CHURN: Duration = Duration::from_secs(1);
 /// After this, a replica has done all that it does, and what it has for it is there.
 const WARM: Duration = Duration::from_mins(5);
 

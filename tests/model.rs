@@ -217,6 +217,8 @@ fn record(lease: &Lease, election: Election) -> Record {
         renewed: lease.landed.map(|at| renewed(at).unwrap()),
         transitions: lease.transitions,
         released,
+        // That somebody has held it meanwhile is always seen here.
+        vacant_at: String::new(),
     }
 }
 

@@ -51,6 +51,8 @@ pub fn all() -> Vec<(String, Plan)> {
             "renewed_by_a_clock_that_stands_still",
             renewed_by_a_clock_that_stands_still(),
         ),
+        ("vacant_again_after_a_sleep", vacant_again_after_a_sleep()),
+        ("two_ask_for_what_is_deleted", two_ask_for_what_is_deleted()),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
@@ -84,6 +86,61 @@ fn renewed_by_a_clock_that_stands_still() -> Plan {
             step(111_817, What::Heal),
         ],
         ..Plan::calm(0, 2, 1, us(293_634_000))
+    }
+}
+
+/// Who had seen that nobody held the Lease slept while somebody did, and found it emptied by hand: it took that for what it had
+/// seen, and the Lease with it, while its holder went on (H12, H21).
+fn vacant_again_after_a_sleep() -> Plan {
+    let sleep = Fault::Suspend { replica: 0 };
+    Plan {
+        seed: 40_775,
+        settings: Settings {
+            workers: 1,
+            retry_period: us(5_000_000),
+            ..Settings::default()
+        },
+        steps: vec![
+            step(11_029, What::Fault(sleep, us(15_928_000))),
+            step(27_649, user(Deed::EmptyLease)),
+            step(71_338, What::Heal),
+        ],
+        ..Plan::calm(0, 3, 1, us(252_676_000))
+    }
+}
+
+/// Two Foos asked for one Deployment, which the garbage collector deleted whenever one of them had made it, until the leader
+/// noticed that there was no definition of theirs any more: each forgot of the other how often it had been undone (Q3).
+fn two_ask_for_what_is_deleted() -> Plan {
+    let foo = |foo, deployment| {
+        user(Deed::CreateFoo {
+            foo,
+            deployment,
+            replicas: None,
+        })
+    };
+    let rename = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 4,
+    };
+    Plan {
+        seed: 42_901,
+        settings: Settings {
+            workers: 1,
+            ..Settings::default()
+        },
+        steps: vec![
+            step(1_536, foo(0, 0)),
+            step(65_040, foo(3, 4)),
+            step(71_759, user(rename)),
+            step(
+                76_938,
+                What::Fault(Fault::Pause { server: 1 }, us(28_095_000)),
+            ),
+            step(82_774, What::Fault(Fault::NoDefinition, us(4_277_000))),
+            step(119_119, What::Heal),
+        ],
+        ..Plan::calm(0, 2, 2, us(348_238_000))
     }
 }
 

@@ -10,6 +10,8 @@ mod known;
 mod leader;
 mod owners;
 mod rates;
+mod record;
+mod reports;
 mod sizes;
 mod statuses;
 mod warnings;
@@ -79,18 +81,21 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     leader::somebody_leads(&case, &mut found);
     works::holder_works(&case, &mut found);
     audit::check(&case, &mut found);
+    record::was_read(&case, &mut found);
     converge::settled(&case, &mut found);
     converge::at_rest(&case, &mut found);
     deployments::check(&case, &mut found);
     deployments::was_read(&case, &mut found);
     owners::are_waited_for(&case, &mut found);
     statuses::check(&case, &mut found);
+    reports::in_time(&case, &mut found);
     warnings::check(&case, &mut found);
     warnings::refused(&case, &mut found);
     writes::asked_once(&case, &mut found);
     writes::replicas(&case, &mut found);
     rates::bounded(&case, &mut found);
     rates::heeds(&case, &mut found);
+    rates::forgets(&case, &mut found);
     sizes::bounded(&case, &mut found);
     stays_up(&case, &mut found);
     found
@@ -142,7 +147,7 @@ impl<'a> Case<'a> {
             .chain([1000]);
         let writers = trace.calls.iter();
         let restored = trace.faults.iter().filter_map(|(time, fault)| {
-            let is_restored = matches!(fault, Fault::Restore { .. }) && time.end < Time::MAX;
+            let is_restored = matches!(fault, Fault::Restore) && time.end < Time::MAX;
             is_restored.then_some(time.end)
         });
         let mut told = BTreeMap::<_, Vec<_>>::new();

@@ -10,6 +10,7 @@
 
 pub mod actors;
 pub mod api;
+pub mod cases;
 pub mod draw;
 pub mod found;
 pub mod judge;

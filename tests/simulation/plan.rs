@@ -121,7 +121,7 @@ pub enum Action {
     Upgrade { settings: Settings },
 }
 
-/// What goes wrong.
+/// What goes wrong. A replica is one of those that there are to be when it begins, by number.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Killed; what comes after.
@@ -162,8 +162,8 @@ pub enum Fault {
     /// All that etcd and the caches know of the past is forgotten: watches from there begin anew (410).
     Compact,
     /// A backup of now is restored when it is over, and the API servers start anew. As etcd and Kubernetes would have it
-    /// (`--bump-revision`, `--mark-compacted`), or so that versions come again that clients know already.
-    Restore { bumped: bool },
+    /// (`--bump-revision`, `--mark-compacted`).
+    Restore,
     /// Nobody may do this.
     Revoke {
         verb: &'static str,
@@ -206,6 +206,22 @@ impl Fault {
             | Self::Stuck { server }
             | Self::Cold { server }
             | Self::NoWatchList { server } => Some(*server),
+            _ => None,
+        }
+    }
+
+    /// The replica that it is about, if it is about one.
+    pub fn replica_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Crash { replica, .. }
+            | Self::Freeze { replica }
+            | Self::Suspend { replica }
+            | Self::WallJump { replica, .. }
+            | Self::WallStill { replica } => Some(replica),
+            Self::Partition { of, .. }
+            | Self::Slow { of, .. }
+            | Self::Call { of, .. }
+            | Self::Reset { of } => of.replica.as_mut(),
             _ => None,
         }
     }

@@ -198,7 +198,6 @@ impl Replica {
             let mut lines = text.lines();
             let line = lines.find_map(|line| line.strip_prefix(series));
             line.and_then(|value| value.trim().parse().ok())
-                .unwrap_or(0)
         };
         Some(Sizes {
             queue: value("workqueue_depth{controller=\"foo\",name=\"foo\"}"),

@@ -1,5 +1,5 @@
-//! Every fault at every place: short lives of a few objects, each with a crash of whoever writes before, at and after each of
-//! its writes, and with each fault at each of the first calls of each kind.
+//! Faults at every place: short lives of a few objects, each with a crash of whoever writes before, at and after each of its
+//! writes (but for what renews the Lease again and again), and with faults at each of the first calls of each kind.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,6 +12,43 @@ use super::{
 
 /// Of each kind of call, so many have each fault.
 const FIRST: usize = 20;
+
+/// No script has so many calls of a kind.
+const MOST: usize = 400;
+
+/// What replicas write.
+const WRITTEN: [&str; 5] = [
+    "deployments",
+    "foos/status",
+    "events",
+    "leases",
+    "serviceaccounts",
+];
+
+/// What they ask for.
+const KNOWN: [&str; 7] = [
+    "foos",
+    "foos/status",
+    "deployments",
+    "leases",
+    "events",
+    "selfsubjectaccessreviews",
+    "serviceaccounts",
+];
+
+/// As in [`Call::verb`].
+const VERBS: [&str; 8] = [
+    "get", "list", "stream", "watch", "create", "update", "patch", "delete",
+];
+
+/// What whoever writes has before, at and after it.
+const CRASHES: [Happens; 3] = [
+    Happens::CrashBefore(CONTAINER),
+    Happens::CrashAt(CONTAINER),
+    Happens::CrashAfter(CONTAINER),
+];
+
+const CONTAINER: Then = Then::Container(Duration::from_secs(2));
 
 /// How long an answer is late that a fault makes late; longer than a term, but for the slowest clock.
 const LATE: Duration = Duration::from_millis(1500);
@@ -687,23 +724,12 @@ impl Script {
         plan
     }
 
-    /// Each of its variations, of which `trace` is the one without a fault.
-    pub fn variations(&self, trace: &Trace) -> Vec<Plan> {
+    /// Each of its variations, of which `trace` is the one without a fault, with its name.
+    pub fn variations(&self, trace: &Trace) -> Vec<(String, Plan)> {
         let calls = || trace.calls.iter().filter(|call| call.sent < HEAL);
-        let then = Then::Container(Duration::from_secs(2));
         let mut all = Vec::new();
-        for resource in [
-            "deployments",
-            "foos/status",
-            "events",
-            "leases",
-            "serviceaccounts",
-        ] {
-            let of = Calls {
-                verb: Some("write"),
-                resource: Some(resource),
-                ..Calls::default()
-            };
+        for resource in WRITTEN {
+            let of = of("write", resource);
             let writes = calls().filter(|call| is_write(call.verb) && call.resource == resource);
             let mut held_by = None;
             for (nth, call) in (1..).zip(writes) {
@@ -714,13 +740,8 @@ impl Script {
                 if renews && nth > FIRST / 4 {
                     continue;
                 }
-                let crashes = [
-                    Happens::CrashBefore(then),
-                    Happens::CrashAt(then),
-                    Happens::CrashAfter(then),
-                ];
-                let crashes = crashes.into_iter().filter(|happens| can_be(happens, call));
-                all.extend(crashes.map(|happens| self.with(of, nth, happens)));
+                let crashes = CRASHES.into_iter().filter(|happens| can_be(happens, call));
+                all.extend(crashes.map(|happens| fault(of, nth, happens)));
             }
         }
         let mut counted = BTreeMap::<(&'static str, &str), usize>::new();
@@ -730,38 +751,77 @@ impl Script {
             if *nth > FIRST {
                 continue;
             }
-            let of = Calls {
-                verb: Some(call.verb),
-                resource: Some(known(&call.resource)),
-                ..Calls::default()
-            };
+            let of = of(call.verb, known(&call.resource));
             let like = like_others();
             let one = like[*nth % like.len()].clone();
             let like = if *nth == 1 { like.to_vec() } else { vec![one] };
             let faults = faults(call.verb).into_iter().chain(like);
             let faults = faults.filter(|happens| can_be(happens, call));
-            all.extend(faults.map(|happens| self.with(of, *nth, happens)));
+            all.extend(faults.map(|happens| fault(of, *nth, happens)));
         }
-        all
+        all.into_iter()
+            .map(|fault| (self.name_with(&fault), self.with(fault)))
+            .collect()
     }
 
-    fn with(&self, of: Calls, nth: usize, happens: Happens) -> Plan {
+    /// The variation of this name, whatever calls there are without a fault.
+    pub fn variation(&self, name: &str) -> Option<Plan> {
+        let crashes = WRITTEN
+            .into_iter()
+            .flat_map(|resource| CRASHES.map(|happens| (of("write", resource), happens)));
+        let others = VERBS.into_iter().flat_map(|verb| {
+            let all = || faults(verb).into_iter().chain(like_others());
+            let all = KNOWN.map(|resource| all().map(move |happens| (of(verb, resource), happens)));
+            all.into_iter().flatten()
+        });
+        let numbered = crashes.chain(others).flat_map(|(of, happens)| {
+            let nth = 1..=MOST;
+            nth.map(move |nth| fault(of, nth, happens.clone()))
+        });
+        let mut named = numbered.filter(|fault| self.name_with(fault) == name);
+        named.next().map(|fault| self.with(fault))
+    }
+
+    fn name_with(&self, fault: &Fault) -> String {
+        let what = What::Fault(fault.clone(), Time::ZERO);
+        format!("{}: {what}", self.name)
+    }
+
+    fn with(&self, fault: Fault) -> Plan {
         let mut plan = self.plan.clone();
+        let Fault::Call { happens, .. } = &fault else {
+            return plan;
+        };
         let noticed = happens.is_noticed_in();
         if noticed.is_some() {
             // What is asked for meanwhile is seen to.
             let (foo, replicas) = (0, Some(1));
             plan.act(MEANWHILE, Action::User(Deed::ScaleFoo { foo, replicas }));
         }
-        let answer = (happens == Happens::AnswerLost).then_some(ANSWER);
+        let answer = (*happens == Happens::AnswerLost).then_some(ANSWER);
         if let Some(time) = noticed.or(answer) {
             plan.rest = plan.rest.max(HEAL + time);
             plan.end = plan.rest + Duration::from_secs(20);
         }
-        let nth = u32::try_from(nth).ok();
-        plan.fault(Time::ZERO, Fault::Call { of, nth, happens }, Time::ZERO);
+        plan.fault(Time::ZERO, fault, Time::ZERO);
         plan
     }
+}
+
+/// All calls of this kind.
+const fn of(verb: &'static str, resource: &'static str) -> Calls {
+    Calls {
+        replica: None,
+        role: None,
+        server: None,
+        verb: Some(verb),
+        resource: Some(resource),
+    }
+}
+
+fn fault(of: Calls, nth: usize, happens: Happens) -> Fault {
+    let nth = u32::try_from(nth).ok();
+    Fault::Call { of, nth, happens }
 }
 
 /// Whether the fault of a variation met its call, and came about.
@@ -858,15 +918,6 @@ fn faults(verb: &str) -> Vec<Happens> {
 
 /// The name of a resource, for as long as the program runs.
 fn known(resource: &str) -> &'static str {
-    const ALL: [&str; 7] = [
-        "foos",
-        "foos/status",
-        "deployments",
-        "leases",
-        "events",
-        "selfsubjectaccessreviews",
-        "serviceaccounts",
-    ];
-    let its = ALL.into_iter().find(|known| *known == resource);
+    let its = KNOWN.into_iter().find(|known| *known == resource);
     its.unwrap_or_else(|| panic!("{resource} is called"))
 }

@@ -95,7 +95,7 @@ impl Plan {
         if plan
             .steps
             .iter()
-            .any(has(|fault| matches!(fault, Fault::Restore { .. })))
+            .any(has(|fault| matches!(fault, Fault::Restore)))
         {
             let gone = has(|fault| {
                 matches!(
@@ -331,7 +331,7 @@ const FAULTS: &[Kind] = &[
     ),
     kind("compaction", (3, 5_000), None, |_, _| fault(Fault::Compact)),
     kind("restore", (10, 40_000), Some((500, 20_000)), |_, _| {
-        fault(Fault::Restore { bumped: true })
+        fault(Fault::Restore)
     }),
     kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, _| {
         let (verb, resource) = draw.of(&[

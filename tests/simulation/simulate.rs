@@ -25,7 +25,7 @@ use std::{
 use clap::{Arg, ArgAction, Command, value_parser};
 use parking_lot::Mutex;
 use simulation::{
-    found,
+    cases::{named, plan_of, whole},
     judge::{Violation, examine},
     mutants::{self, VIOLATED},
     one_fault,
@@ -54,22 +54,34 @@ fn main() -> ExitCode {
         );
     }
     if let Some(part) = arguments.get_one::<String>("mutants") {
-        let missed = mutants::run(part);
-        return if missed == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        };
+        return exit(mutants::run(part));
     }
-    let first = arguments.get_flag("first");
+    if let Some(name) = arguments.get_one::<String>("case") {
+        let Some(plan) = plan_of(name) else {
+            eprintln!("there is no case {name:?}");
+            return ExitCode::FAILURE;
+        };
+        let found = examine(&plan).0;
+        for violation in &found {
+            println!("{VIOLATED}{violation}");
+        }
+        return exit(found.is_empty());
+    }
     let only = arguments.get_one::<String>("only");
     let is_chosen = |name: &str| only.is_none_or(|only| only == name);
-    let scripts = scripts::all().into_iter();
-    let scripts = scripts.map(|script| (script.name.to_owned(), script.itself()));
-    let mut cases: Vec<_> = found::all().into_iter().chain(scripts).collect();
+    let first = arguments.get_flag("first");
+    let how = How {
+        first,
+        tells: arguments.get_flag("tell"),
+    };
+    let mut cases = whole();
     cases.retain(|(name, _)| is_chosen(name));
-    let scripts = || all(&cases, "scripts", first, |plan| examine(plan).0);
-    let variations = || exhaustive(first, is_chosen);
+    let scripts = || all(&cases, "scripts", how, |plan| examine(plan).0);
+    let variations = || exhaustive(how, is_chosen);
+    let chosen = |mut seeds: Vec<(String, u64)>| {
+        seeds.retain(|(name, _)| is_chosen(name));
+        seeds
+    };
     let judged = || {
         let (from, count) = (number("from").unwrap_or(1), number("seeds").unwrap_or(1000));
         let check = if arguments.get_flag("twice") {
@@ -77,44 +89,57 @@ fn main() -> ExitCode {
         } else {
             |seed: &u64| examine(&Plan::new(*seed)).0
         };
-        all(&named(from..from + count, is_chosen), "seeds", first, check)
+        all(&chosen(named(from..from + count)), "seeds", how, check)
     };
     let faults = || {
         let (mut faults, calm) = (one_fault::all(), one_fault::Calm::default());
         faults.retain(|(name, _)| is_chosen(name));
-        all(&faults, "faults", first, |fault| {
+        all(&faults, "faults", how, |fault| {
             one_fault::got_over(fault, &calm)
         })
     };
     let again = || {
-        let few = named(seeds::of_everything(), is_chosen);
-        all(&few, "seeds, each twice", first, |seed| twice(*seed))
+        let few = chosen(named(seeds::of_everything()));
+        all(&few, "seeds, each twice", how, |seed| twice(*seed))
     };
-    let parts: &[&dyn Fn() -> usize] = if arguments.get_flag("exhaustive") {
+    let parts: &[&dyn Fn() -> Judged] = if arguments.get_flag("exhaustive") {
         &[&scripts, &variations]
     } else {
         &[&scripts, &faults, &again, &judged]
     };
-    let mut wrong = 0;
+    let (mut cases, mut wrong) = (0, 0);
     for part in parts {
         if wrong == 0 || !first {
-            wrong += part();
+            let judged = part();
+            cases += judged.cases;
+            wrong += judged.wrong;
         }
     }
-    if wrong == 0 {
+    if cases == 0 {
+        eprintln!("nothing was judged: there is no case of this name");
+    }
+    exit(cases > 0 && wrong == 0)
+}
+
+fn exit(is_well: bool) -> ExitCode {
+    if is_well {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// Those of the seeds that are chosen, with their names.
-fn named(
-    seeds: impl IntoIterator<Item = u64>,
-    is_chosen: impl Fn(&str) -> bool,
-) -> Vec<(String, u64)> {
-    let all = seeds.into_iter().map(|seed| (format!("seed {seed}"), seed));
-    all.filter(|(name, _)| is_chosen(name)).collect()
+/// How cases are judged: to the first violation, and with words on standard error about which begins and which ends.
+#[derive(Clone, Copy)]
+struct How {
+    first: bool,
+    tells: bool,
+}
+
+/// How many cases were judged, and how many of them violate anything.
+struct Judged {
+    cases: usize,
+    wrong: usize,
 }
 
 /// Whether a seed is one run, here and in another process, which has done nothing else before and has other hash keys.
@@ -164,7 +189,7 @@ fn arguments() -> Command {
                 .requires("seed")
                 .help("Print, as Rust, the shortest plan that is left of it that violates this invariant"),
         )
-        .arg(number("seeds", "Judge so many seeds [default: 1000]"))
+        .arg(number("seeds", "Judge so many seeds [default: 1000]").value_parser(value_parser!(u64).range(1..)))
         .arg(number("from", "From this one on [default: 1]"))
         .arg(flag("exhaustive", "Judge the scripts, with every fault at every place"))
         .arg(
@@ -174,6 +199,13 @@ fn arguments() -> Command {
                 .help("Take out each protection whose name contains this, and see that it is found"),
         )
         .arg(flag("first", "End with the first violation"))
+        .arg(flag("tell", "Say on standard error which case begins, and which ends"))
+        .arg(
+            Arg::new("case")
+                .long("case")
+                .value_name("NAME")
+                .help("Judge this case alone, whatever without a fault the calls are that it is about"),
+        )
         .arg(
             Arg::new("only")
                 .long("only")
@@ -188,11 +220,13 @@ fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
     if let Some(invariant) = invariant {
         let least = shrink(plan, invariant, &|plan| examine(plan).0);
         let (found, _) = examine(&least);
-        let why = found
-            .iter()
-            .find(|violation| violation.invariant == invariant);
-        let why = why.map_or_else(|| "Not found.".to_owned(), ToString::to_string);
-        println!("{}", source(&least, &format!("seed_{}", plan.seed), &why));
+        let mut its = found.iter();
+        let Some(why) = its.find(|violation| violation.invariant == invariant) else {
+            eprintln!("{invariant} is not violated");
+            return ExitCode::FAILURE;
+        };
+        let name = format!("seed_{}", plan.seed);
+        println!("{}", source(&least, &name, &why.to_string()));
         return ExitCode::SUCCESS;
     }
     let (found, world) = examine(plan);
@@ -206,28 +240,22 @@ fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
     for violation in &found {
         println!("{VIOLATED}{violation}");
     }
-    if found.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    exit(found.is_empty())
 }
 
 /// Every variation of every script.
-fn exhaustive(first: bool, is_chosen: impl Fn(&str) -> bool) -> usize {
+fn exhaustive(how: How, is_chosen: impl Fn(&str) -> bool) -> Judged {
     let mut variations = Vec::new();
     for script in scripts::all() {
+        how.tell("begins", script.name);
         let world = examine(&script.plan).1;
-        for plan in world.map_or_else(Vec::new, |world| script.variations(&world.trace)) {
-            let what = plan.steps.last().map(|step| step.what.to_string());
-            let name = format!("{}: {}", script.name, what.unwrap_or_default());
-            if is_chosen(script.name) || is_chosen(&name) {
-                variations.push((name, plan));
-            }
-        }
+        how.tell("ends", script.name);
+        let mut its = world.map_or_else(Vec::new, |world| script.variations(&world.trace));
+        its.retain(|(name, _)| is_chosen(script.name) || is_chosen(name));
+        variations.append(&mut its);
     }
     let vain = AtomicUsize::new(0);
-    let wrong = all(&variations, "runs", first, |plan| {
+    let judged = all(&variations, "runs", how, |plan| {
         let (mut found, world) = examine(plan);
         let (is_met, is_felt) =
             world.map_or((true, true), |world| scripts::is_met(plan, &world.trace));
@@ -239,17 +267,24 @@ fn exhaustive(first: bool, is_chosen: impl Fn(&str) -> bool) -> usize {
     });
     let vain = vain.into_inner();
     println!("in {vain} of the runs there was nothing for the fault to be done to");
-    wrong
+    judged
 }
 
-/// Judges all of them, on all cores; says what is wrong with each, and at the end how many there were. Returns how many
-/// violate anything.
+impl How {
+    fn tell(self, what: &str, name: &str) {
+        if self.tells {
+            eprintln!("{what}\t{name}");
+        }
+    }
+}
+
+/// Judges all of them, on all cores; says what is wrong with each, and at the end how many there were.
 fn all<T: Sync>(
     cases: &[(String, T)],
     what: &str,
-    first: bool,
+    how: How,
     judged: impl Fn(&T) -> Vec<Violation> + Sync,
-) -> usize {
+) -> Judged {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let work = || {
@@ -258,6 +293,7 @@ fn all<T: Sync>(
             if number % 100 == 0 {
                 eprintln!("{number} of {} {what}", cases.len());
             }
+            how.tell("begins", name);
             let found = judged(case);
             if let Some(violation) = found.first() {
                 let invariants = found.iter().map(|violation| violation.invariant);
@@ -268,10 +304,11 @@ fn all<T: Sync>(
                     found.len()
                 );
                 wrong.lock().push(name.clone());
-                if first {
+                if how.first {
                     next.store(cases.len(), Relaxed);
                 }
             }
+            how.tell("ends", name);
         }
     };
     thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
@@ -283,5 +320,8 @@ fn all<T: Sync>(
         if wrong.is_empty() { "" } else { ": " },
         wrong.join(", ")
     );
-    wrong.len()
+    Judged {
+        cases: cases.len(),
+        wrong: wrong.len(),
+    }
 }

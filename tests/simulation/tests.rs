@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::{
     api::Kind,
-    found,
+    cases, found,
     judge::{Violation, examine, holder, judge},
     mutants,
-    one_fault::with_and_without,
+    one_fault::{self, with_and_without},
     plan::{Action, Fault, Machine, Plan, Settings, Step, What},
-    seeds,
+    scripts, seeds,
     shrink::{shrink, source},
     trace::{Call, End, Life},
     users::{Deed, LEASE, LEASE_NAMESPACE},
@@ -41,6 +41,30 @@ fn what_was_found_is_mended() {
     for (name, plan) in found::all() {
         assert_eq!(examine(&plan).0, [], "{name}");
     }
+}
+
+/// What is judged is found again by its name, whatever the operator does that it is then run with, and whoever leads.
+#[test]
+fn what_is_judged_has_a_name() {
+    let text = |plan: Option<Plan>| plan.map(|plan| plan.to_string());
+    let script = scripts::all().into_iter().find(|one| one.name == "create");
+    let script = script.unwrap();
+    let world = run(&script.plan);
+    let variations = script.variations(&world.trace);
+    assert!(variations.len() > 100);
+    // They take some time to look for.
+    let few = variations.into_iter().step_by(50);
+    for (name, plan) in few.chain(cases::whole()) {
+        assert_eq!(text(cases::plan_of(&name)), text(Some(plan)), "{name}");
+    }
+    for replica in 0..one_fault::REPLICAS {
+        for (name, (faults, lasts)) in one_fault::of_leader(replica) {
+            let [plan, _] = with_and_without(&faults, lasts);
+            assert_eq!(text(cases::plan_of(&name)), text(Some(plan)), "{name}");
+        }
+    }
+    assert_eq!(text(cases::plan_of("seed 3")), text(Some(Plan::new(3))));
+    assert_eq!(text(cases::plan_of("create: typo")), None);
 }
 
 /// What is printed of a plan is Rust: what was printed of these is what [`found`] holds, and of any other seed no name is without

@@ -106,14 +106,14 @@ pub struct Reconcile {
     pub failed: bool,
 }
 
-/// How much a replica has, as its metrics say.
+/// How much a replica has, as its metrics say, if they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Foos that wait for a worker.
-    pub queue: usize,
+    pub queue: Option<usize>,
     /// Objects in its caches.
-    pub foos: usize,
-    pub deployments: usize,
+    pub foos: Option<usize>,
+    pub deployments: Option<usize>,
 }
 
 /// The time of one process.

@@ -237,8 +237,9 @@ impl World {
         let text = format!("{action:?}");
         match action {
             Action::Stop { replica } => self.ask_to_stop(replica, None),
-            Action::Replace { replica, .. } if !self.places[replica].is_wanted => {}
+            Action::Replace { replica, .. } if !self.places[self.place_of(replica)].is_wanted => {}
             Action::Replace { replica, settings } => {
+                let replica = self.place_of(replica);
                 let settings = settings.or_else(|| self.places[replica].settings.clone());
                 let settings = settings.unwrap_or_else(|| self.plan.settings.clone());
                 self.ask_to_stop(replica, Some(settings));

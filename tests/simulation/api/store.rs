@@ -226,10 +226,10 @@ impl Store {
     /// Goes back to a backup, in its versions, too: they will name other states than they did. The caches of API servers
     /// are what they were: who restores a backup starts them anew. With `bump`, the next version is one after this, and those
     /// before it are forgotten: `etcdutl snapshot restore --bump-revision --mark-compacted`.
-    pub fn restore(&mut self, now: Now, backup: Backup, bump: Option<u64>) {
+    pub fn restore(&mut self, now: Now, backup: Backup, bump: u64) {
         let Backup(version) = backup;
-        self.version = bump.map_or(version, |to| self.version.max(to));
-        self.compacted = bump.map_or(self.compacted.min(version), |_| self.version);
+        self.version = self.version.max(bump);
+        self.compacted = self.version;
         self.line.retain(|one| one.version <= version);
         self.objects.retain(|key, revisions| {
             let last = |all: &[Arc<Revision>]| all.last().and_then(|last| last.after.clone());

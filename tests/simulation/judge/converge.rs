@@ -1,6 +1,6 @@
 //! I3 and I6: what must be right when everything has worked for a while, and that nothing is done any more then.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use serde_json::Value;
@@ -88,18 +88,43 @@ fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
 /// From when on nothing is to be done any more: when the last retry has been that there is to come still, of a reconcile that
 /// had asked for something in vain.
 pub fn rests_from(case: &Case) -> Time {
+    let retries = case.reconciles.keys();
+    let retries = retries.filter_map(|key| last_retry(case, key));
+    retries.fold(case.plan.rest, Time::max)
+}
+
+/// From when on nothing is to be done for these Foos, nor for those that have asked for the same Deployments.
+fn rests_of(case: &Case, foos: &[&str]) -> Time {
+    let asked_for = |foo: &str| -> BTreeSet<&str> {
+        let history = case.store.history().iter();
+        let its = history.filter(|one| one.key.kind == Kind::Foo && one.key.name == foo);
+        let specs = its.filter_map(|one| one.after.as_deref());
+        specs
+            .map(|foo| text(&foo["spec"]["deploymentName"]))
+            .collect()
+    };
+    let ours: BTreeSet<&str> = foos.iter().flat_map(|foo| asked_for(foo)).collect();
+    let retries = case.reconciles.keys().filter_map(|key| {
+        let retry = last_retry(case, key)?;
+        let name = key.rsplit('/').next().unwrap_or_default();
+        let is_beside = foos.contains(&name) || !ours.is_disjoint(&asked_for(name));
+        is_beside.then_some(retry)
+    });
+    retries.fold(case.plan.rest, Time::max)
+}
+
+/// When the last retry of this Foo has been, if that is when nothing is to be done any more.
+fn last_retry(case: &Case, key: &str) -> Option<Time> {
     const SOON: Duration = Duration::from_secs(3);
     let rest = case.plan.rest;
     let was_in_vain = |one: &Reconcile| {
         let mut calls = calls_of(case, one);
         calls.any(|call| call.answered.is_none_or(|(_, code)| code >= 300))
     };
-    let last = |its: &Vec<&Reconcile>| {
-        let before = its.iter().rev().find(|one| one.begun < rest)?;
-        retry_at(case, before).filter(|at| *at > rest && was_in_vain(before))
-    };
-    let retries = case.reconciles.values().filter_map(last);
-    retries.map(|at| at + SOON).fold(rest, Time::max)
+    let its = case.reconciles.get(key)?;
+    let before = its.iter().rev().find(|one| one.begun < rest)?;
+    let retry = retry_at(case, before).filter(|at| *at > rest && was_in_vain(before))?;
+    Some(retry + SOON)
 }
 
 /// The Deployment without what others' policies have made of it: who asked in vain while there was one, and still leads, asks
@@ -315,7 +340,29 @@ fn hangs(case: &Case, deployment: &str) -> bool {
 /// I6: at rest nobody changes anything but the Lease, and nobody warns of anything.
 pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
     let rest = rests_from(case);
-    let is_late = |revision: &Revision| made(revision) >= rest && revision.key.kind != Kind::Lease;
+    // What is one Foo's waits for the retries of that one alone.
+    let rest_of = |revision: &Revision| {
+        let object = revision.after.as_deref().or(revision.before.as_deref());
+        match revision.key.kind {
+            Kind::Foo => rests_of(case, &[&revision.key.name]),
+            Kind::Deployment => {
+                let owners = object.and_then(|it| it["metadata"]["ownerReferences"].as_array());
+                let owners = owners.into_iter().flatten();
+                let foos: Vec<_> = owners.map(|owner| text(&owner["name"])).collect();
+                if foos.is_empty() {
+                    rest
+                } else {
+                    rests_of(case, &foos)
+                }
+            }
+            _ => rest,
+        }
+    };
+    let is_late = |revision: &Revision| {
+        made(revision) >= case.plan.rest
+            && revision.key.kind != Kind::Lease
+            && made(revision) >= rest_of(revision)
+    };
     let ours = case
         .store
         .history()

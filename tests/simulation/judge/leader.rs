@@ -42,7 +42,8 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             let after = revision.after.as_deref();
             let next = after.map_or_else(String::new, |lease| holder(lease).into());
             if let Some(call) = writer.filter(|_| next.is_empty() && !now.is_empty()) {
-                gave_back.insert(call.who, call.begun);
+                // Of its pod: another container may have sent what is on its way.
+                gave_back.insert(case.pod(call), call.begun);
             }
             now = next;
             continue;
@@ -63,7 +64,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             let lease_ends = case.shortest(settings.lease_duration);
             lease_ends.saturating_sub(case.longest(settings.renew_deadline))
         });
-        let was_over = gave_back.get(&call.who).is_some_and(|at| call.sent < *at);
+        let was_over = gave_back.get(pod).is_some_and(|at| call.sent < *at);
         let was_late = made(revision).saturating_sub(call.sent) >= margin
             && (!was_over || stood_still(case, call, made(revision)));
         if is_untold || was_late {

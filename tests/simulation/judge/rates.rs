@@ -125,6 +125,31 @@ pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
+/// Row Q3: success forgets. No attempt is counted higher than the failures were that the process has had with this object since
+/// it was last right.
+pub fn forgets(case: &Case, found: &mut Vec<Violation>) {
+    let mut failures = BTreeMap::<_, u32>::new();
+    for one in case.reconciles.values().flatten() {
+        let failed = failures.entry((one.who, &*one.key)).or_default();
+        if one.attempt > *failed + 1 {
+            found.push(Violation {
+                invariant: "Q3",
+                at: one.begun,
+                object: one.key.clone(),
+                what: format!(
+                    "attempt {} of {}, after {failed} failures",
+                    one.attempt, one.who
+                ),
+            });
+        }
+        *failed = if one.failed || one.ended.is_none() {
+            *failed + 1
+        } else {
+            0
+        };
+    }
+}
+
 /// When the object was reconciled again that was when this was sent: after that, and before `until`.
 fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Time> {
     let foo = foo_of(call);

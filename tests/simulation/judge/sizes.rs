@@ -32,10 +32,12 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
         } = *sizes;
         let is_at_rest = *at >= case.plan.rest && !goes_on;
         let what = if is_at_rest
-            && (queue, foos, deployments) != (0, now(Kind::Foo), now(Kind::Deployment))
+            && [queue, foos, deployments] != [0, now(Kind::Foo), now(Kind::Deployment)].map(Some)
         {
             "at rest"
-        } else if queue.max(foos) > ever(Kind::Foo) || deployments > ever(Kind::Deployment) {
+        } else if queue.max(foos) > Some(ever(Kind::Foo))
+            || deployments > Some(ever(Kind::Deployment))
+        {
             "more than there ever was"
         } else {
             continue;

@@ -188,7 +188,7 @@ fn is_in_the_way(fault: &Fault) -> bool {
             | Fault::Slow { .. }
             | Fault::Kill { .. }
             | Fault::Pause { .. }
-            | Fault::Restore { .. }
+            | Fault::Restore
     )
 }
 

@@ -18,13 +18,13 @@ use super::{
 };
 
 /// How soon what is to be looked at is with a worker: there are few objects, and each takes a few requests.
-const SOON: Duration = Duration::from_secs(3);
+pub const SOON: Duration = Duration::from_secs(3);
 
 /// A time in which a process held the Lease, and had renewed it in time.
-struct Hold {
-    who: Who,
-    from: Time,
-    until: Time,
+pub struct Hold {
+    pub who: Who,
+    pub from: Time,
+    pub until: Time,
 }
 
 /// I10: while a process holds the Lease, and nothing is in its way, it begins to reconcile whatever changes at once; and, as it
@@ -171,7 +171,7 @@ fn is_unseen(revision: &Revision) -> bool {
 }
 
 /// In the order of time.
-fn holds(case: &Case) -> Vec<Hold> {
+pub fn holds(case: &Case) -> Vec<Hold> {
     let mut holds = Vec::<Hold>::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key != lease() {
@@ -207,7 +207,7 @@ fn holds(case: &Case) -> Vec<Hold> {
 }
 
 /// Whether something was in the way of this process, or may still have been.
-fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
+pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
     /// What follows a fault: the longest pause of a watch, and its list.
     const AFTER: Duration = Duration::from_secs(10);
     /// For so long, an answer is waited for; and so long the API server may ask for.

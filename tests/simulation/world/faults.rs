@@ -98,7 +98,18 @@ impl World {
         self.faults.values().any(|ongoing| is(&ongoing.fault))
     }
 
-    pub(super) fn begin(&mut self, fault: Fault, lasts: Duration) {
+    /// The place that a plan's number of a replica means now: of those that there are to be, the one with this number. After an
+    /// upgrade they are not those of the beginning.
+    pub(super) fn place_of(&self, replica: usize) -> usize {
+        let places = self.places.iter().enumerate();
+        let mut wanted = places.filter(|(_, place)| place.is_wanted);
+        wanted.nth(replica).map_or(replica, |(number, _)| number)
+    }
+
+    pub(super) fn begin(&mut self, mut fault: Fault, lasts: Duration) {
+        if let Some(replica) = fault.replica_mut() {
+            *replica = self.place_of(*replica);
+        }
         self.say(match lasts {
             Duration::ZERO => format!("fault: {fault:?}"),
             lasts => format!("fault: {fault:?} for {lasts:?}"),
@@ -161,7 +172,7 @@ impl World {
                 }
                 return;
             }
-            Fault::Restore { .. } => ongoing.backup = Some(self.store.backup()),
+            Fault::Restore => ongoing.backup = Some(self.store.backup()),
             Fault::Revoke { verb, resource } => self.store.revoke(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.store.remove_definition(at(now)),
             Fault::Fencing => self.switch_fencing(false),
@@ -224,9 +235,9 @@ impl World {
             }
             Fault::Cold { server } => self.with_server(server, |it| it.cold = false),
             Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = true),
-            Fault::Restore { bumped } => {
+            Fault::Restore => {
                 if let Some(backup) = ongoing.backup {
-                    let bump = bumped.then(|| self.store.version() + 1000);
+                    let bump = self.store.version() + 1000;
                     self.store.restore(at(now), backup, bump);
                     for server in 0..self.servers.len() {
                         if self.servers[server].server.is_some() {

@@ -1,0 +1,137 @@
+//! Statuses are written in time: I13.
+
+use std::collections::BTreeMap;
+
+use foo_controller::api::Foo;
+use serde_json::Value;
+
+use super::{
+    super::{
+        api::{Key, Kind},
+        trace::{Time, Who},
+    },
+    Case, Violation,
+    converge::{owner, text},
+    deployments::is_going,
+    made, named,
+    works::{Hold, SOON, holds, is_hindered},
+};
+
+/// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it or is about to.
+#[derive(Clone, PartialEq)]
+struct Asked {
+    generation: Value,
+    counts: Option<[i64; 2]>,
+}
+
+/// Since when a status has said something else, without a break, and each change meanwhile of what it is to say.
+struct Stale {
+    asked: Asked,
+    since: Vec<Time>,
+}
+
+/// I13 (row R5): while a process holds the Lease, and nothing is in its way, a status is never behind for longer than a
+/// reconcile takes: it is of the Foo's generation, and counts what its Deployment does, at some moment of any such time.
+pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
+    let holds = holds(case);
+    let soon = case.longest(SOON);
+    let mut judge = |key: &Key, stale: &Stale, until: Time| {
+        let late = stale.since.iter().find_map(|&from| {
+            let due = from + soon;
+            let holder = holder(&holds, from, due).filter(|_| due < until)?;
+            let is_free = !is_hindered(case, holder, from, due)
+                && !case.has_policy(from)
+                && !case.has_policy(due)
+                && !case.is_undefined(from);
+            is_free.then_some((from, due, holder))
+        });
+        found.extend(late.map(|(from, due, holder)| Violation {
+            invariant: "I13",
+            at: due,
+            object: named(key),
+            what: format!(
+                "says nothing of what has been so since {from:?}, and {holder} holds the Lease"
+            ),
+        }));
+    };
+    let (mut foos, mut deployments) = (BTreeMap::new(), BTreeMap::new());
+    let mut behind = BTreeMap::<&Key, Stale>::new();
+    for revision in case.store.history() {
+        let objects = match revision.key.kind {
+            Kind::Foo => &mut foos,
+            Kind::Deployment => &mut deployments,
+            _ => continue,
+        };
+        match revision.after.as_deref() {
+            Some(after) => objects.insert(&revision.key, after),
+            None => objects.remove(&revision.key),
+        };
+        let at = made(revision);
+        behind.retain(|key, stale| {
+            let stays = foos.contains_key(*key);
+            if !stays {
+                judge(key, stale, at);
+            }
+            stays
+        });
+        for (key, foo) in &foos {
+            let asked = asked(foo, &deployments);
+            let Some(asked) = asked.filter(|asked| !says(foo, asked)) else {
+                if let Some(stale) = behind.remove(*key) {
+                    judge(key, &stale, at);
+                }
+                continue;
+            };
+            let stale = behind.entry(*key).or_insert_with(|| Stale {
+                asked: asked.clone(),
+                since: vec![at],
+            });
+            if stale.asked != asked {
+                stale.asked = asked;
+                stale.since.push(at);
+            }
+        }
+    }
+    for (key, stale) in behind {
+        judge(key, &stale, case.plan.end);
+    }
+}
+
+/// Who holds the Lease for all of this time.
+fn holder(holds: &[Hold], from: Time, until: Time) -> Option<Who> {
+    let mut holds = holds.iter();
+    let hold = holds.find(|hold| hold.from <= from && until <= hold.until)?;
+    Some(hold.who)
+}
+
+/// `None`: of a Foo that is going, or that nothing can be made of.
+fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
+    let metadata = &foo["metadata"];
+    let [namespace, name] = ["namespace", "name"].map(|field| text(&metadata[field]));
+    let typed = serde_json::from_value::<Foo>(foo.clone()).ok()?;
+    if is_going(foo) || typed.spec.check(name).is_err() {
+        return None;
+    }
+    // What it asks for, once that is the Foo's; until then what serves it.
+    let served = text(&foo["status"]["deploymentName"]);
+    let names = [&*typed.spec.deployment_name, served].into_iter();
+    let mut its = names.filter_map(|name| {
+        let one = deployments.get(&Key::new(Kind::Deployment, namespace, name));
+        one.filter(|one| owner(one) == text(&metadata["uid"]))
+    });
+    let its = its.next().filter(|one| !is_going(one));
+    Some(Asked {
+        generation: metadata["generation"].clone(),
+        counts: its.map(|one| counts(&one["status"])),
+    })
+}
+
+fn says(foo: &Value, asked: &Asked) -> bool {
+    let status = &foo["status"];
+    let is_counted = asked.counts.is_none_or(|asked| counts(status) == asked);
+    status["observedGeneration"] == asked.generation && is_counted
+}
+
+fn counts(status: &Value) -> [i64; 2] {
+    ["availableReplicas", "replicas"].map(|field| status[field].as_i64().unwrap_or_default())
+}
