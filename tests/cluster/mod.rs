@@ -20,8 +20,10 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
 use kube::{
-    Client, Config,
+    Api, Client, Config,
+    api::{Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tokio::{io::AsyncWriteExt, time::Instant};
@@ -101,9 +103,11 @@ impl Cluster {
             "{prefix}-{}",
             &uuid::Uuid::new_v4().simple().to_string()[..8]
         );
-        self.kubectl(&["create", "namespace", &name])
-            .await
-            .success();
+        let namespaces: Api<Namespace> = Api::all(self.client().await);
+        let namespace = serde_json::json!({ "metadata": { "name": &name } });
+        let namespace = serde_json::from_value(namespace).unwrap();
+        let created = namespaces.create(&PostParams::default(), &namespace).await;
+        created.unwrap();
         name
     }
 
@@ -122,9 +126,10 @@ impl Cluster {
                 "renewTime": "2020-01-01T00:00:00.000000Z",
             },
         });
-        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-        let applied = self.kubectl_stdin(&apply, &lease.to_string()).await;
-        applied.success();
+        let leases: Api<Lease> = Api::namespaced(self.client().await, namespace);
+        let apply = PatchParams::apply("test").force();
+        let applied = leases.patch(name, &apply, &Patch::Apply(&lease)).await;
+        applied.unwrap();
     }
 
     /// Installs the CRD from `deploy/crd.yaml` and waits until the API server serves it.

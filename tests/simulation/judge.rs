@@ -206,8 +206,17 @@ impl<'a> Case<'a> {
             .fold(at, |read, still| read.min(still.start))
             .saturating_sub(READ);
         let told = self.told.get(&(who, resource)).into_iter().flatten();
-        let told = told.filter(|(at, _)| *at <= read);
+        let told = told.filter(|(at, _)| *at + self.slept_before(who, *at) <= read);
         told.map(|(_, version)| *version).max().unwrap_or_default()
+    }
+
+    /// For how long its machine slept while what comes at this time may have been on its way: it comes by the machine's clock.
+    fn slept_before(&self, who: Who, due: Time) -> Duration {
+        /// The longest that anything is on its way.
+        const LATE: Duration = Duration::from_secs(62);
+        let asleep = self.asleep.get(&who.replica).into_iter().flatten();
+        let asleep = asleep.filter(|time| time.start < due && due < time.end.saturating_add(LATE));
+        asleep.map(|time| time.end.saturating_sub(time.start)).sum()
     }
 
     /// When its machine slept, or its clock had not come yet to when what came meanwhile was to come.

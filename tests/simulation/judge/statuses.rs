@@ -395,7 +395,8 @@ fn stays<'a>(case: &Case, revision: &'a Revision, call: &Call) -> Option<&'a str
             && was(before, "lastTransitionTime")
             && first.is_some_and(|(index, one)| {
                 let writer = case.writer(index).map(|first| first.who);
-                writer == Some(call.who) && made(one) + SECONDS < made(revision)
+                // Not when it was made: what an API server that stands still is asked for is dated before.
+                writer == Some(call.who) && made(one) + SECONDS < call.begun
             })
     };
     conditions(after).find(is_stuck)?["type"].as_str()

@@ -98,8 +98,21 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && text(&other.body["metadata"]["name"]) == foo
         });
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
+        // A status that was refused is not asked for again while the Foo is as it was (I6).
+        let was_refused = |now: &Value| {
+            case.trace.calls.iter().any(|other| {
+                let code = other.answered.map_or(0, |(_, code)| code);
+                other.who == call.who
+                    && other.resource == "foos/status"
+                    && other.begun < reconcile.begun
+                    && other.body["metadata"]["resourceVersion"]
+                        == now["metadata"]["resourceVersion"]
+                    && says(&other.body)
+                    && is_refusal(code)
+            })
+        };
         if !is_otherwise
-            && !now.is_some_and(|now| says(now))
+            && !now.is_some_and(|now| says(now) || was_refused(now))
             && !reports.any(|report| says(&report.body))
             && !is_over(case, call.who, &(reconcile.begun..ended + MOMENT))
         {
@@ -237,5 +250,10 @@ fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
 /// Whether a write of a Deployment was refused, and not because its namespace goes.
 pub fn is_refused(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
-    matches!(code, 400 | 403 | 405 | 413 | 415 | 422) && !is_of_the_end(call)
+    is_refusal(code) && !is_of_the_end(call)
+}
+
+/// Whether this code says that what was asked for is refused for what it is.
+fn is_refusal(code: u16) -> bool {
+    matches!(code, 400 | 403 | 405 | 413 | 415 | 422)
 }

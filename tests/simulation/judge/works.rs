@@ -93,7 +93,7 @@ type Objects<'a> = BTreeMap<&'a Key, &'a Revision>;
 /// What has made a Foo's Deployment other than the Foo asks, if it is, and its status does not say so, and this process has not
 /// looked at that yet: what it looked at, it tries again when it has said so.
 fn is_to_be_mended<'a>(
-    case: &Case,
+    case: &Case<'a>,
     hold: &Hold,
     foo: &'a Revision,
     deployments: &Objects<'a>,
@@ -111,7 +111,17 @@ fn is_to_be_mended<'a>(
     if !is_asked_for || is_right {
         return None;
     }
-    let last = last.map_or(foo, |last| if made(last) < made(foo) { foo } else { last });
+    // Its own writes it has seen, by their answers.
+    let of_others = |key: &Key| {
+        let mut history = case.store.history().iter().enumerate().rev();
+        let last = history.find(|(index, one)| {
+            let is_own = || case.writer(*index).is_some_and(|call| call.who == hold.who);
+            one.key == *key && made(one) <= hold.from && !is_own()
+        });
+        last.map(|(_, one)| &**one)
+    };
+    let others = [&foo.key, &wanted].into_iter().filter_map(of_others);
+    let last = others.max_by_key(|last| made(last)).unwrap_or(foo);
     let key = format!("{}/{}", foo.key.namespace, foo.key.name);
     let mut its = case.reconciles.get(&*key).into_iter().flatten();
     let has_looked =
