@@ -6,7 +6,7 @@ use super::{
     Key, Kind, Now, Server, Store,
     policy::{Operation, denied},
     request::{Part, Request},
-    status::Result,
+    status::{Refusal, Result},
 };
 
 /// A policy of somebody else's. What the cluster's own controllers do is exempt from what refuses.
@@ -28,14 +28,18 @@ pub enum Others {
     NoDeletion,
     /// Foos' statuses are not changed.
     NoStatus,
+    /// A webhook has no time for Deployments that are created or changed, and says when to come again.
+    Busy,
 }
 
 impl Others {
     pub const MIRROR: &str = "mirror.example/";
     pub const FEW: i64 = 2;
     pub const APP: &str = "another-app";
+    /// When to come again, in seconds.
+    const LATER: u64 = 2;
 
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Mirror,
         Self::FewReplicas,
         Self::Label,
@@ -44,6 +48,7 @@ impl Others {
         Self::NoChange,
         Self::NoDeletion,
         Self::NoStatus,
+        Self::Busy,
     ];
 
     fn key(self) -> Key {
@@ -56,6 +61,7 @@ impl Others {
             Self::NoChange => (Kind::ValidatingAdmissionPolicy, "no-change"),
             Self::NoDeletion => (Kind::ValidatingAdmissionPolicy, "no-deletion"),
             Self::NoStatus => (Kind::ValidatingAdmissionPolicy, "no-status"),
+            Self::Busy => (Kind::ValidatingAdmissionPolicy, "busy"),
         };
         Key::new(kind, "", name)
     }
@@ -86,7 +92,7 @@ impl Others {
                     condition["message"] = "see the wiki".into();
                 }
             }
-            Self::NoChange | Self::NoDeletion | Self::NoStatus => {}
+            Self::NoChange | Self::NoDeletion | Self::NoStatus | Self::Busy => {}
         }
     }
 }
@@ -129,16 +135,20 @@ impl Server {
         if request.call.user.name.contains(":kube-system:") {
             return Ok(());
         }
+        let is_there = |policy: Others| store.get_at(&policy.key(), self.seen_last()).is_some();
         let (policy, code) = match (about.kind, part, operation) {
             (Kind::Deployment, Part::Whole, Operation::Delete) => (Others::NoDeletion, 422),
+            (Kind::Deployment, Part::Whole, _) if is_there(Others::Busy) => {
+                let words = "admission webhook \"busy.example\" denied the request: not now";
+                return Err(Refusal::too_many_requests(words, Others::LATER));
+            }
             (Kind::Deployment, Part::Whole, _) => (Others::NoChange, 403),
             (Kind::Foo, Part::Status, _) => (Others::NoStatus, 422),
             _ => return Ok(()),
         };
-        let key = policy.key();
-        if store.get_at(&key, self.seen_last()).is_none() {
+        if !is_there(policy) {
             return Ok(());
         }
-        Err(denied(about, &key.name, "not this week", code))
+        Err(denied(about, &policy.key().name, "not this week", code))
     }
 }

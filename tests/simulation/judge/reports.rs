@@ -14,7 +14,7 @@ use super::{
     converge::{owner, text},
     deployments::is_going,
     made, named,
-    works::{Hold, SOON, holds, is_hindered},
+    works::{AFTER, Hold, SOON, holds, is_hindered},
 };
 
 /// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it or is about to.
@@ -31,12 +31,34 @@ struct Stale {
 }
 
 /// I13 (row R5): while a process holds the Lease, and nothing is in its way, a status is never behind for longer than a
-/// reconcile takes: it is of the Foo's generation, and counts what its Deployment does, at some moment of any such time.
+/// reconcile takes: it is of the Foo's generation, and counts what its Deployment does, at some moment of any such time, whether
+/// that begins with a change, with a term, or when what was in the way is gone.
 pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     let soon = case.longest(SOON);
+    // What a fault has had fail comes when its turn comes.
+    let is_waiting = |key: &Key, who: Who, at: Time| {
+        let its = case
+            .reconciles
+            .get(&*format!("{}/{}", key.namespace, key.name));
+        let mut its = its.into_iter().flatten().rev();
+        let last = its.find(|one| one.who == who && one.begun <= at);
+        last.is_some_and(|one| one.failed || one.ended.is_none_or(|ended| ended > at))
+    };
+    let faults = case.trace.faults.iter();
+    let ends: Vec<_> = faults
+        .map(|(time, _)| time.end.saturating_add(case.longest(AFTER)))
+        .collect();
     let mut judge = |key: &Key, stale: &Stale, until: Time| {
-        let late = stale.since.iter().find_map(|&from| {
+        let begun = stale.since.first().copied().unwrap_or(until);
+        let begins = holds.iter().map(|hold| hold.from);
+        let begins = begins.chain(ends.iter().copied().filter(|end| {
+            let holder = holder(&holds, *end, *end);
+            holder.is_some_and(|holder| !is_waiting(key, holder, *end))
+        }));
+        let later = begins.filter(|at| (begun..until).contains(at));
+        let mut since = stale.since.iter().copied().chain(later);
+        let late = since.find_map(|from| {
             let due = from + soon;
             let holder = holder(&holds, from, due).filter(|_| due < until)?;
             let is_free = !is_hindered(case, holder, from, due)

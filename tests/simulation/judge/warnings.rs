@@ -250,7 +250,13 @@ fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
 /// Whether a write of a Deployment was refused, and not because its namespace goes.
 pub fn is_refused(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
-    is_refusal(code) && !is_of_the_end(call)
+    is_refusal(code) && !is_of_the_end(call) || code == 429 && is_of_a_webhook(call)
+}
+
+/// Whether a webhook said no, by whatever code.
+fn is_of_a_webhook(call: &Call) -> bool {
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    text(&answer["message"]).contains(" denied the request: ")
 }
 
 /// Whether this code says that what was asked for is refused for what it is.

@@ -216,10 +216,11 @@ pub fn holds(case: &Case) -> Vec<Hold> {
     holds
 }
 
+/// What follows a fault: the longest pause of a watch, and its list.
+pub const AFTER: Duration = Duration::from_secs(10);
+
 /// Whether something was in the way of this process, or may still have been.
 pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
-    /// What follows a fault: the longest pause of a watch, and its list.
-    const AFTER: Duration = Duration::from_secs(10);
     /// For so long, an answer is waited for; and so long the API server may ask for.
     const ANSWER: Duration = Duration::from_secs(62);
     const ASKED: Duration = Duration::from_secs(31);
