@@ -106,7 +106,7 @@ impl States {
         for (case, state) in tried {
             let is_taken = matches!(state.put, Put::Spec(_));
             let is_first = seen.insert((case.field.clone(), case.kind, is_taken));
-            if is_first || is_taken && case.kind == Kind::Inside {
+            if is_first || is_taken && case.kind == Kind::Inside || case.kind == Kind::Beside {
                 pairs.push(state);
             } else {
                 once.push(state);

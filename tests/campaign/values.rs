@@ -26,6 +26,8 @@ pub enum Kind {
     Null,
     WrongType,
     Inside,
+    /// Right beside a bound.
+    Beside,
     Outside,
     /// Within the bounds, and yet nothing that everybody likes.
     Edge,
@@ -121,7 +123,13 @@ fn integers(schema: &Value) -> Vec<Tried> {
     values.dedup();
     let tried = values.into_iter().map(|value| {
         let inside = (from..=to).contains(&value);
-        let kind = if inside { Kind::Inside } else { Kind::Outside };
+        let beside = (from..=to).contains(&value.saturating_add(1))
+            || (from..=to).contains(&value.saturating_sub(1));
+        let kind = match (inside, beside) {
+            (true, _) => Kind::Inside,
+            (false, true) => Kind::Beside,
+            (false, false) => Kind::Outside,
+        };
         (kind, json!(value), Some(inside))
     });
     // As some clients write it: `1.0`.
@@ -139,8 +147,8 @@ fn texts(schema: &Value) -> Vec<Tried> {
     let by_pattern = (!has_pattern).then_some(true);
     let lengths =
         [0, 1, most - 1, most].map(|length| (Kind::Inside, "a".repeat(length), by_pattern));
-    let longer =
-        [most + 1, 20 * most].map(|length| (Kind::Outside, "a".repeat(length), Some(false)));
+    let longer = [(Kind::Beside, most + 1), (Kind::Outside, 20 * most)]
+        .map(|(kind, length)| (kind, "a".repeat(length), Some(false)));
     let marks = [
         "-", ".", "_", "/", " ", "\n", "\t", "\0", "\"", "A", "0", "ü", "１", "名", "🦀",
         "\u{202e}", "\u{301}",
