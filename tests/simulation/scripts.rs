@@ -573,6 +573,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 role: Some(Role::Work),
                 ..Calls::default()
             };
+            // Where a watch hangs, too, a minute passes before who is left can work.
+            (plan.rest, plan.end) = (ms(80_000), ms(90_000));
             plan.fault(ms(6_000), Fault::Partition { of, way: Way::Both }, plan.end);
         }
         "renamed back, and not told" => {
