@@ -46,8 +46,8 @@ pub fn of(
         ..FooStatus::default()
     };
     if matches!(error, Some(Error::Transient(..))) {
-        // What keeps the Deployment from being written does not keep its pods from dying.
-        return (view.is_some() && old.observed_generation.is_some()).then(|| FooStatus {
+        // What keeps the Deployment from being written does not keep its pods from dying, nor itself from being gone.
+        return old.observed_generation.is_some().then(|| FooStatus {
             observed_generation: old.observed_generation,
             conditions: old.conditions.clone(),
             ..counts

@@ -598,6 +598,8 @@ fn finish_item(item: WorkItem<Key>, result: Result<Action, Failed>, log: &LogDed
         trace::failed(&Span::current(), error.name(), error);
     }
     match result {
+        // What a status that cannot be written has failed so far is not forgotten for what is done between its tries.
+        Ok(Action::StatusPending) => {}
         Ok(_) => item.forget(),
         Err(error) => match error.retry() {
             // Logged when it was reported.

@@ -9,9 +9,11 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, Hash, RandomState},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::Key;
 
@@ -26,6 +28,8 @@ const OF_ONE: usize = 8;
 pub struct Ineffective {
     hasher: RandomState,
     entries: Mutex<Entries>,
+    /// For how long it is known; `None`: as long as nothing changes.
+    lifetime: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -36,13 +40,22 @@ struct Entries {
 }
 
 /// Fingerprints of a request, and of how its object was left by it.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 struct Entry {
     asked: u64,
     left: u64,
+    at: Instant,
 }
 
 impl Ineffective {
+    /// For what may be otherwise though neither side changes: it is known for so long.
+    pub fn forgotten_after(lifetime: Duration) -> Self {
+        Self {
+            lifetime: Some(lifetime),
+            ..Self::default()
+        }
+    }
+
     /// Notes that the request `asked` has left the object `key` as `left` says, which is not as asked.
     ///
     /// Entries of objects that are not there any more, as `exists` says, are dropped whenever there are twice as many as
@@ -72,8 +85,16 @@ impl Ineffective {
     #[must_use]
     pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash) -> bool {
         let entries = self.entries.lock();
-        let of_one = entries.by_key.get(key);
-        of_one.is_some_and(|of_one| of_one.contains(&self.entry(asked, left)))
+        let Some(of_one) = entries.by_key.get(key) else {
+            return false;
+        };
+        let now = self.entry(asked, left);
+        of_one.iter().any(|entry| {
+            (entry.asked, entry.left) == (now.asked, now.left)
+                && self
+                    .lifetime
+                    .is_none_or(|lifetime| entry.at + lifetime > now.at)
+        })
     }
 
     /// Forgets that this was asked of the object: it is as asked.
@@ -92,6 +113,7 @@ impl Ineffective {
         Entry {
             asked: self.hasher.hash_one(asked),
             left: self.hasher.hash_one(left),
+            at: Instant::now(),
         }
     }
 }
@@ -116,6 +138,19 @@ mod tests {
         ineffective.forget(&key(1), "x");
         assert!(!ineffective.contains(&key(1), "x", "y"));
         assert!(ineffective.entries.lock().by_key.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_passes_is_forgotten() {
+        let lifetime = Duration::from_secs(5);
+        let ineffective = Ineffective::forgotten_after(lifetime);
+        ineffective.record(&key(1), "x", "y", |_| true);
+        tokio::time::advance(lifetime - Duration::from_millis(1)).await;
+        assert!(ineffective.contains(&key(1), "x", "y"));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!ineffective.contains(&key(1), "x", "y"));
+        ineffective.record(&key(1), "x", "y", |_| true);
+        assert!(ineffective.contains(&key(1), "x", "y"));
     }
 
     /// Several plans for one object do not displace one another, and plans without number leave no more than a few behind.

@@ -251,23 +251,25 @@ impl<V: Cached> Store<V> {
     }
 
     /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
-    /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer.
+    /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer. `None`: the watch has told of another object
+    /// of this name by now.
     ///
     /// An answer that is older than what the watch has told, or that met a list being read, is left out:
     /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
-    pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Arc<V> {
+    pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Option<Arc<V>> {
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
         });
-        let known = state
-            .objects
-            .get(&answer.key)
-            .is_some_and(|entry| entry.version >= answer.version);
-        if told || known {
-            return Arc::new(answer.view);
+        let known = state.objects.get(&answer.key);
+        let known = known.filter(|entry| entry.version >= answer.version);
+        if known.is_some_and(|entry| entry.view.uid() != answer.view.uid()) {
+            return None;
         }
-        state.put(answer, sent.0).1
+        if told || known.is_some() {
+            return Some(Arc::new(answer.view));
+        }
+        Some(state.put(answer, sent.0).1)
     }
 
     /// A watch begins to list anew.
@@ -655,6 +657,20 @@ mod tests {
             cache.get(&key).is_none(),
             "a list was read meanwhile: it has told"
         );
+    }
+
+    /// Nor is a slower answer about an object of which the watch has told that it is another one by now.
+    #[test]
+    fn a_late_answer_is_not_of_another_object() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        let sent = cache.expect_write(&key);
+        let mut other = at("n", "a", 3, "d");
+        other.view.uid = "v".into();
+        cache.delete(0, &key, 2);
+        cache.apply(0, other);
+        assert_eq!(cache.record_response(at("n", "a", 2, "e"), sent), None);
+        assert_eq!(cache.get(&key).unwrap().view.uid, "v".into());
     }
 
     /// Two writes of ours, whose answers come before the watch tells of the first: that changes nothing, and wakes nobody.

@@ -69,6 +69,10 @@ pub struct Writer<V> {
 /// How long the answer to a question about one object may take: as long as that to a write.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// For how long a refused status is taken for one that would be refused again, while its object is as it was: as long as the
+/// longest pause between retries. The CustomResourceDefinition may be another one by then.
+const REFUSED: Duration = Duration::from_secs(1000);
+
 /// The resourceVersion of an object that is not there, among those that [`Corrections`] compares.
 const ABSENT: u64 = 0;
 
@@ -93,7 +97,7 @@ impl<V: Cached> Writer<V> {
             patches: Ineffective::default(),
             statuses: Ineffective::default(),
             finalizers: Ineffective::default(),
-            refused: Ineffective::default(),
+            refused: Ineffective::forgotten_after(REFUSED),
             corrections: Corrections::default(),
             status_corrections: Corrections::default(),
         }
@@ -190,7 +194,8 @@ impl<V: Cached> Writer<V> {
             self.exists(),
         );
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
-        Ok(self.store.record_response(answer, expectation))
+        let stored = self.store.record_response(answer, expectation);
+        stored.ok_or(ApiError::Conflict)
     }
 
     /// Sends the patch that `plan` makes of what is seen, if it makes one that is [needed](Self::needed), and asks `plan` again
@@ -234,6 +239,7 @@ impl<V: Cached> Writer<V> {
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
+        let view = view.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {
             self.corrections.record(

@@ -15,10 +15,11 @@ use super::{
         users::{NAMESPACE, deployment_name},
     },
     Case, Violation, made, named,
+    warnings::is_known_to_be_refused,
 };
 use crate::invariants::{GENERATION, unsettled};
 
-/// I3: at the end, each Foo has what it asks for and its status says so, or it says why not.
+/// I3: at the end, each Foo has what it asks for and its status says so, or it says why not, unless that was refused.
 pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let of = |kind| {
         case.store
@@ -34,7 +35,14 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
         let wrong = is_settled(case, foo, &deployments).err();
-        if let Some(what) = wrong.filter(|_| !waits(case, foo)) {
+        let is_untold = || {
+            let leader = case.last_leader();
+            leader.is_some_and(|leader| {
+                let says = |report: &Value| condition(report, "Ready").0 == "False";
+                is_known_to_be_refused(case, leader, foo, says)
+            })
+        };
+        if let Some(what) = wrong.filter(|_| !waits(case, foo) && !is_untold()) {
             found.push(Violation {
                 invariant: "I3",
                 at: case.plan.end,
@@ -307,6 +315,13 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let is = (is, &*selector, ("False", verdict.1));
     if says != is {
         return Err(format!("its status says {says:?}, and it is {is:?}"));
+    }
+    // I7: what the Foo never had is put right.
+    let made_from = text(&actual["metadata"]["annotations"][GENERATION]).parse();
+    if made_from.is_ok_and(|made_from: i64| metadata["generation"].as_i64() < Some(made_from)) {
+        return Err(format!(
+            "{wanted} says that it was made from what the Foo never was"
+        ));
     }
     let uid = text(&metadata["uid"]);
     let left = deployments.iter().find(|(other, _)| {

@@ -172,9 +172,14 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
         let mut later = terms[number + 1..].iter();
         let overlaps = |other: &&Term| {
             let mut cleared = cleared.iter();
+            // Nor can who takes it after somebody who could not.
             let cannot_know = cleared.any(|cleared| {
+                let mut before = terms.iter().filter(|term| term.from <= other.from);
                 one.from <= cleared.start
-                    && (cleared.start..=cleared.end).contains(&other.first_look)
+                    && before.any(|term| {
+                        let is_new = (cleared.start..=cleared.end).contains(&term.first_look);
+                        is_new && term.pod != one.pod
+                    })
             });
             // Neither has renewed since.
             let mut restored = case.restored.iter();
@@ -224,14 +229,19 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
         // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.
         let (mut looked, mut told) = (None, Vec::new());
-        for call in calls().filter(|call| call.resource == "leases") {
+        let of_lease = || calls().filter(|call| call.resource == "leases");
+        let looks = of_lease().filter(|call| call.verb == "get");
+        let looks: Vec<_> = looks.map(|call| call.begun).collect();
+        for call in of_lease() {
             if call.verb == "get" {
                 looked = Some(call.begun);
             }
             let Some((at, begun)) = call.answered.map(|(at, _)| at).zip(looked) else {
                 continue;
             };
-            if !is_awaited(case, life, begun, at) {
+            // Who looks again has given up what it asked for before.
+            let is_given_up = looks.iter().any(|look| call.begun < *look && *look < at);
+            if is_given_up || !is_awaited(case, life, begun, at) {
                 continue;
             }
             if won(call, &identity).is_some() {
@@ -388,7 +398,11 @@ fn leads_from(case: &Case) -> Option<Time> {
     let edits = edits.map(|(_, revision)| made(revision));
     let lives = || case.trace.lives.iter();
     let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));
-    let calm = over.chain(edits).chain(ends).max().unwrap_or_default();
+    // What came to a machine that slept comes by its clock, which stood still.
+    let asleep = case.asleep.values().flatten();
+    let asleep = asleep.map(|time| time.end.saturating_add(time.end.saturating_sub(time.start)));
+    let calm = over.chain(edits).chain(ends).chain(asleep).max();
+    let calm = calm.unwrap_or_default();
     // When each that is there at the end can do its work: what was asked before, and is answered late or never, it waits for.
     let there = lives().filter(|life| life.ended.is_none() && !goes_on(life.who.replica));
     let able = there.map(|life| {

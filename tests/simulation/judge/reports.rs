@@ -61,7 +61,17 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
         let late = since.find_map(|from| {
             let due = from + soon;
             let holder = holder(&holds, from, due).filter(|_| due < until)?;
-            let is_free = !is_hindered(case, holder, from, due)
+            // What fails is tried again with the object's backoff.
+            let has_failed = case.trace.calls.iter().any(|call| {
+                let code = call.answered.map_or(0, |(_, code)| code);
+                call.who == holder
+                    && call.resource == "foos/status"
+                    && text(&call.body["metadata"]["name"]) == key.name
+                    && (from..due).contains(&call.begun)
+                    && !matches!(code, 200..300 | 409)
+            });
+            let is_free = !has_failed
+                && !is_hindered(case, holder, from, due)
                 && !case.has_policy(from)
                 && !case.has_policy(due)
                 && !case.is_undefined(from);
@@ -141,10 +151,17 @@ fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
         let one = deployments.get(&Key::new(Kind::Deployment, namespace, name));
         one.filter(|one| owner(one) == text(&metadata["uid"]))
     });
-    let its = its.next().filter(|one| !is_going(one));
+    let counts = match its.next() {
+        Some(one) => (!is_going(one)).then(|| counts(&one["status"])),
+        None => {
+            let mut all = deployments.values();
+            let is_served = all.any(|one| owner(one) == text(&metadata["uid"]));
+            (!is_served).then_some([0, 0])
+        }
+    };
     Some(Asked {
         generation: metadata["generation"].clone(),
-        counts: its.map(|one| counts(&one["status"])),
+        counts,
     })
 }
 

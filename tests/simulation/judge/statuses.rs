@@ -16,7 +16,7 @@ use super::{
     deployments::is_going,
     known::Known,
     made, named,
-    warnings::is_refused,
+    warnings::{is_in_the_way, is_refused},
 };
 use crate::invariants::GENERATION;
 
@@ -166,10 +166,26 @@ impl<'a> Report<'a> {
                         _ => false,
                     }
                 };
-                asked.any(failed) || self.has_written_often(|name| name != wanted)
+                asked.any(failed)
+                    || self.was_cut_off()
+                    || self.has_written_often(|name| name != wanted)
             }
             _ => false,
         }
+    }
+
+    /// Whether nothing may have come through meanwhile: what was not even sent is no call.
+    fn was_cut_off(&self) -> bool {
+        let begun = self
+            .known
+            .reconcile
+            .map_or(self.call.begun, |one| one.begun);
+        self.case.trace.faults.iter().any(|(time, fault)| {
+            time.start < self.call.begun
+                && time.end > begun
+                && fault.is_about(self.call.who.replica)
+                && is_in_the_way(fault)
+        })
     }
 
     /// Whether the writer has written one of these Deployments as often as it does before it waits.

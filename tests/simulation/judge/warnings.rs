@@ -49,7 +49,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         };
         if before.contains(&reason)
             || !TOLD.contains(&reason)
-            || is_told(case, call, &revision.key.name, reason)
+            || is_told(case, call, revision.after.as_ref(), reason)
         {
             continue;
         }
@@ -63,20 +63,22 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
 }
 
 /// I14: and where a Deployment is refused, the reconcile that met it reports it, unless that is what the status says, the Foo is
-/// otherwise by then, or its term is over. (Of rights, 403, that are away for a moment nobody learns.)
+/// otherwise by then, or its term is over.
 pub fn refused(case: &Case, found: &mut Vec<Violation>) {
     for call in &case.trace.calls {
         let is_write = call.resource == "deployments" && matches!(call.verb, "create" | "patch");
         let (Some((at, code)), true) = (call.answered, is_write) else {
             continue;
         };
-        let foo = foo_of(case, call).filter(|_| code != 403 && is_refused(call));
+        let foo = foo_of(case, call).filter(|_| is_refused(call) && !is_fenced(call));
         let Some(foo) = foo else {
             continue;
         };
         let name = format!("{NAMESPACE}/{foo}");
         let reconcile = case.reconcile_of(call, &name);
-        let Some((reconcile, ended)) = reconcile.and_then(|one| Some((one, one.ended?))) else {
+        let reconcile = reconcile.and_then(|one| Some((one, one.ended?)));
+        // What comes later nobody waits for any more.
+        let Some((reconcile, ended)) = reconcile.filter(|(_, ended)| at <= *ended) else {
             continue;
         };
         let as_of = |time| {
@@ -89,8 +91,10 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         let (then, now) = (as_of(reconcile.begun), as_of(ended));
         let generation =
             |foo: Option<&Arc<Value>>| foo.map(|foo| foo["metadata"]["generation"].clone());
-        let is_otherwise =
-            now.is_none_or(|now| is_going(now)) || generation(then) != generation(now);
+        let of = &call.body["metadata"]["ownerReferences"][0]["uid"];
+        let is_another = |now: &Value| of.is_string() && *of != now["metadata"]["uid"];
+        let is_otherwise = now.is_none_or(|now| is_going(now) || is_another(now))
+            || generation(then) != generation(now);
         let mut reports = case.trace.calls.iter().filter(|other| {
             other.who == call.who
                 && other.resource == "foos/status"
@@ -98,21 +102,9 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && text(&other.body["metadata"]["name"]) == foo
         });
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
-        // A status that was refused is not asked for again while the Foo is as it was (I6).
-        let was_refused = |now: &Value| {
-            case.trace.calls.iter().any(|other| {
-                let code = other.answered.map_or(0, |(_, code)| code);
-                other.who == call.who
-                    && other.resource == "foos/status"
-                    && other.begun < reconcile.begun
-                    && other.body["metadata"]["resourceVersion"]
-                        == now["metadata"]["resourceVersion"]
-                    && says(&other.body)
-                    && is_refusal(code)
-            })
-        };
         if !is_otherwise
-            && !now.is_some_and(|now| says(now) || was_refused(now))
+            && !now
+                .is_some_and(|now| says(now) || is_known_to_be_refused(case, call.who, now, says))
             && !reports.any(|report| says(&report.body))
             && !is_over(case, call.who, &(reconcile.begun..ended + MOMENT))
         {
@@ -153,7 +145,7 @@ fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
 }
 
 /// Whether the process that wrote this status has written the event, or could not.
-fn is_told(case: &Case, status: &Call, foo: &str, reason: &str) -> bool {
+fn is_told(case: &Case, status: &Call, foo: Option<&Arc<Value>>, reason: &str) -> bool {
     /// It is handed in right before the status, and waits for work that goes first, and for the few before it.
     const BEFORE: Duration = Duration::from_millis(50);
     const SOON: Duration = Duration::from_secs(3);
@@ -194,7 +186,7 @@ fn is_quick(call: &Call) -> bool {
 }
 
 /// Whether nothing of a client's may get through for a while, or not in time. What is done to single calls, they show.
-fn is_in_the_way(fault: &Fault) -> bool {
+pub fn is_in_the_way(fault: &Fault) -> bool {
     matches!(
         fault,
         Fault::Partition { .. }
@@ -227,13 +219,15 @@ fn reasons(foo: Option<&Arc<Value>>) -> [&str; 2] {
     ["Ready", "Progressing"].map(|of_type| foo.map_or("", |foo| condition(foo, of_type).1))
 }
 
-/// Whether it is a Warning event with this reason about the Foo of this name, or one more of a series of them.
-fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
+/// Whether it is a Warning event with this reason about this Foo, or one more of a series of them.
+fn is_warning(case: &Case, call: &Call, foo: Option<&Arc<Value>>, reason: &str) -> bool {
     if call.resource != "events" {
         return false;
     }
     let is_it = |body: &Value| {
-        body["type"] == "Warning" && body["reason"] == reason && body["regarding"]["name"] == foo
+        let is_about =
+            |field: &str| foo.is_some_and(|foo| body["regarding"][field] == foo["metadata"][field]);
+        body["type"] == "Warning" && body["reason"] == reason && is_about("name") && is_about("uid")
     };
     let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -250,13 +244,48 @@ fn is_warning(case: &Case, call: &Call, foo: &str, reason: &str) -> bool {
 /// Whether a write of a Deployment was refused, and not because its namespace goes.
 pub fn is_refused(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
-    is_refusal(code) && !is_of_the_end(call) || code == 429 && is_of_a_webhook(call)
+    is_refusal(code) && !is_of_the_end(call)
+        || code == 429 && is_of_a_webhook(call) && !call.is_spoilt()
+}
+
+/// Whether it was refused because its writer does not lead.
+fn is_fenced(call: &Call) -> bool {
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    text(&answer["message"]).contains("-fencing")
 }
 
 /// Whether a webhook said no, by whatever code.
 fn is_of_a_webhook(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     text(&answer["message"]).contains(" denied the request: ")
+}
+
+/// Whether a status that says so was refused of the Foo as it is, and is not asked for again for a while (I6).
+pub fn is_known_to_be_refused(
+    case: &Case,
+    who: Who,
+    foo: &Value,
+    says: impl Fn(&Value) -> bool,
+) -> bool {
+    let mut calls = case.trace.calls.iter();
+    calls.any(|call| {
+        call.who == who
+            && call.resource == "foos/status"
+            && call.body["metadata"]["resourceVersion"] == foo["metadata"]["resourceVersion"]
+            && says(&call.body)
+            && is_for_good(call)
+    })
+}
+
+/// Whether it was refused for what it is: neither for want of rights nor by a policy or a webhook, which may be gone at any time.
+fn is_for_good(call: &Call) -> bool {
+    let code = call.answered.map_or(0, |(_, code)| code);
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    let words = text(&answer["message"]);
+    let is_denied = [" denied request: ", " denied the request: "]
+        .iter()
+        .any(|denied| words.contains(denied));
+    code != 403 && is_refusal(code) && !is_denied
 }
 
 /// Whether this code says that what was asked for is refused for what it is.

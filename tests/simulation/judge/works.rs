@@ -39,11 +39,18 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
         let is_begun = its.any(|one| one.who == hold.who && (from..=due).contains(&one.begun));
         // Nothing is to be looked at any more.
         let is_gone = || {
-            let mut history = case.store.history().iter();
-            history.any(|other| {
-                let is_it = other.key.kind == Kind::Foo && other.key.name == foo;
-                is_it && other.after.is_none() && (from..=due).contains(&made(other))
-            })
+            let history = case.store.history().iter();
+            let its = history.filter(|other| {
+                other.key.kind == Kind::Foo && other.key.name == foo && made(other) <= due
+            });
+            let is_there = |at: Time| {
+                let last = its.clone().filter(|other| made(other) <= at).last();
+                last.is_some_and(|last| last.after.is_some())
+            };
+            !is_there(from)
+                || its
+                    .clone()
+                    .any(|one| one.after.is_none() && made(one) > from)
         };
         if due > hold.until || is_begun || is_gone() || is_hindered(case, hold.who, from, due) {
             return;

@@ -42,6 +42,7 @@ pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
             *earlier == body
                 && other.answered.is_some_and(|(at, _)| at <= call.sent)
                 && !has_changed(other.written.end, call.written.start)
+                && !is_given_up(case, other)
         });
         if is_done {
             found.push(Violation {
@@ -53,6 +54,20 @@ pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
         }
         before.push((body, call));
     }
+}
+
+/// Whether the reconcile that this was sent in was over when the answer came.
+fn is_given_up(case: &Case, call: &Call) -> bool {
+    let of_status = call.path.split('?').next().unwrap_or_default();
+    let of_status = of_status.strip_suffix("/status");
+    let foo = of_status.and_then(|path| path.rsplit('/').next());
+    let mut its = case.trace.reconciles.iter();
+    its.any(|one| {
+        let is_its = foo.is_none_or(|foo| one.key.ends_with(&format!("/{foo}")));
+        let (ended, answered) = (one.ended, call.answered.map(|(at, _)| at));
+        let is_over = ended.is_some_and(|ended| ended >= call.begun && Some(ended) < answered);
+        one.who == call.who && is_its && one.begun <= call.begun && is_over
+    })
 }
 
 /// A body without what is different each time.

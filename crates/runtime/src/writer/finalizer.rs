@@ -174,7 +174,7 @@ impl<P: Primary> Writer<P> {
         );
         Ok(Snapshot {
             version: answer.version,
-            view: self.store.record_response(answer, expectation),
+            view: (self.store.record_response(answer, expectation)).ok_or(ApiError::Conflict)?,
         })
     }
 }

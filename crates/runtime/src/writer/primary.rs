@@ -129,6 +129,7 @@ impl<P: Primary> Writer<P> {
         self.notice_outdated(key, version, &answer);
         let answer = self.written(cx, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
+        let stored = stored.ok_or(ApiError::Conflict)?;
         let [found, left] = [seen.view.status(), stored.status()].map(Whole);
         let asked = asked_of::<P>(status);
         let asked = Asked::Fields(&asked);
@@ -153,7 +154,8 @@ impl<P: Primary> Writer<P> {
         }
     }
 
-    /// Notes that this status is refused and not worth another try: until the object has another version, it is no news.
+    /// Notes that this status is refused and not worth another try: until the object has another version, it is no news, for
+    /// 1,000 s at the most.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
         if cx.rehearses {
             return;
