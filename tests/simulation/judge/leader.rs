@@ -229,18 +229,17 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
         // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.
         let (mut looked, mut told) = (None, Vec::new());
-        let of_lease = || calls().filter(|call| call.resource == "leases");
-        let looks = of_lease().filter(|call| call.verb == "get");
-        let looks: Vec<_> = looks.map(|call| call.begun).collect();
-        for call in of_lease() {
+        let attempts = calls().filter(|call| call.resource == "leases" && call.verb == "patch");
+        let attempts: Vec<_> = attempts.map(|call| call.begun).collect();
+        for call in calls().filter(|call| call.resource == "leases") {
             if call.verb == "get" {
                 looked = Some(call.begun);
             }
             let Some((at, begun)) = call.answered.map(|(at, _)| at).zip(looked) else {
                 continue;
             };
-            // Who looks again has given up what it asked for before.
-            let is_given_up = looks.iter().any(|look| call.begun < *look && *look < at);
+            // The next attempt gives up the one before.
+            let is_given_up = attempts.iter().any(|next| call.begun < *next && *next < at);
             if is_given_up || !is_awaited(case, life, begun, at) {
                 continue;
             }

@@ -160,14 +160,15 @@ pub fn forgets(case: &Case, found: &mut Vec<Violation>) {
 /// Whether a reconcile changed a Deployment and left the status to the next one.
 fn has_status_pending(case: &Case, one: &Reconcile) -> bool {
     let ended = one.ended.unwrap_or(one.begun);
-    let its = |resource: &str| {
+    let name = one.key.rsplit('/').next().unwrap_or_default();
+    let its = |path: &str| {
         let mut calls = case.trace.calls.iter().filter(|call| call.who == one.who);
         calls.any(|call| {
             let is_write = !matches!(call.verb, "get" | "list" | "watch" | "stream");
-            is_write && call.resource == resource && (one.begun..ended).contains(&call.begun)
+            is_write && call.path.contains(path) && (one.begun..ended).contains(&call.begun)
         })
     };
-    its("deployments") && !its("foos/status")
+    its("/deployments") && !its(&format!("/foos/{name}/status"))
 }
 
 /// When the object was reconciled again that was when this was sent: after that, and before `until`.
