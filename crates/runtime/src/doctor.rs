@@ -23,7 +23,7 @@ use crate::{
     App, Builder, Config, Host, Reconciler,
     client::Cluster,
     controller::scopes,
-    failure::{brief, root_cause},
+    failure::{brief, with_causes},
     manager,
     scopes::{Needs, Place},
     telemetry::{self, Metrics},
@@ -86,12 +86,16 @@ fn skipped(text: impl Into<String>) -> Verdict {
 
 /// That a request failed: what it was to do, and why it did not.
 fn failed(what: &str, cause: &kube::Error) -> Verdict {
-    error(match cause {
+    error(format!("cannot {what}: {}", why(cause)))
+}
+
+fn why(cause: &kube::Error) -> String {
+    brief(&match cause {
         kube::Error::Api(status) => {
-            let (code, message) = (status.code, brief(&status.message));
-            format!("cannot {what}: {code} {}: {message}", status.reason)
+            format!("{} {}: {}", status.code, status.reason, status.message)
         }
-        cause => format!("cannot {what}: {}", root_cause(cause)),
+        kube::Error::Service(error) => with_causes(&**error),
+        other => other.to_string(),
     })
 }
 

@@ -6,10 +6,7 @@ use futures::future::join_all;
 use tokio::time::timeout;
 
 use super::{Verdict, ok, skipped, warning};
-use crate::{
-    failure::{brief, with_causes},
-    telemetry::Way,
-};
+use crate::{failure::root_cause, telemetry::Way};
 
 /// How long a connection may take to be made, TLS and all.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,7 +17,7 @@ pub async fn examine(ways: Vec<Way>) -> Verdict {
     }
     let tried = ways.into_iter().map(async |way| {
         let connected = match timeout(PATIENCE, way.connection.connect()).await {
-            Ok(connected) => connected.map(drop).map_err(|e| brief(&with_causes(&e))),
+            Ok(connected) => connected.map(drop).map_err(|e| root_cause(&e)),
             Err(_) => Err(format!("no answer in {PATIENCE:?}")),
         };
         (way.signal, way.address, connected)

@@ -109,12 +109,16 @@ impl Difference {
     }
 
     fn text(&self) -> String {
-        let (path, ours) = (&self.path, brief(&self.ours.to_string()));
+        let Self {
+            path, ours, theirs, ..
+        } = self;
         match self.change {
             Change::Lacks => format!("it lacks {path}"),
             Change::Adds => format!("it has {path}"),
+            // What is long is not told.
+            Change::Differs if ours.is_array() || theirs.is_array() => format!("{path} differs"),
             Change::Differs => {
-                let theirs = brief(&self.theirs.to_string());
+                let [ours, theirs] = [ours, theirs].map(|it| brief(&it.to_string()));
                 format!("{path} is {theirs}, and not {ours}")
             }
         }

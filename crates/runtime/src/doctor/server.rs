@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::client::Body;
 
-use super::{Doctor, Verdict, error, ok, skipped, warning};
-use crate::failure::{brief, root_cause};
+use super::{Doctor, Verdict, error, ok, skipped, warning, why};
+use crate::failure::brief;
 
 /// The oldest version 1.x that is supported: from here on, rules are part of CRDs' schemas.
 const OLDEST: u32 = 29;
@@ -34,10 +34,10 @@ pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
     let request = Request::get("/version").body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
     let answer = doctor.client.send(request).await;
-    let answer = answer.map_err(|error| root_cause(&error))?;
+    let answer = answer.map_err(|error| why(&error))?;
     let answered = doctor.host.now();
     let (parts, body) = answer.into_parts();
-    let body = body.collect().await.map_err(|error| root_cause(&error))?;
+    let body = body.collect().await.map_err(|error| why(&error))?;
     let date = parts.headers.get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| rfc2822::parse(date).ok());
     Ok(Answer {
