@@ -59,7 +59,7 @@ const A: Pod = ("pod-a", "uid-a");
 const B: Pod = ("pod-b", "uid-b");
 
 /// `deploy/` with the component, by an overlay as anybody would write it.
-async fn install(cluster: &Cluster) {
+pub async fn install(cluster: &Cluster) {
     apply_overlay(cluster).await;
     let crd = "crd/foos.samplecontroller.k8s.io";
     let wait = ["wait", "--for=condition=Established", "--timeout=30s", crd];

@@ -24,6 +24,7 @@ mod campaign;
 mod checker;
 mod cli;
 mod differential;
+mod doctor;
 mod election;
 mod environment;
 mod faults;

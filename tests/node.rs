@@ -699,6 +699,11 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
         "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe reload"
     ))
     .await;
+    let found = run(&format!(
+        "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe doctor"
+    ))
+    .await;
+    assert!(found.contains("rights in all namespaces"), "{found}");
     let said = pod.logs("log.level as configured now").await;
     assert!(said.contains("debug"), "{said}");
     let pods = installation.pods().await;

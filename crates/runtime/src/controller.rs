@@ -504,7 +504,7 @@ fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
 }
 
 /// What is watched by itself: each of the namespaces, or all of them (`None`).
-fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
+pub(crate) fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     let unique: BTreeSet<_> = namespaces.iter().cloned().map(Some).collect();
     if unique.is_empty() {
         vec![None]

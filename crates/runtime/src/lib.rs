@@ -356,6 +356,7 @@ pub mod config;
 mod controller;
 mod corrections;
 pub mod dns;
+mod doctor;
 pub mod election;
 mod error;
 mod failure;

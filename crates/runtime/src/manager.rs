@@ -64,7 +64,8 @@ pub async fn run<R: Reconciler>(
 ) -> Result<(), Error> {
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
-    let (identity, _claim) = identity(app, host, cluster.pod_namespace.take(), &mut config)?;
+    let (identity, _claim) =
+        claimed_identity(app, host, cluster.pod_namespace.take(), &mut config)?;
     let commit = version::commit().unwrap_or("unknown");
     info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
@@ -107,24 +108,38 @@ pub async fn run<R: Reconciler>(
     Ok(())
 }
 
-/// Who runs for leader, alone under its name; where the Lease is by default, the configuration says then.
-fn identity(
+/// Who would run for leader; where the Lease is by default, the configuration says then.
+pub(crate) fn identity(
+    app: &App,
+    host: &Host,
+    pod_namespace: Option<String>,
+    config: &mut Config,
+) -> Result<Identity, election::Error> {
+    let identity = Identity::of(host)?;
+    let election = &mut config.leader_election;
+    if election.enabled {
+        let named = election.lease_namespace.take().or(pod_namespace);
+        let namespace = named.ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
+        election.lease_namespace = Some(namespace);
+    }
+    Ok(identity)
+}
+
+/// The same, alone under its name.
+fn claimed_identity(
     app: &App,
     host: &Host,
     pod_namespace: Option<String>,
     config: &mut Config,
 ) -> Result<(Identity, Option<Claim>), election::Error> {
-    let identity = Identity::of(host)?;
-    if !config.leader_election.enabled {
-        return Ok((identity, None));
-    }
-    let named = config.leader_election.lease_namespace.take();
-    let namespace = named
-        .or(pod_namespace)
-        .ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
-    let claim = identity.claim(host, &namespace, &config.leader_election.lease_name)?;
-    config.leader_election.lease_namespace = Some(namespace);
-    Ok((identity, Some(claim)))
+    let identity = identity(app, host, pod_namespace, config)?;
+    let election = &config.leader_election;
+    let namespace = election.lease_namespace.as_ref();
+    let claim = namespace
+        .filter(|_| election.enabled)
+        .map(|namespace| identity.claim(host, namespace, &election.lease_name))
+        .transpose()?;
+    Ok((identity, claim))
 }
 
 /// A replica that runs for leader beside a controller of one's own.
@@ -159,7 +174,7 @@ pub fn candidate(
     metrics: Metrics,
     drained: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Candidate, Error> {
-    let (identity, claim) = identity(
+    let (identity, claim) = claimed_identity(
         metrics.app(),
         host,
         cluster.pod_namespace.take(),

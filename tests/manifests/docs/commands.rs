@@ -38,6 +38,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe reload",
     ),
     (
+        "kubectl exec -n foo-system POD -- /proc/1/exe doctor",
+        "tests/node.rs",
+        "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe doctor",
+    ),
+    (
         "kubectl rollout restart",
         "tests/node.rs",
         "kubectl rollout restart deployment/",

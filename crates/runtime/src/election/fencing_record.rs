@@ -30,6 +30,16 @@ use tracing::{debug, warn};
 pub const HOLDER: &str = "lease-holder";
 /// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>`.
 const TERM: &str = "lease-term";
+/// What the record of this Lease is called.
+pub(crate) fn record_name(lease: &str) -> String {
+    format!("{lease}-fencing")
+}
+
+/// The annotation that names the leader.
+pub(crate) fn holder_key(app: &App) -> String {
+    format!("{}/{HOLDER}", app.group)
+}
+
 /// The most requests of one assertion.
 const REQUESTS: u32 = 3;
 
@@ -73,7 +83,7 @@ impl FencingRecord {
             group: app.group,
             client: client.clone(),
             records: Api::namespaced(client.clone(), namespace),
-            name: format!("{lease}-fencing"),
+            name: record_name(lease),
             namespace: namespace.to_owned(),
             lease: lease.to_owned(),
             identity: identity.clone(),

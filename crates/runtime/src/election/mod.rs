@@ -28,6 +28,7 @@ pub use crate::clock::Clock;
 pub use candidate::YIELD_DELAY;
 pub use decide::Ability;
 pub use error::Error;
+pub(crate) use fencing_record::{holder_key, record_name};
 pub use identity::Identity;
 pub(crate) use identity::pod_namespace;
 pub use term::Term;

@@ -21,50 +21,54 @@ pub(super) async fn review(
     rights: &[Right],
     namespace: Option<&str>,
 ) -> Option<Rights> {
-    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
-    for Right {
-        verb,
-        kind,
-        subresource,
-    } in rights
-    {
-        let attributes = ResourceAttributes {
-            namespace: namespace.map(str::to_owned),
-            verb: Some((*verb).to_owned()),
-            group: Some(kind.group.to_owned()),
-            resource: Some(kind.plural.to_owned()),
-            subresource: Some((*subresource).to_owned()).filter(|name| !name.is_empty()),
-            ..ResourceAttributes::default()
-        };
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(attributes),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
-        };
-        let params = PostParams::default();
-        let answer = match timeout(CHECK_TIMEOUT, reviews.create(&params, &review)).await {
-            Ok(Ok(answer)) => answer.status.unwrap_or_default(),
-            Ok(Err(error)) => {
-                debug!(namespace, "cannot ask for rights: {}", root_cause(&error));
+    for right in rights {
+        match is_allowed(client, right.attributes(namespace)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let place = Place(namespace);
+                let text = format!(
+                    "not allowed to {right} in {place}: apply the ClusterRole in deploy/base and its binding"
+                );
+                return Some(Rights::Missing(Problem {
+                    reason: Reason::Forbidden,
+                    text,
+                }));
+            }
+            Err(why) => {
+                debug!(namespace, "cannot ask for rights: {why}");
                 return None;
             }
-            Err(_) => return None,
-        };
-        // An authorizer that could not make up its mind has not said no.
-        if !answer.allowed && answer.evaluation_error.is_none() {
-            let slash = if subresource.is_empty() { "" } else { "/" };
-            let (place, resource) = (Place(namespace), kind.plural);
-            let text = format!(
-                "not allowed to {verb} {resource}{slash}{subresource} in {place}: apply the ClusterRole in deploy/base and \
-                 its binding"
-            );
-            return Some(Rights::Missing(Problem {
-                reason: Reason::Forbidden,
-                text,
-            }));
         }
     }
     Some(Rights::Sufficient)
+}
+
+/// Whether the API server would let this client do that.
+///
+/// # Errors
+/// Why it does not say.
+pub(crate) async fn is_allowed(
+    client: &Client,
+    attributes: ResourceAttributes,
+) -> Result<bool, String> {
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
+    let params = PostParams::default();
+    match timeout(CHECK_TIMEOUT, reviews.create(&params, &review)).await {
+        Ok(Ok(answer)) => {
+            let status = answer.status.unwrap_or_default();
+            // An authorizer that could not make up its mind has not said no.
+            Ok(status.allowed || status.evaluation_error.is_some())
+        }
+        Ok(Err(error)) => Err(root_cause(&error)),
+        Err(_) => Err(format!(
+            "no answer from the API server in {CHECK_TIMEOUT:?}"
+        )),
+    }
 }

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -30,6 +31,29 @@ pub struct Right {
     pub kind: Kind,
     /// `status`, or empty.
     pub subresource: &'static str,
+}
+
+impl Right {
+    /// What is reviewed of it, in a namespace or in all of them.
+    pub(crate) fn attributes(&self, namespace: Option<&str>) -> ResourceAttributes {
+        let subresource = Some(self.subresource.to_owned());
+        ResourceAttributes {
+            namespace: namespace.map(str::to_owned),
+            verb: Some(self.verb.to_owned()),
+            group: Some(self.kind.group.to_owned()),
+            resource: Some(self.kind.plural.to_owned()),
+            subresource: subresource.filter(|name| !name.is_empty()),
+            ..ResourceAttributes::default()
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        let (verb, plural) = (self.verb, self.kind.plural);
+        write!(f, "{verb} {plural}{slash}{}", self.subresource)
+    }
 }
 
 /// What is known of all rights that are needed in a scope.

@@ -35,6 +35,7 @@ use tokio::{task::spawn_blocking, time::timeout};
 use tracing::{Level, Metadata, info, warn};
 use tracing_subscriber::{Layer as _, filter::filter_fn};
 
+pub(crate) use self::otlp::Way;
 use self::{env::Env, otlp::Exporters};
 pub use self::{error::Error, log::LogLevel, metrics::Metrics};
 use crate::{App, Config, Host};
@@ -44,6 +45,17 @@ const FLUSH: Duration = Duration::from_secs(5);
 
 /// The last export gets this long even where the work took all of the time that there was to stop.
 const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
+
+/// The way of each signal that would be exported.
+///
+/// # Errors
+/// Those of [`Telemetry::start`].
+pub(crate) fn ways(host: &Host, config: &Config) -> Result<Vec<Way>, Error> {
+    otlp::ways(
+        &Env::new(host.variables()),
+        config.telemetry.endpoint.as_ref(),
+    )
+}
 
 /// Telemetry at work.
 pub struct Telemetry {

@@ -48,12 +48,7 @@ impl Exporters {
     /// # Errors
     /// See [`Error`].
     pub fn new(env: &Env, endpoint: Option<&Uri>) -> Result<Self, Error> {
-        let mut wanted = Vec::new();
-        for signal in Signal::ALL {
-            if let Some(endpoint) = env.endpoint(signal, endpoint)? {
-                wanted.push((signal, endpoint));
-            }
-        }
+        let wanted = wanted(env, endpoint)?;
         let mut exporters = Self::default();
         if wanted.is_empty() {
             return Ok(exporters);
@@ -62,7 +57,7 @@ impl Exporters {
         exporters.warnings = env.warnings(&signals)?;
         for (signal, endpoint) in wanted {
             exporters.targets.push(format!("{signal} to {endpoint}"));
-            let channel = channel(env, signal, endpoint)?;
+            let channel = connection(env, signal, endpoint)?.connect_lazy();
             match signal {
                 Signal::Traces => {
                     let exporter = set(env, signal, channel, SpanExporter::builder().with_tonic());
@@ -81,6 +76,44 @@ impl Exporters {
         }
         Ok(exporters)
     }
+}
+
+/// The signals that go anywhere, and where.
+fn wanted(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<(Signal, String)>, Error> {
+    let mut wanted = Vec::new();
+    for signal in Signal::ALL {
+        if let Some(endpoint) = env.endpoint(signal, endpoint)? {
+            wanted.push((signal, endpoint));
+        }
+    }
+    Ok(wanted)
+}
+
+/// The way that a signal would go.
+pub(crate) struct Way {
+    pub signal: String,
+    /// Where it leads.
+    pub address: String,
+    /// The connection, not made yet.
+    pub connection: Endpoint,
+}
+
+/// The way of each signal that goes anywhere, by what [`Exporters::new`] goes by.
+///
+/// # Errors
+/// Those of that.
+pub(super) fn ways(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<Way>, Error> {
+    let wanted = wanted(env, endpoint)?;
+    let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
+    env.warnings(&signals)?;
+    let ways = wanted.into_iter().map(|(signal, address)| {
+        Ok(Way {
+            signal: signal.to_string(),
+            connection: connection(env, signal, address.clone())?,
+            address,
+        })
+    });
+    ways.collect()
 }
 
 /// What the SDK would read from the environment by rules of its own.
@@ -109,22 +142,22 @@ fn set<E: WithTonicConfig + WithExportConfig>(
     }
 }
 
-fn channel(env: &Env, signal: Signal, endpoint: String) -> Result<Channel, Error> {
+fn connection(env: &Env, signal: Signal, endpoint: String) -> Result<Endpoint, Error> {
     let tls = endpoint.starts_with("https://");
     let failed = |error| Error::Connection {
         signal: signal.to_string(),
         error,
     };
-    let mut channel = Endpoint::from_shared(endpoint)
+    let mut connection = Endpoint::from_shared(endpoint)
         .map_err(failed)?
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(env.timeout(signal))
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
     if tls {
-        channel = channel.tls_config(trust(env, signal)?).map_err(failed)?;
+        connection = connection.tls_config(trust(env, signal)?).map_err(failed)?;
     }
-    Ok(channel.connect_lazy())
+    Ok(connection)
 }
 
 /// Whom to trust, and who we are.

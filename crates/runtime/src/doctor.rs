@@ -1,0 +1,242 @@
+//! The command `doctor`: what a replica would find in its cluster, in a line for each check. Nothing is written: its client
+//! has the fence in it, and never a term.
+
+mod collector;
+mod crd;
+mod lease;
+mod policy;
+mod rights;
+mod server;
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{Client, ResourceExt as _};
+use tokio::{sync::watch, time::timeout};
+
+use crate::{
+    App, Builder, Config, Host, Reconciler,
+    client::Cluster,
+    controller::scopes,
+    failure::{brief, with_causes},
+    manager,
+    scopes::{Needs, Place},
+    telemetry::{self, Metrics},
+    writer::Shared,
+};
+
+/// How long a check may take. One after the other there are at most two: the others do not wait for each other.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Why nothing can be looked at: what would keep a replica from its start, too.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    #[error(transparent)]
+    Run(#[from] manager::Error),
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grade {
+    Ok,
+    /// The controller works, but not as well as it could.
+    Warning,
+    /// The controller does not work, or not as it says.
+    Error,
+    /// Nothing is known, or there is nothing to know.
+    Skipped,
+}
+
+impl Grade {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// What a check found, and how it is mended.
+type Verdict = (Grade, String);
+
+fn ok(text: impl Into<String>) -> Verdict {
+    (Grade::Ok, text.into())
+}
+
+fn warning(text: impl Into<String>) -> Verdict {
+    (Grade::Warning, text.into())
+}
+
+fn error(text: impl Into<String>) -> Verdict {
+    (Grade::Error, text.into())
+}
+
+fn skipped(text: impl Into<String>) -> Verdict {
+    (Grade::Skipped, text.into())
+}
+
+/// That a request failed: what it was to do, and why it did not.
+fn failed(what: &str, cause: &kube::Error) -> Verdict {
+    error(format!("cannot {what}: {}", why(cause)))
+}
+
+fn why(cause: &kube::Error) -> String {
+    brief(&match cause {
+        kube::Error::Api(status) => {
+            format!("{} {}: {}", status.code, status.reason, status.message)
+        }
+        kube::Error::Service(error) => with_causes(&**error),
+        other => other.to_string(),
+    })
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// All that was found, for standard output.
+pub struct Report(Vec<(String, Verdict)>);
+
+impl Report {
+    /// Whether nothing is wrong; warnings are no errors.
+    pub fn is_well(&self) -> bool {
+        let mut grades = self.0.iter().map(|(_, (grade, _))| *grade);
+        grades.all(|grade| grade != Grade::Error)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.0.iter().map(|(check, _)| check.len()).max();
+        let width = longest.unwrap_or_default();
+        for (check, (grade, text)) in &self.0 {
+            writeln!(f, "{:<7}  {check:<width$}  {text}", grade.word())?;
+        }
+        Ok(())
+    }
+}
+
+/// What the checks have in common.
+struct Doctor {
+    app: &'static App,
+    host: Host,
+    config: Config,
+    client: Client,
+    needs: Needs,
+}
+
+/// Looks at everything. Must be called within a Tokio runtime.
+///
+/// # Errors
+/// See [`Error`]: an API server that does not answer is none.
+pub async fn examine<R: Reconciler>(
+    app: &'static App,
+    host: &Host,
+    mut config: Config,
+    crds: Vec<CustomResourceDefinition>,
+    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+) -> Result<Report, Error> {
+    let ways = telemetry::ways(host, &config)?;
+    let cluster = Cluster::find(app, host, &config).await;
+    let mut cluster = cluster.map_err(manager::Error::from)?;
+    manager::identity(app, host, cluster.pod_namespace.take(), &mut config)
+        .map_err(manager::Error::from)?;
+    let metrics = Metrics::disconnected(app);
+    let (client, address, _) = cluster.fenced(watch::channel(None).1, &metrics);
+    let shared = Shared {
+        app,
+        host: host.clone(),
+        client: client.clone(),
+        scopes: OnceLock::new(),
+    };
+    let namespaces = scopes(&config.namespaces);
+    let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
+    drop(build(&mut builder));
+    let (_, _, needs) = builder.finish();
+    let doctor = Doctor {
+        app,
+        host: host.clone(),
+        config,
+        client,
+        needs,
+    };
+
+    let answer = timeout(LIMIT, server::ask(&doctor)).await;
+    let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}")));
+    let mut checks = doctor.checks(&crds, &namespaces);
+    if answer.is_err() {
+        for (_, check) in &mut checks {
+            *check = async { skipped("the API server does not answer") }.boxed_local();
+        }
+    }
+    checks.push((
+        "collector".to_owned(),
+        collector::examine(ways).boxed_local(),
+    ));
+    let mut found = vec![
+        ("API server".to_owned(), server::version(&address, &answer)),
+        ("clock".to_owned(), server::clock(&answer)),
+    ];
+    found.extend(join_all(checks.into_iter().map(bounded)).await);
+    Ok(Report(found))
+}
+
+type Check<'a> = (String, LocalBoxFuture<'a, Verdict>);
+
+async fn bounded((name, check): Check<'_>) -> (String, Verdict) {
+    let verdict = timeout(LIMIT, check).await;
+    let silent = |_| error(format!("no answer in {LIMIT:?}"));
+    (name, verdict.unwrap_or_else(silent))
+}
+
+impl Doctor {
+    /// The checks that ask the API server more than how it is.
+    fn checks<'a>(
+        &'a self,
+        crds: &'a [CustomResourceDefinition],
+        namespaces: &'a [Option<String>],
+    ) -> Vec<Check<'a>> {
+        let mut checks: Vec<Check<'a>> = Vec::new();
+        for crd in crds {
+            let check = crd::examine(&self.client, crd).boxed_local();
+            checks.push((format!("CRD {}", crd.name_any()), check));
+        }
+        for namespace in namespaces {
+            let namespace = namespace.as_deref();
+            let check = rights::of_scope(self, namespace).boxed_local();
+            checks.push((format!("rights in {}", Place(namespace)), check));
+        }
+        let of_the_election: [Check<'a>; 4] = [
+            (
+                "rights to the Lease".into(),
+                rights::of_lease(self).boxed_local(),
+            ),
+            (
+                "rights to the fencing record".into(),
+                rights::of_record(self).boxed_local(),
+            ),
+            ("Lease".into(), lease::examine(self).boxed_local()),
+            ("fencing policy".into(), policy::examine(self).boxed_local()),
+        ];
+        checks.extend(of_the_election);
+        checks
+    }
+
+    /// Where the Lease is, and what it is called; none where there is no election.
+    fn lease(&self) -> Result<(&str, &str), Verdict> {
+        let election = &self.config.leader_election;
+        match &election.lease_namespace {
+            Some(namespace) if election.enabled => Ok((namespace, &election.lease_name)),
+            _ => Err(skipped("leader_election.enabled is false")),
+        }
+    }
+}

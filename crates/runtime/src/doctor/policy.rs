@@ -1,0 +1,184 @@
+//! Server-side fencing (`deploy/components/fencing`): whether its policy judges, and by the Lease that this program goes by.
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding as Binding,
+    },
+    coordination::v1::Lease,
+    core::v1::ServiceAccount,
+};
+use kube::{Api, ResourceExt as _, api::ListParams};
+
+use super::{Doctor, Verdict, error, failed, is_forbidden, ok, skipped, warning};
+use crate::{
+    App,
+    election::{holder_key, record_name},
+    failure::brief,
+};
+
+const APPLY: &str = "apply deploy/components/fencing";
+
+/// What the policy is to go by.
+struct Election {
+    namespace: String,
+    /// The fencing record's name.
+    record: String,
+    /// Its annotation that names the leader.
+    key: String,
+    /// Whom that names, if there is a record.
+    recorded: Option<String>,
+    /// Whom the Lease names.
+    holder: String,
+}
+
+pub async fn examine(doctor: &Doctor) -> Verdict {
+    let (namespace, lease) = match doctor.lease() {
+        Ok(lease) => lease,
+        Err(verdict) => return verdict,
+    };
+    match found(doctor, namespace, lease).await {
+        Ok(verdict) => verdict,
+        Err(error) if is_forbidden(&error) => {
+            skipped("not allowed to look at it: that takes the rights of an administrator")
+        }
+        // Before 1.30.
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            skipped("this API server has none: Kubernetes 1.30 or later has")
+        }
+        Err(error) => failed("look at it", &error),
+    }
+}
+
+async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Verdict> {
+    let (client, all) = (&doctor.client, ListParams::default());
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let policies = policies.list(&all).await?.items;
+    let bindings: Api<Binding> = Api::all(client.clone());
+    let bindings = bindings.list(&all).await?.items;
+    let records: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let (record, key) = (record_name(lease), holder_key(doctor.app));
+    let recorded = records.get_metadata_opt(&record).await?;
+    let recorded = recorded.map(|it| it.annotations().get(&key).cloned().unwrap_or_default());
+    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    let lease = leases.get_opt(lease).await?.and_then(|lease| lease.spec);
+    let holder = lease.and_then(|lease| lease.holder_identity);
+    let election = Election {
+        namespace: namespace.to_owned(),
+        record,
+        key,
+        recorded,
+        holder: holder.unwrap_or_default(),
+    };
+    Ok(judge(doctor.app, &election, &policies, &bindings))
+}
+
+fn judge(
+    app: &App,
+    election: &Election,
+    policies: &[ValidatingAdmissionPolicy],
+    bindings: &[Binding],
+) -> Verdict {
+    // As the fence knows its refusals.
+    let part = format!("{}-fencing", app.name);
+    let mut policies = policies.iter().filter(|it| it.name_any().contains(&part));
+    let Some(policy) = policies.next() else {
+        return skipped("not installed; deploy/components/fencing has it");
+    };
+    let name = policy.name_any();
+    if let Some(other) = policies.next() {
+        return warning(format!(
+            "{name} is not the only one: there is {}, too; delete those of before",
+            other.name_any()
+        ));
+    }
+    let verdict = follows(election, policy)
+        .and_then(|()| is_bound(election, &name, bindings))
+        .and_then(|()| names_the_leader(election, &name));
+    verdict.err().unwrap_or_else(|| {
+        let Election {
+            namespace, record, ..
+        } = election;
+        ok(format!(
+            "{name} goes by serviceaccount/{record} in {namespace}"
+        ))
+    })
+}
+
+/// Whether the policy itself looks at a record.
+fn follows(election: &Election, policy: &ValidatingAdmissionPolicy) -> Result<(), Verdict> {
+    let name = policy.name_any();
+    let spec = policy.spec.clone().unwrap_or_default();
+    let kind = spec.param_kind.unwrap_or_default();
+    let [version, kind] = [kind.api_version, kind.kind].map(Option::unwrap_or_default);
+    if (&*version, &*kind) != ("v1", "ServiceAccount") {
+        return Err(error(format!(
+            "{name} goes by {}, and not by a ServiceAccount: {APPLY} of this version",
+            brief(format!("{version} {kind}").trim())
+        )));
+    }
+    let variables = spec.variables.iter().flatten().map(|it| &it.expression);
+    let rules = spec.validations.iter().flatten().map(|it| &it.expression);
+    if !variables.chain(rules).any(|it| it.contains(&election.key)) {
+        return Err(error(format!(
+            "{name} does not look at the annotation {}, by which a leader is known: {APPLY} of this version",
+            election.key
+        )));
+    }
+    Ok(())
+}
+
+/// Whether one of its bindings has it refuse by the record of this Lease, and none by another.
+fn is_bound(election: &Election, name: &str, bindings: &[Binding]) -> Result<(), Verdict> {
+    let Election {
+        namespace, record, ..
+    } = election;
+    let specs = bindings.iter().map(|binding| &binding.spec);
+    let mut bound = specs.filter(|spec| spec.policy_name == name).peekable();
+    if bound.peek().is_none() {
+        return Err(error(format!(
+            "{name} is not bound, and judges nothing: {APPLY}"
+        )));
+    }
+    for spec in bound {
+        let mut actions = spec.validation_actions.iter();
+        if !actions.any(|action| action == "Deny") {
+            return Err(error(format!(
+                "{name} refuses nothing: its binding's validationActions lack Deny; {APPLY}"
+            )));
+        }
+        let param = spec.param_ref.clone().unwrap_or_default();
+        let [at, of] = [param.namespace, param.name].map(Option::unwrap_or_default);
+        if (&of, &at) != (record, namespace) {
+            return Err(error(format!(
+                "{name} goes by serviceaccount/{of} in {at}, and the Lease's is {record} in {namespace}: name that in its \
+                 binding's paramRef"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the record is there, and names whom the Lease names.
+fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
+    let Election {
+        namespace,
+        record,
+        recorded,
+        holder,
+        ..
+    } = election;
+    let Some(recorded) = recorded else {
+        return Err(error(format!(
+            "{name} judges nothing: serviceaccount/{record} in {namespace}, which it goes by, is missing; {APPLY}"
+        )));
+    };
+    // Nobody writes before having been named.
+    if !holder.is_empty() && recorded != holder {
+        let [recorded, holder] = [recorded, holder].map(|name| brief(name));
+        return Err(warning(format!(
+            "{name} lets {recorded:?} write, says serviceaccount/{record} in {namespace}, and the Lease is {holder:?}'s: if that \
+             stays so, see the log of the latter, and its right to patch the record"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,556 @@
+//! The command `doctor`, against a real API server: each line and exit code, and that it writes nothing.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::{
+    cluster::{Cluster, Options, bound_command, eventually},
+    collector::{Behaviour, Mock},
+    fencing,
+};
+
+/// Its own: what is installed here is about all namespaces.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    Cluster::start(Options {
+        audit: true,
+        controllers: false,
+    })
+});
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const CRD: &str = "foos.samplecontroller.k8s.io";
+const ANSWERS: [&str; 9] = [
+    "ok API server: v1 at SERVER",
+    "ok clock: within 5s of the API server's",
+    "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
+    "ok rights in all namespaces: all that are needed",
+    "ok rights to the Lease: all that are needed",
+    "ok rights to the fencing record: all that are needed",
+    "ok Lease: foo-system/foo-controller: nobody holds it",
+    "ok fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system",
+    "skipped collector: telemetry.endpoint is not set, nor an OTEL_EXPORTER_OTLP_*ENDPOINT",
+];
+
+/// What it printed, and its exit code.
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Said {
+    /// The lines as `grade check: text`, with what is another each time written as one word.
+    fn lines(&self) -> Vec<String> {
+        let server = &CLUSTER.ready().server;
+        let lines = self.stdout.lines().map(|line| {
+            let (grade, rest) = line.split_at(9);
+            let (check, text) = rest.split_once("  ").unwrap();
+            let text = text.trim_start().replace(server, "SERVER");
+            let text = match text.strip_prefix("v1.") {
+                Some(text) => format!("v1 {}", text.split_once(' ').unwrap().1),
+                None => text,
+            };
+            format!("{} {check}: {text}", grade.trim_end())
+        });
+        lines.collect()
+    }
+
+    /// That it says what it says where all is well, but for these lines, each in place of the one about the same; and the exit
+    /// code.
+    fn is_but_for(&self, code: i32, differ: &[&str]) {
+        let about = |line: &str| {
+            line.split_once(' ')
+                .unwrap()
+                .1
+                .split(": ")
+                .next()
+                .map(str::to_owned)
+        };
+        let expected = ANSWERS.map(|line| {
+            let mut found = differ.iter().filter(|it| about(it) == about(line));
+            found.next().map_or(line, |it| *it)
+        });
+        assert!(differ.iter().all(|it| expected.contains(it)), "{differ:?}");
+        assert_eq!(self.lines(), expected, "{self:?}");
+        assert_eq!((self.code, &*self.stderr), (Some(code), ""));
+    }
+}
+
+/// Runs it for the Lease of `deploy`, with nothing else in its environment.
+async fn doctor(kubeconfig: &Path, flags: &[&str]) -> Said {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", home.path())
+        .env("KUBECONFIG", kubeconfig)
+        .args(["doctor", "--lease-namespace=foo-system"])
+        .args(flags)
+        .stdin(Stdio::null());
+    let output = tokio::process::Command::from(command)
+        .kill_on_drop(true)
+        .output();
+    let output = output.await.unwrap();
+    Said {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+async fn administrator() -> Said {
+    doctor(CLUSTER.kubeconfig(), &[]).await
+}
+
+async fn kubectl(args: &str) -> String {
+    let args: Vec<_> = args.split(' ').collect();
+    CLUSTER.kubectl(&args).await.success()
+}
+
+async fn apply(manifest: &Value) {
+    let manifest = manifest.to_string();
+    let applied = CLUSTER.kubectl_stdin(&["apply", "-f", "-"], &manifest);
+    applied.await.success();
+}
+
+/// Changes `object` by a JSON merge patch.
+async fn patch(object: &str, change: &Value) {
+    let change = change.to_string();
+    let args = ["patch", "--type=merge", "-p", &change, "-n", "foo-system"];
+    let object = object.split(' ');
+    let args: Vec<_> = args.into_iter().chain(object).collect();
+    CLUSTER.kubectl(&args).await.success();
+}
+
+/// The cluster by oneself, with all of `deploy` and the component fencing in it, and a Lease that was released.
+async fn installed() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    let alone = ALONE.lock().await;
+    fencing::install(&CLUSTER).await;
+    CLUSTER.release_lease("foo-system", "foo-controller").await;
+    alone
+}
+
+/// A kubeconfig of whoever asks as this user.
+fn kubeconfig_as(folder: &Path, user: &str) -> PathBuf {
+    let text = std::fs::read(CLUSTER.kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_json::from_slice(&text).unwrap();
+    kubeconfig["users"][0]["user"]["as"] = user.into();
+    let path = folder.join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    path
+}
+
+/// Installed, all is well; and of all its requests, only reviews are no reads.
+#[tokio::test]
+async fn a_healthy_cluster_is_found_healthy_and_left_as_it_is() {
+    let _alone = installed().await;
+    let before = CLUSTER.audit().len();
+    let said = administrator().await;
+    said.is_but_for(0, &[]);
+    let lines = said.stdout.lines().zip(ANSWERS).skip(1);
+    let columns = lines.map(|(line, answer)| line.find(answer.split_once(": ").unwrap().1));
+    assert_eq!(columns.collect::<BTreeSet<_>>().len(), 1, "{}", said.stdout);
+
+    let requests = CLUSTER.audit().split_off(before);
+    let requests = requests
+        .into_iter()
+        .filter(|it| it.user_agent.starts_with("foo-controller/"));
+    let requests: Vec<_> = requests.map(|it| (it.verb, it.resource)).collect();
+    assert!(requests.len() > 10, "{requests:?}");
+    let odd: Vec<_> = requests
+        .iter()
+        .filter(|(verb, resource)| {
+            !matches!(&**verb, "get" | "list") && resource != "selfsubjectaccessreviews"
+        })
+        .collect();
+    assert!(odd.is_empty(), "{odd:?}");
+}
+
+/// Who holds the Lease is named, with the time that has passed.
+#[tokio::test]
+async fn the_lease_is_told_as_it_is() {
+    let _alone = installed().await;
+    let lease = "lease foo-controller";
+    let hold = async |renewed: &str, seconds: i32| {
+        let spec = json!({ "holderIdentity": "a_b", "renewTime": renewed, "leaseDurationSeconds": seconds });
+        patch(lease, &json!({ "spec": spec })).await;
+        let record = json!({ "metadata": { "annotations": { "samplecontroller.k8s.io/lease-holder": "a_b" } } });
+        patch("serviceaccount foo-controller-fencing", &record).await;
+    };
+    hold("2020-01-01T00:00:00.000000Z", 15).await;
+    let said = administrator().await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let line = &said.lines()[6];
+    assert!(
+        line.starts_with("warning Lease: foo-system/foo-controller: held by a_b, renewed "),
+        "{line}"
+    );
+    assert!(
+        line.ends_with(
+            " ago, expired after 15s: no replica runs that can take it; see their pods and logs"
+        ),
+        "{line}"
+    );
+    patch(lease, &json!({ "spec": { "renewTime": null } })).await;
+    administrator().await.is_but_for(
+        0,
+        &[
+            "warning Lease: foo-system/foo-controller: held by a_b, but without a renewTime, or without a duration: somebody has \
+             edited it; a replica takes it after 15s",
+        ],
+    );
+    kubectl("delete lease foo-controller -n foo-system").await;
+    administrator().await.is_but_for(
+        0,
+        &["ok Lease: foo-system/foo-controller: none yet, the first replica creates it"],
+    );
+    doctor(CLUSTER.kubeconfig(), &["--leader-election=false"])
+        .await
+        .is_but_for(
+            0,
+            &[
+                "skipped rights to the Lease: leader_election.enabled is false",
+                "skipped rights to the fencing record: leader_election.enabled is false",
+                "skipped Lease: leader_election.enabled is false",
+                "skipped fencing policy: leader_election.enabled is false",
+            ],
+        );
+}
+
+/// A CRD of before, of later, of somebody else's, or worded otherwise, by what the API server makes of it; and none.
+#[tokio::test]
+async fn a_crd_that_is_not_this_programs_is_told() {
+    type Change = fn(&mut Value);
+    let _alone = installed().await;
+    let cases: [(Change, i32, &str); 7] = [
+        (
+            |_| {},
+            0,
+            "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
+        ),
+        (
+            |version| {
+                remove(
+                    version,
+                    "/schema/openAPIV3Schema/properties/status/properties",
+                    "selector",
+                );
+            },
+            1,
+            "error CRD foos.samplecontroller.k8s.io: older than this program: it lacks \
+             v1alpha1.schema.properties.status.properties.selector: kubectl apply -f deploy/crd.yaml",
+        ),
+        (
+            |version| {
+                remove(version, "", "subresources");
+                remove(version, "", "additionalPrinterColumns");
+            },
+            1,
+            "error CRD foos.samplecontroller.k8s.io: older than this program: it lacks v1alpha1.subresources (and 1 more): kubectl \
+             apply -f deploy/crd.yaml",
+        ),
+        (
+            |version| {
+                let schema = &mut version["schema"]["openAPIV3Schema"];
+                schema["properties"]["spec"]["properties"]["replicas"]["maximum"] = 5.into();
+            },
+            1,
+            "error CRD foos.samplecontroller.k8s.io: another one than this program's: \
+             v1alpha1.schema.properties.spec.properties.replicas.maximum is 5.0, and not 10.0: kubectl apply -f deploy/crd.yaml",
+        ),
+        (
+            |version| {
+                let schema = &mut version["schema"]["openAPIV3Schema"];
+                schema["properties"]["spec"]["properties"]["color"] = json!({ "type": "string" });
+            },
+            0,
+            "warning CRD foos.samplecontroller.k8s.io: newer than this program: it has \
+             v1alpha1.schema.properties.spec.properties.color: kubectl apply -f deploy/crd.yaml",
+        ),
+        (
+            |version| version["additionalPrinterColumns"][0]["name"] = "Of".into(),
+            0,
+            "warning CRD foos.samplecontroller.k8s.io: another one than this program's: v1alpha1.additionalPrinterColumns differs: \
+             kubectl apply -f deploy/crd.yaml",
+        ),
+        (
+            |version| version["served"] = false.into(),
+            1,
+            "error CRD foos.samplecontroller.k8s.io: another one than this program's: v1alpha1.served is \"false\", and not \
+             \"true\": kubectl apply -f deploy/crd.yaml",
+        ),
+    ];
+    for (change, code, line) in cases {
+        let mut crd = serde_json::to_value(foo_controller::api::crd()).unwrap();
+        change(&mut crd["spec"]["versions"][0]);
+        // Of what was there before, nothing is kept.
+        let crd = crd.to_string();
+        let replace = CLUSTER.kubectl_stdin(&["replace", "-f", "-"], &crd);
+        replace.await.success();
+        administrator().await.is_but_for(code, &[line]);
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let nobody = kubeconfig_as(folder.path(), "nobody");
+    kubectl(&format!("delete crd {CRD}")).await;
+    let missing =
+        "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml";
+    administrator().await.is_but_for(1, &[missing]);
+    // Who may not read CRDs learns it, too, as soon as the API server has noticed.
+    eventually(DEADLINE, "discovery forgets it", async || {
+        let said = doctor(&nobody, &[]).await.lines().swap_remove(2);
+        if said == missing { Ok(()) } else { Err(said) }
+    })
+    .await;
+}
+
+fn remove(version: &mut Value, path: &str, field: &str) {
+    let fields = version.pointer_mut(path).unwrap().as_object_mut();
+    assert!(fields.unwrap().remove(field).is_some());
+}
+
+/// With the controller's own rights what it needs is there, and what only an administrator may see is said to be unseen;
+/// without any, each right is named.
+#[tokio::test]
+async fn rights_that_are_missing_are_named() {
+    let _alone = installed().await;
+    let folder = tempfile::tempdir().unwrap();
+    let account = kubeconfig_as(
+        folder.path(),
+        "system:serviceaccount:foo-system:foo-controller",
+    );
+    let unseen = [
+        "skipped CRD foos.samplecontroller.k8s.io: served; whether it is this program's cannot be seen: not allowed to get \
+         customresourcedefinitions",
+        "skipped fencing policy: not allowed to look at it: that takes the rights of an administrator",
+    ];
+    doctor(&account, &[]).await.is_but_for(0, &unseen);
+
+    let without_record = "skipped rights to the fencing record: not allowed to get serviceaccounts/foo-controller-fencing, as where \
+                          deploy/components/fencing is not installed";
+    let nobody = kubeconfig_as(folder.path(), "nobody");
+    doctor(&nobody, &[]).await.is_but_for(
+        1,
+        &[
+            unseen[0],
+            unseen[1],
+            "error rights in all namespaces: not allowed to list foos, watch foos, list deployments, watch deployments, create \
+             deployments, patch deployments, update foos/status, create events, patch events in all namespaces: apply the \
+             ClusterRole in deploy/base and its binding",
+            "error rights to the Lease: not allowed to get leases/foo-controller, watch leases/foo-controller, patch \
+             leases/foo-controller, create leases, create events, patch events in namespace foo-system: apply the Role in \
+             deploy/base and its binding",
+            without_record,
+            "skipped Lease: foo-system/foo-controller: not allowed to get it",
+        ],
+    );
+
+    // One right, in one of two namespaces.
+    let folder = tempfile::tempdir().unwrap();
+    let user = "system:serviceaccount:default:limited";
+    let limited = kubeconfig_as(folder.path(), user);
+    kubectl(&format!(
+        "create rolebinding limited --clusterrole=foo-controller --user={user}"
+    ))
+    .await;
+    kubectl("create namespace elsewhere").await;
+    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs });
+    apply(&json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "limited", "namespace": "elsewhere" },
+        "rules": [
+            rule("samplecontroller.k8s.io", "foos", &["list", "watch"]),
+            rule("samplecontroller.k8s.io", "foos/status", &["update"]),
+            rule("apps", "deployments", &["list", "watch", "create"]),
+            rule("events.k8s.io", "events", &["create", "patch"]),
+        ],
+    }))
+    .await;
+    kubectl(&format!(
+        "create rolebinding limited --role=limited --user={user} -n elsewhere"
+    ))
+    .await;
+    let said = doctor(&limited, &["--namespace=default", "--namespace=elsewhere"]).await;
+    let expected = [
+        "ok rights in namespace default: all that are needed",
+        "error rights in namespace elsewhere: not allowed to patch deployments in namespace elsewhere: apply the ClusterRole in \
+         deploy/base and its binding",
+    ];
+    assert_eq!(said.lines()[3..5], expected, "{said:?}");
+    kubectl("delete namespace elsewhere --wait=false").await;
+    kubectl("delete rolebinding limited").await;
+}
+
+/// A fencing policy that is not the one of this Lease, or judges nothing, protects nobody.
+#[tokio::test]
+async fn a_policy_that_does_not_go_by_this_lease_is_told() {
+    let _alone = installed().await;
+    let binding = "validatingadmissionpolicybinding foo-controller-fencing";
+    let is = async |code: i32, line: &str| administrator().await.is_but_for(code, &[line]);
+    let param = |namespace: &str, name: &str| json!({ "spec": { "paramRef": { "namespace": namespace, "name": name } } });
+    patch(binding, &param("elsewhere", "foo-controller-fencing")).await;
+    is(
+        1,
+        "error fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in elsewhere, and the Lease's is \
+         foo-controller-fencing in foo-system: name that in its binding's paramRef",
+    )
+    .await;
+    patch(binding, &param("foo-system", "foo-controller-fencing")).await;
+    // Of another Lease, all about the first one is wrong.
+    let other = doctor(CLUSTER.kubeconfig(), &["--lease-name=other"]).await;
+    assert_eq!(
+        other.lines()[7],
+        "error fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system, and the Lease's is \
+         other-fencing in foo-system: name that in its binding's paramRef"
+    );
+    patch(
+        binding,
+        &json!({ "spec": { "validationActions": ["Audit"] } }),
+    )
+    .await;
+    is(
+        1,
+        "error fencing policy: foo-controller-fencing refuses nothing: its binding's validationActions lack Deny; apply \
+         deploy/components/fencing",
+    )
+    .await;
+    kubectl("delete validatingadmissionpolicybinding foo-controller-fencing").await;
+    is(
+        1,
+        "error fencing policy: foo-controller-fencing is not bound, and judges nothing: apply deploy/components/fencing",
+    )
+    .await;
+    fencing::install(&CLUSTER).await;
+    kubectl("delete serviceaccount foo-controller-fencing -n foo-system").await;
+    is(
+        1,
+        "error fencing policy: foo-controller-fencing judges nothing: serviceaccount/foo-controller-fencing in foo-system, which it \
+         goes by, is missing; apply deploy/components/fencing",
+    )
+    .await;
+    fencing::install(&CLUSTER).await;
+    let held =
+        json!({ "spec": { "holderIdentity": "a_b", "renewTime": "2020-01-01T00:00:00.000000Z" } });
+    patch("lease foo-controller", &held).await;
+    let record =
+        json!({ "metadata": { "annotations": { "samplecontroller.k8s.io/lease-holder": "c_d" } } });
+    patch("serviceaccount foo-controller-fencing", &record).await;
+    assert_eq!(
+        administrator().await.lines()[7],
+        "warning fencing policy: foo-controller-fencing lets \"c_d\" write, says serviceaccount/foo-controller-fencing in \
+         foo-system, and the Lease is \"a_b\"'s: if that stays so, see the log of the latter, and its right to patch the record"
+    );
+    CLUSTER.release_lease("foo-system", "foo-controller").await;
+    let policy = "validatingadmissionpolicy foo-controller-fencing";
+    let kind = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" });
+    patch(policy, &json!({ "spec": { "paramKind": kind } })).await;
+    is(
+        1,
+        "error fencing policy: foo-controller-fencing goes by coordination.k8s.io/v1 Lease, and not by a ServiceAccount: apply \
+         deploy/components/fencing of this version",
+    )
+    .await;
+    kubectl("delete -k deploy/components/fencing").await;
+    is(
+        0,
+        "skipped fencing policy: not installed; deploy/components/fencing has it",
+    )
+    .await;
+}
+
+/// A collector is connected to, and sent nothing; one that is down, or says nothing, is told, and the work would go on.
+#[tokio::test]
+async fn a_collector_that_is_down_is_told() {
+    let _alone = installed().await;
+    let up = Mock::start(Behaviour::Answer(Duration::ZERO, 0)).await;
+    let with = async |flag: &str| doctor(CLUSTER.kubeconfig(), &[flag]).await;
+    let said = with(&format!("--otlp-endpoint={}", up.endpoint())).await;
+    let connected = format!(
+        "ok collector: traces, logs, metrics: connected to {}/",
+        up.endpoint()
+    );
+    said.is_but_for(0, &[&connected]);
+    assert!(up.requests().is_empty(), "{:?}", up.requests());
+
+    let then = "; what is exported is lost meanwhile, and the work goes on: see telemetry.endpoint, and that the collector runs";
+    let down = Mock::start(Behaviour::Refuse).await;
+    let said = with(&format!("--otlp-endpoint={}", down.endpoint())).await;
+    let refused = format!(
+        "warning collector: traces, logs, metrics: cannot connect to {}/: Connection refused (os error 111){then}",
+        down.endpoint()
+    );
+    said.is_but_for(0, &[&refused]);
+
+    let silent = Mock::start(Behaviour::Silent).await;
+    let endpoint = silent.endpoint().replace("http://", "https://");
+    let said = with(&format!("--otlp-endpoint={endpoint}")).await;
+    let unanswered = format!(
+        "warning collector: traces, logs, metrics: cannot connect to {endpoint}/: no answer in 5s{then}"
+    );
+    said.is_but_for(0, &[&unanswered]);
+}
+
+/// Nobody listens, or nobody answers: that is told within half a minute, and what is beside the cluster is looked at.
+#[tokio::test]
+async fn no_cluster_is_told_in_time() {
+    let _alone = installed().await;
+    let silent = "skipped clock|skipped CRD foos.samplecontroller.k8s.io|skipped rights in all namespaces|skipped rights to the \
+                  Lease|skipped rights to the fencing record|skipped Lease|skipped fencing policy";
+    let silent: Vec<_> = silent
+        .split('|')
+        .map(|it| format!("{it}: the API server does not answer"))
+        .collect();
+    let mut lines: Vec<&str> = silent.iter().map(String::as_str).collect();
+    let see = "see that it runs, and that it is the one that is meant (--kubeconfig, --master)";
+    let nobody = Mock::start(Behaviour::Refuse).await;
+    let address = nobody.endpoint().replace("http://", "https://");
+    let said = doctor(CLUSTER.kubeconfig(), &[&format!("--master={address}")]).await;
+    let refused = format!(
+        "error API server: {address}: client error (Connect): tcp connect error: Connection refused (os error 111); {see}"
+    );
+    lines.push(&refused);
+    said.is_but_for(1, &lines);
+
+    CLUSTER.freeze_apiserver().await;
+    let begun = Instant::now();
+    let said = doctor(CLUSTER.kubeconfig(), &[]).await;
+    let took = begun.elapsed();
+    CLUSTER.thaw_apiserver().await;
+    lines.pop();
+    let frozen =
+        format!("error API server: SERVER: client error (Connect): deadline has elapsed; {see}");
+    lines.push(&frozen);
+    said.is_but_for(1, &lines);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+/// What keeps a replica from its start, keeps this from its start.
+#[tokio::test]
+async fn what_is_configured_wrong_ends_it_with_2() {
+    let nowhere = Path::new("/nowhere/kubeconfig");
+    for (flags, says) in [
+        (
+            &["--workers=0"][..],
+            "error: workers = 0 (flag --workers): must be a whole number from 1 to 1000\n",
+        ),
+        (&["--lease-namespace="], "error: "),
+        (
+            &[],
+            "error: kubeconfig /nowhere/kubeconfig (from $KUBECONFIG): ",
+        ),
+    ] {
+        let said = doctor(nowhere, flags).await;
+        assert_eq!((said.code, &*said.stdout), (Some(2), ""), "{said:?}");
+        assert!(said.stderr.starts_with(says), "{said:?}");
+    }
+}
