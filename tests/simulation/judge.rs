@@ -80,6 +80,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     leader::keeps_to_its_term(&case, &mut found);
     leader::somebody_leads(&case, &mut found);
     works::holder_works(&case, &mut found);
+    works::hands_over(&case, &mut found);
     audit::check(&case, &mut found);
     record::was_read(&case, &mut found);
     converge::settled(&case, &mut found);

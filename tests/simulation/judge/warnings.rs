@@ -102,7 +102,12 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && text(&other.body["metadata"]["name"]) == foo
         });
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
+        // What was said before a backup was restored is not news to who said it.
+        let is_restored = (case.restored.iter()).any(|restored| {
+            *restored <= ended && reconcile.begun < *restored + Duration::from_mins(1)
+        });
         if !is_otherwise
+            && !is_restored
             && !now
                 .is_some_and(|now| says(now) || is_known_to_be_refused(case, call.who, now, says))
             && !reports.any(|report| says(&report.body))

@@ -9,7 +9,7 @@ use super::{
     super::{
         api::{Key, Kind, Revision},
         plan::Fault,
-        trace::{Call, Role, Time, Who},
+        trace::{Call, End, Role, Time, Who},
     },
     Case, Violation,
     converge::{condition, owner, text},
@@ -91,6 +91,81 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
             Kind::Deployment => deployments.insert(&revision.key, revision),
             _ => None,
         };
+    }
+}
+
+/// I10 (row P2): who is asked to stop while it holds the Lease, and nothing is in its way, gives it back; and a standby that has
+/// seen who held it, and in whose way there is nothing either, takes it then, rather than wait for it to expire.
+pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
+    let mut wrong = |at: Time, what: String| {
+        found.push(Violation {
+            invariant: "I10",
+            at,
+            object: named(&lease()),
+            what,
+        });
+    };
+    let leases = || {
+        let history = case.store.history().iter().enumerate();
+        history.filter(|(_, one)| one.key == lease())
+    };
+    let held = |at: Time| {
+        let last = leases().take_while(|(_, one)| made(one) <= at).last();
+        last.and_then(|(_, one)| one.after.as_deref())
+            .map(holder)
+            .unwrap_or_default()
+    };
+    for life in &case.trace.lives {
+        let (Some(asked), Some((ended, End::Returned))) = (life.asked, &life.ended) else {
+            continue;
+        };
+        let identity = life.identity();
+        let keeps = held(asked) == identity && held(*ended) == identity;
+        if keeps && !is_hindered(case, life.who, asked, *ended) {
+            wrong(
+                *ended,
+                format!("{} has ended, and still holds it", life.who),
+            );
+        }
+    }
+    for (index, one) in leases() {
+        let at = made(one);
+        let Some(life) = case.writer(index).and_then(|call| case.life(call.who)) else {
+            continue;
+        };
+        let was = one.before.as_deref().map(holder);
+        if held(at) != "" || was != Some(&*life.identity()) {
+            continue;
+        }
+        let due = at + case.longest_of(|settings| settings.retry_period * 2) + SOON;
+        let mut others = case.trace.lives.iter().filter(|other| {
+            let ends = [other.asked, other.ended.as_ref().map(|(at, _)| *at)];
+            let mut logs = case.trace.logs.iter();
+            let said = format!("holder={} ", life.identity());
+            other.who != life.who
+                && ends.into_iter().flatten().all(|end| end > due)
+                && logs.any(|log| {
+                    let is_seen = log.text.contains("standing by") && log.text.contains(&said);
+                    log.who == other.who && log.at < at && is_seen
+                })
+                && !is_hindered(case, other.who, at, due)
+        });
+        let is_taken = leases().any(|(_, next)| {
+            let is_then = made(next) > at && made(next) <= due;
+            is_then && next.after.as_deref().is_none_or(|next| holder(next) != "")
+        });
+        if due < case.plan.end
+            && !is_taken
+            && let Some(other) = others.next()
+        {
+            wrong(
+                due,
+                format!(
+                    "was given back at {at:?}, and {} has not taken it",
+                    other.who
+                ),
+            );
+        }
     }
 }
 
