@@ -276,7 +276,7 @@ async fn a_crd_that_is_not_this_programs_is_told() {
             },
             0,
             "warning CRD foos.samplecontroller.k8s.io: newer than this program: it has \
-             v1alpha1.schema.properties.spec.properties.color: kubectl apply -f deploy/crd.yaml",
+             v1alpha1.schema.properties.spec.properties.color: upgrade that, too",
         ),
         (
             |version| version["additionalPrinterColumns"][0]["name"] = "Of".into(),
@@ -287,8 +287,8 @@ async fn a_crd_that_is_not_this_programs_is_told() {
         (
             |version| version["served"] = false.into(),
             1,
-            "error CRD foos.samplecontroller.k8s.io: another one than this program's: v1alpha1.served is \"false\", and not \
-             \"true\": kubectl apply -f deploy/crd.yaml",
+            "error CRD foos.samplecontroller.k8s.io: another one than this program's: v1alpha1.served is false, and not true: \
+             kubectl apply -f deploy/crd.yaml",
         ),
     ];
     for (change, code, line) in cases {

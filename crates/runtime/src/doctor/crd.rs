@@ -62,142 +62,193 @@ fn judge(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> 
         let why = why.map_or_else(|| "the API server is at it".to_owned(), brief);
         return error(format!("not established: {why}"));
     }
-    let differences = differences(ours, theirs);
-    let Some((first, others)) = differences.split_first() else {
+    let mut found = Vec::new();
+    compare("", &comparable(ours), &comparable(theirs), &mut found);
+    found.sort_by_key(|difference| difference.change);
+    let Some((first, others)) = found.split_first() else {
         return ok("established, and as this program has it");
     };
-    let age = if differences.iter().all(|it| it.change == Change::Lacks) {
-        "older than this program"
-    } else if differences.iter().all(|it| it.change == Change::Adds) {
-        "newer than this program"
-    } else {
-        "another one than this program's"
-    };
+    let is_no_other = |it: &Difference| it.change == first.change || it.change == Change::Shows;
+    let is_all = |change| first.change == change && others.iter().all(is_no_other);
     let more = match others.len() {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let matters = differences.iter().any(Difference::matters);
-    let judged = if matters { error } else { warning };
-    judged(format!("{age}: {}{more}: {APPLY}", first.text()))
+    let text = &first.text;
+    if is_all(Change::Knows) {
+        return warning(format!(
+            "newer than this program: {text}{more}: upgrade that, too"
+        ));
+    }
+    let age = if is_all(Change::Lacks) {
+        "older than this program"
+    } else {
+        "another one than this program's"
+    };
+    let judged = if first.matters() { error } else { warning };
+    judged(format!("{age}: {text}{more}: {APPLY}"))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What matters most, first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// The cluster's lacks it.
-    Lacks,
-    /// This program's does.
-    Adds,
     Differs,
+    /// The cluster's lacks what this program's has.
+    Lacks,
+    /// The cluster's has a field or a version more, which does no harm.
+    Knows,
+    /// It describes or shows something otherwise.
+    Shows,
 }
 
-#[derive(Debug)]
 struct Difference {
     change: Change,
-    path: String,
-    ours: Value,
-    theirs: Value,
+    text: String,
 }
 
 impl Difference {
-    /// Whether the API server stores, admits or serves another thing for it, and not only describes or shows it otherwise. What
-    /// a newer CRD has beside ours does no harm.
+    /// Whether the API server stores, admits or serves another thing for it.
     fn matters(&self) -> bool {
-        let words = |part: &str| part == "description" || part == "additionalPrinterColumns";
-        let is_shown = self.path.split('.').any(words) || self.path.starts_with("names");
-        self.change != Change::Adds && !is_shown
-    }
-
-    fn text(&self) -> String {
-        let Self {
-            path, ours, theirs, ..
-        } = self;
-        match self.change {
-            Change::Lacks => format!("it lacks {path}"),
-            Change::Adds => format!("it has {path}"),
-            // What is long is not told.
-            Change::Differs if ours.is_array() || theirs.is_array() => format!("{path} differs"),
-            Change::Differs => {
-                let [ours, theirs] = [ours, theirs].map(|it| brief(&it.to_string()));
-                format!("{path} is {theirs}, and not {ours}")
-            }
-        }
+        matches!(self.change, Change::Lacks | Change::Differs)
     }
 }
 
-/// Of what the controller or its users can notice, what matters first.
-fn differences(
-    ours: &CustomResourceDefinition,
-    theirs: &CustomResourceDefinition,
-) -> Vec<Difference> {
-    let mut found = Vec::new();
-    let [ours, theirs] = [ours, theirs].map(|crd| {
-        let versions = crd.spec.versions.iter().map(|version| {
-            let of_version = json!({
-                "served": version.served.to_string(),
-                "schema": version.schema.as_ref().and_then(|it| it.open_api_v3_schema.as_ref()),
-                "subresources": version.subresources,
-                "additionalPrinterColumns": version.additional_printer_columns,
-            });
-            (version.name.clone(), of_version)
-        });
-        let names = &crd.spec.names;
-        let mut all: serde_json::Map<String, Value> = versions.collect();
-        all.insert("scope".into(), json!(crd.spec.scope));
-        // What else a name can be has a default.
-        let names = json!({ "kind": names.kind, "shortNames": names.short_names, "categories": names.categories });
-        all.insert("names".into(), names);
-        let mut all = Value::Object(all);
-        normalise(&mut all);
-        all
+/// What is compared of a CRD: what the controller or its users can notice, and has no default.
+fn comparable(crd: &CustomResourceDefinition) -> Value {
+    let names = &crd.spec.names;
+    let mut all = json!({
+        "scope": crd.spec.scope,
+        "kind": names.kind,
+        "shortNames": names.short_names,
+        "categories": names.categories,
     });
-    compare("", &ours, &theirs, &mut found);
-    found.sort_by_key(|difference| !difference.matters());
-    found
+    for version in &crd.spec.versions {
+        let schema = version.schema.as_ref();
+        all[&version.name] = json!({
+            "served": version.served,
+            "schema": schema.and_then(|it| it.open_api_v3_schema.as_ref()),
+            "subresources": version.subresources,
+            "additionalPrinterColumns": version.additional_printer_columns,
+        });
+    }
+    all
 }
 
-/// Takes out what the API server does not store, since it is its default.
-fn normalise(value: &mut Value) {
-    let is_default = |key: &str, value: &Value| match value {
-        Value::Null => true,
+/// What the API server stores for a field: nothing, where it is its default.
+fn stored<'a>(key: &str, of: &'a Value) -> &'a Value {
+    let value = &of[key];
+    let is_default = match value {
+        // What is in these is the users', as it stands; that it serves is said in any case.
+        _ if matches!(key, "default" | "enum" | "example" | "served") => false,
         Value::Bool(value) => !value,
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Number(number) => key == "priority" && number.as_i64() == Some(0),
-        Value::Object(_) => false,
+        Value::Null | Value::Object(_) => false,
     };
-    match value {
-        Value::Object(fields) => {
-            // What is in these is the users', as it stands.
-            let own = |key: &str| matches!(key, "default" | "enum" | "example");
-            fields.retain(|key, value| !is_default(key, value) || (own(key) && !value.is_null()));
-            let fields = fields.iter_mut().filter(|(key, _)| !own(key));
-            fields.for_each(|(_, value)| normalise(value));
+    if is_default { &Value::Null } else { value }
+}
+
+fn compare(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<Difference>) {
+    match (ours, theirs) {
+        (Value::Object(our_fields), Value::Object(their_fields)) => {
+            let keys: BTreeSet<_> = our_fields.keys().chain(their_fields.keys()).collect();
+            for key in keys {
+                let dot = if path.is_empty() { "" } else { "." };
+                let [ours, theirs] = [ours, theirs].map(|it| stored(key, it));
+                compare(&format!("{path}{dot}{key}"), ours, theirs, found);
+            }
         }
-        Value::Array(items) => items.iter_mut().for_each(normalise),
+        (Value::Array(our_items), Value::Array(their_items)) => {
+            let mut inside = Vec::new();
+            for (ours, theirs) in our_items.iter().zip(their_items) {
+                compare(path, ours, theirs, &mut inside);
+            }
+            if our_items.len() != their_items.len() || !inside.is_empty() {
+                found.push(difference(path, ours, theirs));
+            }
+        }
+        _ if ours != theirs => found.push(difference(path, ours, theirs)),
         _ => {}
     }
 }
 
-fn compare(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<Difference>) {
-    if let (Value::Object(our_fields), Value::Object(their_fields)) = (ours, theirs) {
-        let keys: BTreeSet<_> = our_fields.keys().chain(their_fields.keys()).collect();
-        for key in keys {
-            let dot = if path.is_empty() { "" } else { "." };
-            let [ours, theirs] = [&ours[key], &theirs[key]];
-            compare(&format!("{path}{dot}{key}"), ours, theirs, found);
+fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
+    const SHOWN: [&str; 4] = [
+        "description",
+        "additionalPrinterColumns",
+        "shortNames",
+        "categories",
+    ];
+    let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
+    // A field may be called as one of these, too.
+    let is_shown = SHOWN.contains(&key) && !ours.is_object() && !theirs.is_object();
+    let is_field = parent.is_empty() || parent.ends_with(".properties");
+    let change = match (ours, theirs) {
+        _ if is_shown => Change::Shows,
+        (_, Value::Null) => Change::Lacks,
+        (Value::Null, _) if is_field => Change::Knows,
+        _ => Change::Differs,
+    };
+    let text = match (ours, theirs) {
+        (_, Value::Null) => format!("it lacks {path}"),
+        (Value::Null, _) => format!("it has {path}"),
+        // What is long is not told.
+        (Value::Array(_) | Value::Object(_), _) | (_, Value::Array(_) | Value::Object(_)) => {
+            format!("{path} differs")
         }
-    } else if ours != theirs {
-        let change = match (ours, theirs) {
-            (_, Value::Null) => Change::Lacks,
-            (Value::Null, _) => Change::Adds,
-            _ => Change::Differs,
-        };
-        found.push(Difference {
-            change,
-            path: path.to_owned(),
-            ours: ours.clone(),
-            theirs: theirs.clone(),
-        });
+        _ => {
+            let [ours, theirs] = [ours, theirs].map(|it| brief(&it.to_string()));
+            format!("{path} is {theirs}, and not {ours}")
+        }
+    };
+    Difference { change, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The changes from `ours` to `theirs`, each with its words.
+    fn changes(ours: &Value, theirs: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        compare("", ours, theirs, &mut found);
+        let told = found.into_iter();
+        told.map(|it| format!("{:?}: {}", it.change, it.text))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_api_server_leaves_out_is_no_difference() {
+        let ours = json!({ "nullable": false, "format": "", "required": [], "columns": [{ "name": "a", "priority": 0 }] });
+        let theirs = json!({ "columns": [{ "name": "a" }] });
+        assert_eq!(changes(&ours, &theirs), [""; 0]);
+        // Of what stands for itself, each value is another.
+        let [none, no] = [json!({}), json!({ "default": false })];
+        assert_eq!(changes(&no, &none), ["Lacks: it lacks default"]);
+    }
+
+    #[test]
+    fn what_is_only_shown_is_told_from_a_field_of_that_name() {
+        let of = |field: Value| json!({ "v1": { "properties": { "description": field } } });
+        let [old, new] =
+            ["a", "b"].map(|text| of(json!({ "description": text, "type": "string" })));
+        let words = "v1.properties.description.description is \"b\", and not \"a\"";
+        assert_eq!(changes(&old, &new), [format!("Shows: {words}")]);
+        let none = json!({ "v1": { "properties": {} } });
+        assert_eq!(
+            changes(&old, &none),
+            ["Lacks: it lacks v1.properties.description"]
+        );
+        assert_eq!(
+            changes(&none, &old),
+            ["Knows: it has v1.properties.description"]
+        );
+        // A bound that this program does not know may refuse what it writes.
+        let bound = of(json!({ "description": "a", "type": "string", "maxLength": 1 }));
+        assert_eq!(
+            changes(&old, &bound),
+            ["Differs: it has v1.properties.description.maxLength"]
+        );
     }
 }
