@@ -70,7 +70,7 @@ pub struct Writer<V> {
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// For how long a refused status is taken for one that would be refused again, while its object is as it was: as long as the
-/// longest pause between retries. The CustomResourceDefinition may be another one by then.
+/// longest pause between retries. The CRD may be another one by then.
 const REFUSED: Duration = Duration::from_secs(1000);
 
 /// The resourceVersion of an object that is not there, among those that [`Corrections`] compares.

@@ -83,8 +83,8 @@ fn subject(call: &Call) -> String {
     };
     // Several may ask for one of the same name.
     let owner = metadata["ownerReferences"][0]["uid"].as_str();
-    let words = [Some(path), name, owner];
-    Vec::from_iter(words.into_iter().flatten()).join("/")
+    let words = [Some(path), name, owner].into_iter().flatten();
+    words.collect::<Vec<_>>().join("/")
 }
 
 /// Row Q3: who is asked for time with a 429 or a 503 gives it: a watch does, the events of a namespace, and the object that was

@@ -151,13 +151,12 @@ fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
         let one = deployments.get(&Key::new(Kind::Deployment, namespace, name));
         one.filter(|one| owner(one) == text(&metadata["uid"]))
     });
-    let counts = match its.next() {
-        Some(one) => (!is_going(one)).then(|| counts(&one["status"])),
-        None => {
-            let mut all = deployments.values();
-            let is_served = all.any(|one| owner(one) == text(&metadata["uid"]));
-            (!is_served).then_some([0, 0])
-        }
+    let counts = if let Some(one) = its.next() {
+        (!is_going(one)).then(|| counts(&one["status"]))
+    } else {
+        let mut all = deployments.values();
+        let is_served = all.any(|one| owner(one) == text(&metadata["uid"]));
+        (!is_served).then_some([0, 0])
     };
     Some(Asked {
         generation: metadata["generation"].clone(),

@@ -44,7 +44,7 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
                 other.key.kind == Kind::Foo && other.key.name == foo && made(other) <= due
             });
             let is_there = |at: Time| {
-                let last = its.clone().filter(|other| made(other) <= at).last();
+                let last = its.clone().rfind(|other| made(other) <= at);
                 last.is_some_and(|last| last.after.is_some())
             };
             !is_there(from)
@@ -134,7 +134,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let was = one.before.as_deref().map(holder);
-        if held(at) != "" || was != Some(&*life.identity()) {
+        if !held(at).is_empty() || was != Some(&*life.identity()) {
             continue;
         }
         let due = at + case.longest_of(|settings| settings.retry_period * 2) + SOON;
@@ -152,7 +152,11 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         });
         let is_taken = leases().any(|(_, next)| {
             let is_then = made(next) > at && made(next) <= due;
-            is_then && next.after.as_deref().is_none_or(|next| holder(next) != "")
+            is_then
+                && next
+                    .after
+                    .as_deref()
+                    .is_none_or(|next| !holder(next).is_empty())
         });
         if due < case.plan.end
             && !is_taken
