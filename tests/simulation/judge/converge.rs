@@ -34,9 +34,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
         .collect();
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
-        let wrong = is_settled(case, foo, &deployments)
-            .and_then(|()| is_of_what_it_was(foo, &deployments))
-            .err();
+        let wrong = is_settled(case, foo, &deployments).err();
         let is_untold = || {
             let leader = case.last_leader();
             leader.is_some_and(|leader| {
@@ -53,24 +51,6 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
-}
-
-/// I7: a generation that the Foo never had is an edit, which is put right.
-fn is_of_what_it_was(foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String> {
-    let metadata = &foo["metadata"];
-    let its = deployments.iter().map(|(one, _)| *one);
-    let mut its = its.filter(|one| {
-        let is_asked_for = one["metadata"]["name"] == foo["spec"]["deploymentName"];
-        is_asked_for && owner(one) == text(&metadata["uid"])
-    });
-    let is_forged = its.any(|one| {
-        let made_from = text(&one["metadata"]["annotations"][GENERATION]).parse::<i64>();
-        made_from.is_ok_and(|made_from| metadata["generation"].as_i64() < Some(made_from))
-    });
-    if is_forged && metadata["deletionTimestamp"].is_null() {
-        return Err("its Deployment says that it was made from what the Foo never was".to_owned());
-    }
-    Ok(())
 }
 
 /// Whether the Foo's next retry is still to come, after what went wrong. Each failure doubles the pause, also that of a

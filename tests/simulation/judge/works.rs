@@ -120,7 +120,10 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let identity = life.identity();
-        let keeps = held(asked) == identity && held(*ended) == identity;
+        // What may be on its way keeps it (H19): it says so.
+        let mut logs = case.trace.logs.iter().filter(|log| log.who == life.who);
+        let has_why = logs.any(|log| log.text.contains("not releasing the lease"));
+        let keeps = !has_why && held(asked) == identity && held(*ended) == identity;
         if keeps && !is_hindered(case, life.who, asked, *ended) {
             wrong(
                 *ended,
