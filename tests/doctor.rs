@@ -267,7 +267,7 @@ async fn a_crd_that_is_not_this_programs_is_told() {
             },
             1,
             "error CRD foos.samplecontroller.k8s.io: another one than this program's: \
-             v1alpha1.schema.properties.spec.properties.replicas.maximum is 5.0, and not 10.0: kubectl apply -f deploy/crd.yaml",
+             v1alpha1.schema.properties.spec.properties.replicas.maximum is 5, and not 10: kubectl apply -f deploy/crd.yaml",
         ),
         (
             |version| {

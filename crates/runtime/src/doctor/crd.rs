@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceDefinitionCondition,
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DynamicObject},
 };
-use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::{Verdict, error, failed, is_forbidden, ok, skipped, warning};
@@ -14,7 +15,9 @@ use crate::failure::brief;
 const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
 
 pub async fn examine(client: &Client, ours: &CustomResourceDefinition) -> Verdict {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    // As it is: the code that would read each field of a schema is a third of a megabyte.
+    let resource = ApiResource::erase::<CustomResourceDefinition>(&());
+    let crds: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     match crds.get_opt(&ours.name_any()).await {
         Ok(Some(theirs)) => judge(ours, &theirs),
         Ok(None) => missing(),
@@ -45,25 +48,26 @@ async fn is_served(client: &Client, ours: &CustomResourceDefinition) -> Verdict 
     )
 }
 
-fn judge(ours: &CustomResourceDefinition, theirs: &CustomResourceDefinition) -> Verdict {
+fn judge(ours: &CustomResourceDefinition, theirs: &DynamicObject) -> Verdict {
     let kind = &ours.spec.names.kind;
     if theirs.metadata.deletion_timestamp.is_some() {
         return error(format!(
             "being deleted, and each {kind} with it: when it is gone, {APPLY}"
         ));
     }
-    let conditions = theirs.status.iter().flat_map(|it| &it.conditions).flatten();
-    let conditions: Vec<_> = conditions.collect();
-    let is_true = |it: &&&CustomResourceDefinitionCondition| it.status == "True";
-    let established = conditions.iter().filter(|it| it.type_ == "Established");
-    if established.filter(is_true).count() == 0 {
-        let refused = conditions.iter().find(|it| it.status == "False");
-        let why = refused.and_then(|it| it.message.as_deref());
+    let conditions = theirs.data["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let is_established = |it: &Value| it["type"] == "Established" && it["status"] == "True";
+    if !conditions.clone().any(is_established) {
+        let refused = conditions.find(|it| it["status"] == "False");
+        let why = refused.and_then(|it| it["message"].as_str());
         let why = why.map_or_else(|| "the API server is at it".to_owned(), brief);
         return error(format!("not established: {why}"));
     }
+    let ours = serde_json::to_value(&ours.spec).unwrap_or_default();
+    let theirs = &theirs.data["spec"];
     let mut found = Vec::new();
-    compare("", &comparable(ours), &comparable(theirs), &mut found);
+    compare("", &comparable(&ours), &comparable(theirs), &mut found);
     found.sort_by_key(|difference| difference.change);
     let Some((first, others)) = found.split_first() else {
         return ok("established, and as this program has it");
@@ -113,22 +117,21 @@ impl Difference {
     }
 }
 
-/// What is compared of a CRD: what the controller or its users can notice, and has no default.
-fn comparable(crd: &CustomResourceDefinition) -> Value {
-    let names = &crd.spec.names;
+/// What is compared of a CRD's spec: what the controller or its users can notice, and has no default.
+fn comparable(spec: &Value) -> Value {
+    let names = &spec["names"];
     let mut all = json!({
-        "scope": crd.spec.scope,
-        "kind": names.kind,
-        "shortNames": names.short_names,
-        "categories": names.categories,
+        "scope": spec["scope"],
+        "kind": names["kind"],
+        "shortNames": names["shortNames"],
+        "categories": names["categories"],
     });
-    for version in &crd.spec.versions {
-        let schema = version.schema.as_ref();
-        all[&version.name] = json!({
-            "served": version.served,
-            "schema": schema.and_then(|it| it.open_api_v3_schema.as_ref()),
-            "subresources": version.subresources,
-            "additionalPrinterColumns": version.additional_printer_columns,
+    for version in spec["versions"].as_array().into_iter().flatten() {
+        all[version["name"].as_str().unwrap_or_default()] = json!({
+            "served": version["served"],
+            "schema": version["schema"]["openAPIV3Schema"],
+            "subresources": version["subresources"],
+            "additionalPrinterColumns": version["additionalPrinterColumns"],
         });
     }
     all
@@ -168,6 +171,8 @@ fn compare(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<Difference>
                 found.push(difference(path, ours, theirs));
             }
         }
+        // However they are written: `1`, or `1.0`.
+        (Value::Number(ours), Value::Number(theirs)) if ours.as_f64() == theirs.as_f64() => {}
         _ if ours != theirs => found.push(difference(path, ours, theirs)),
         _ => {}
     }
@@ -198,7 +203,10 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
             format!("{path} differs")
         }
         _ => {
-            let [ours, theirs] = [ours, theirs].map(|it| brief(&it.to_string()));
+            let [ours, theirs] = [ours, theirs].map(|it| match it.as_f64() {
+                Some(number) => number.to_string(),
+                None => brief(&it.to_string()),
+            });
             format!("{path} is {theirs}, and not {ours}")
         }
     };
