@@ -1,13 +1,15 @@
 //! Server-side fencing (`deploy/components/fencing`): whether its policy judges, and by the Lease that this program goes by.
 
 use k8s_openapi::api::{
-    admissionregistration::v1::{
-        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding as Binding,
-    },
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     coordination::v1::Lease,
     core::v1::ServiceAccount,
 };
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use serde_json::Value;
 
 use super::{Doctor, Verdict, error, failed, is_forbidden, ok, skipped, warning};
 use crate::{
@@ -50,11 +52,9 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
 }
 
 async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Verdict> {
-    let (client, all) = (&doctor.client, ListParams::default());
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
-    let policies = policies.list(&all).await?.items;
-    let bindings: Api<Binding> = Api::all(client.clone());
-    let bindings = bindings.list(&all).await?.items;
+    let client = &doctor.client;
+    let policies = all::<ValidatingAdmissionPolicy>(doctor).await?;
+    let bindings = all::<ValidatingAdmissionPolicyBinding>(doctor).await?;
     let records: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let (record, key) = (record_name(lease), holder_key(doctor.app));
     let recorded = records.get_metadata_opt(&record).await?;
@@ -72,11 +72,22 @@ async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Ve
     Ok(judge(doctor.app, &election, &policies, &bindings))
 }
 
+/// As they are: little of them is looked at.
+async fn all<K: Resource<DynamicType = ()>>(doctor: &Doctor) -> kube::Result<Vec<DynamicObject>> {
+    let resource = ApiResource::erase::<K>(&());
+    let all: Api<DynamicObject> = Api::all_with(doctor.client.clone(), &resource);
+    Ok(all.list(&ListParams::default()).await?.items)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
 fn judge(
     app: &App,
     election: &Election,
-    policies: &[ValidatingAdmissionPolicy],
-    bindings: &[Binding],
+    policies: &[DynamicObject],
+    bindings: &[DynamicObject],
 ) -> Verdict {
     // As the fence knows its refusals.
     let part = format!("{}-fencing", app.name);
@@ -105,20 +116,19 @@ fn judge(
 }
 
 /// Whether the policy itself looks at a record.
-fn follows(election: &Election, policy: &ValidatingAdmissionPolicy) -> Result<(), Verdict> {
+fn follows(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
     let name = policy.name_any();
-    let spec = policy.spec.clone().unwrap_or_default();
-    let kind = spec.param_kind.unwrap_or_default();
-    let [version, kind] = [kind.api_version, kind.kind].map(Option::unwrap_or_default);
-    if (&*version, &*kind) != ("v1", "ServiceAccount") {
+    let spec = &policy.data["spec"];
+    let [version, kind] = ["apiVersion", "kind"].map(|field| text(&spec["paramKind"][field]));
+    if (version, kind) != ("v1", "ServiceAccount") {
         return Err(error(format!(
             "{name} goes by {}, and not by a ServiceAccount: {APPLY} of this version",
             brief(format!("{version} {kind}").trim())
         )));
     }
-    let variables = spec.variables.iter().flatten().map(|it| &it.expression);
-    let rules = spec.validations.iter().flatten().map(|it| &it.expression);
-    if !variables.chain(rules).any(|it| it.contains(&election.key)) {
+    let expressions = ["variables", "validations"].map(|field| spec[field].as_array());
+    let mut expressions = expressions.into_iter().flatten().flatten();
+    if !expressions.any(|it| text(&it["expression"]).contains(&election.key)) {
         return Err(error(format!(
             "{name} does not look at the annotation {}, by which a leader is known: {APPLY} of this version",
             election.key
@@ -128,27 +138,27 @@ fn follows(election: &Election, policy: &ValidatingAdmissionPolicy) -> Result<()
 }
 
 /// Whether one of its bindings has it refuse by the record of this Lease, and none by another.
-fn is_bound(election: &Election, name: &str, bindings: &[Binding]) -> Result<(), Verdict> {
+fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Result<(), Verdict> {
     let Election {
         namespace, record, ..
     } = election;
-    let specs = bindings.iter().map(|binding| &binding.spec);
-    let mut bound = specs.filter(|spec| spec.policy_name == name).peekable();
+    let specs = bindings.iter().map(|binding| &binding.data["spec"]);
+    let mut bound = specs.filter(|spec| spec["policyName"] == name).peekable();
     if bound.peek().is_none() {
         return Err(error(format!(
             "{name} is not bound, and judges nothing: {APPLY}"
         )));
     }
     for spec in bound {
-        let mut actions = spec.validation_actions.iter();
+        let actions = spec["validationActions"].as_array();
+        let mut actions = actions.into_iter().flatten();
         if !actions.any(|action| action == "Deny") {
             return Err(error(format!(
                 "{name} refuses nothing: its binding's validationActions lack Deny; {APPLY}"
             )));
         }
-        let param = spec.param_ref.clone().unwrap_or_default();
-        let [at, of] = [param.namespace, param.name].map(Option::unwrap_or_default);
-        if (&of, &at) != (record, namespace) {
+        let [at, of] = ["namespace", "name"].map(|field| text(&spec["paramRef"][field]));
+        if (of, at) != (record, namespace) {
             return Err(error(format!(
                 "{name} goes by serviceaccount/{of} in {at}, and the Lease's is {record} in {namespace}: name that in its \
                  binding's paramRef"
