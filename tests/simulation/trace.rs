@@ -75,8 +75,17 @@ impl Call {
     /// Whether what was done to it kept its answer from being read as it was given.
     pub fn is_spoilt(&self) -> bool {
         let fault = self.fault.as_deref().unwrap_or_default();
-        let is_late = ["RequestLate", "AnswerLate"].map(|late| fault.starts_with(late));
-        self.felt && !is_late.contains(&true)
+        // Late, or right before its reader's end, it is read.
+        let reads = ["RequestLate", "AnswerLate", "CrashAfter"].map(|kind| fault.starts_with(kind));
+        self.felt && !reads.contains(&true)
+    }
+
+    /// How long it says that the API server may take.
+    pub fn limit(&self) -> Option<Duration> {
+        self.path.split(['?', '&']).find_map(|part| {
+            let milliseconds = part.strip_prefix("timeout=")?.strip_suffix("ms")?;
+            Some(Duration::from_millis(milliseconds.parse().ok()?))
+        })
     }
 }
 

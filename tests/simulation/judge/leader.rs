@@ -1,6 +1,6 @@
 //! Who may write, and that somebody does: I1, I9 and I10.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, ops::Range, rc::Rc, time::Duration};
 
 use operator_runtime::election::YIELD_DELAY;
 use serde_json::Value;
@@ -96,14 +96,14 @@ struct Term<'a> {
     pod: &'a str,
     from: Time,
     until: Time,
-    /// When the API server got the first look at the Lease that this process had.
-    first_look: Time,
+    /// When this process looked at the Lease, or was told of it.
+    looks: Rc<Vec<Time>>,
 }
 
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
 /// of its last renewal, its release, or its end.
 ///
-/// Two things are granted: who sees the Lease for the first time while it names nobody cannot know that it was somebody else
+/// Two things are granted: who has not seen the Lease held, and sees it name nobody, cannot know that it was somebody else
 /// than its holder who cleared it (H21); and where a backup is restored that another one holds, that one goes on where it was,
 /// and who led does so until its deadline.
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
@@ -111,18 +111,23 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let cleared = cleared(case);
     let mut terms = Vec::new();
     for life in &case.trace.lives {
-        let calls = case
-            .trace
-            .calls
-            .iter()
-            .filter(|call| call.who == life.who && call.resource == "leases");
+        let calls = || {
+            let calls = case.trace.calls.iter();
+            calls.filter(|call| call.who == life.who && call.resource == "leases")
+        };
+        let looks = calls().flat_map(|call| {
+            let is_answered = call.answered.is_some_and(|(_, code)| code < 300);
+            let looked = call.arrived.filter(|_| is_answered && call.verb == "get");
+            looked
+                .into_iter()
+                .chain(call.told.iter().map(|(at, _)| *at))
+        });
+        let looks = Rc::new(looks.collect::<Vec<_>>());
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
         let identity = life.identity();
         let (mut looked, mut term) = (None, None::<Term>);
-        let mut first_look = None;
-        for call in calls {
+        for call in calls() {
             let answered = call.answered.filter(|(_, code)| *code < 300);
-            first_look = first_look.or(answered.and(call.arrived));
             let gives_back = || {
                 call.body
                     .pointer("/spec/holderIdentity")
@@ -158,7 +163,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                             pod: &life.pod.0,
                             from: answered,
                             until,
-                            first_look: first_look.unwrap_or_default(),
+                            looks: Rc::clone(&looks),
                         };
                         terms.extend(none.replace(next));
                     }
@@ -177,8 +182,11 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                 let mut before = terms.iter().filter(|term| term.from <= other.from);
                 one.from <= cleared.start
                     && before.any(|term| {
-                        let is_new = (cleared.start..=cleared.end).contains(&term.first_look);
-                        is_new && term.pod != one.pod
+                        let looked =
+                            |time: Range<Time>| term.looks.iter().any(|at| time.contains(at));
+                        term.pod != one.pod
+                            && !looked(one.from..cleared.start)
+                            && looked(cleared.start..cleared.end)
                     })
             });
             // Neither has renewed since.
@@ -260,11 +268,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             let arrived = told.partition_point(|(at, _)| *at <= call.sent);
             let term = told[..arrived].iter().skip(read.saturating_sub(1));
             let until = term.filter_map(|(_, until)| *until).max();
-            let timeout = call.path.split(['?', '&']).find_map(|part| {
-                let milliseconds = part.strip_prefix("timeout=")?.strip_suffix("ms")?;
-                Some(Duration::from_millis(milliseconds.parse().ok()?))
-            });
-            let what = match (until, timeout) {
+            let what = match (until, call.limit()) {
                 (None, _) => "sent without a term".to_owned(),
                 (Some(until), _) if call.sent > until + SLACK => {
                     let late = call.sent.saturating_sub(until);

@@ -1,14 +1,20 @@
 //! I15: what a replica has does not grow: no more than there is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     super::{
         api::{Key, Kind},
-        trace::Sizes,
+        trace::{Sizes, Time},
     },
-    Case, Violation,
+    Case, Violation, made,
 };
+
+/// What a watch may take to tell of a change.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// A queue or a cache has no more than there has been; and at rest the queue is empty, and a cache has what there is, unless
 /// something goes on to be wrong.
@@ -23,6 +29,13 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let mut faults = case.trace.faults.iter();
     let goes_on = faults.any(|(time, _)| time.end > case.plan.rest);
     let ever = |kind| names.get(&kind).map_or(0, BTreeSet::len);
+    let counts = [Kind::Foo, Kind::Deployment].map(|kind| counts(case, kind));
+    let was = |counts: &[(Time, usize)], at: Time, has: Option<usize>| {
+        let from = counts.partition_point(|(since, _)| *since + MOMENT <= at);
+        let until = counts.partition_point(|(since, _)| *since <= at);
+        let mut its = counts[from.saturating_sub(1)..until].iter();
+        its.any(|(_, count)| Some(*count) == has)
+    };
     let now = |kind| case.store.list(kind, None).count();
     for (at, who, sizes) in &case.trace.sizes {
         let Sizes {
@@ -32,7 +45,9 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
         } = *sizes;
         let is_at_rest = *at >= case.plan.rest && !goes_on;
         let what = if is_at_rest
-            && [queue, foos, deployments] != [0, now(Kind::Foo), now(Kind::Deployment)].map(Some)
+            && (queue != Some(0)
+                || !was(&counts[0], *at, foos)
+                || !was(&counts[1], *at, deployments))
         {
             "at rest"
         } else if queue.max(foos) > Some(ever(Kind::Foo))
@@ -53,4 +68,18 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             ),
         });
     }
+}
+
+/// How many there were of a kind, since when.
+fn counts(case: &Case, kind: Kind) -> Vec<(Time, usize)> {
+    let (mut count, mut counts) = (0, vec![(Time::ZERO, 0)]);
+    for revision in case.store.history() {
+        if revision.key.kind != kind {
+            continue;
+        }
+        count += usize::from(revision.after.is_some());
+        count -= usize::from(revision.before.is_some());
+        counts.push((made(revision), count));
+    }
+    counts
 }

@@ -78,7 +78,11 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         let reconcile = case.reconcile_of(call, &name);
         let reconcile = reconcile.and_then(|one| Some((one, one.ended?)));
         // What comes later nobody waits for any more.
-        let Some((reconcile, ended)) = reconcile.filter(|(_, ended)| at <= *ended) else {
+        let in_time = |ended| {
+            let limit = call.limit().map_or(Time::MAX, |limit| call.sent + limit);
+            at <= limit.min(ended)
+        };
+        let Some((reconcile, ended)) = reconcile.filter(|(_, ended)| in_time(*ended)) else {
             continue;
         };
         let as_of = |time| {
