@@ -3,7 +3,7 @@
 //! An event is for people: it is never waited for, and never worth an object's delay. A repeated one is a
 //! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
 //!
-//! Events are written one after the other. One that cannot be written now is put into a backlog, and with it those that
+//! Events are written a few at once, those of one object one after the other. One that cannot be written now is put into a backlog, and with it those that
 //! come after it in its namespace; they are tried again beside the others, which go on.
 
 mod backlog;

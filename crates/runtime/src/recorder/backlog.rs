@@ -92,7 +92,7 @@ impl Backlog {
         None
     }
 
-    /// Takes in the first of a namespace, which was first tried at `since`.
+    /// Takes in the first of a namespace, or one that was tried beside it, which was first tried at `since`.
     pub fn put(&self, queued: Queued, since: Instant, failure: &Unwritten) {
         let mut state = self.state.lock();
         if state.count >= CAPACITY {
@@ -101,16 +101,21 @@ impl Backlog {
             return;
         }
         let took = since.elapsed();
+        let due = Instant::now() + failure.wait.max(PAUSE);
         let namespace = Namespace {
             since,
             pause: PAUSE,
-            due: Instant::now() + failure.wait.max(PAUSE),
+            due,
             turn: state.turn + took,
             took: took * PATIENCE,
             events: VecDeque::new(),
         };
         let name = queued.key.namespace().into();
-        let namespace = state.namespaces.entry(name).or_insert(namespace);
+        let others = state.namespaces.entry(name);
+        let namespace = others
+            // Tried at the same time.
+            .and_modify(|others| others.due = others.due.max(due))
+            .or_insert(namespace);
         namespace.events.push_back(queued);
         state.count += 1;
         drop(state);

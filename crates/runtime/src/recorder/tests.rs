@@ -23,7 +23,7 @@ use tracing_subscriber::{
 use super::{
     backlog::NAMESPACE_CAPACITY,
     event::*,
-    writer::{FIRST_TIMEOUT, REMEMBERED, RETRY_TIMEOUT, YIELD_DELAY},
+    writer::{AT_ONCE, FIRST_TIMEOUT, REMEMBERED, RETRY_TIMEOUT, YIELD_DELAY},
     *,
 };
 use crate::{
@@ -257,6 +257,54 @@ async fn r9_events_give_way_to_work() {
     drop(events);
     writer.await.unwrap();
     assert_eq!(written.load(SeqCst), WAITING / 2 + 3);
+}
+
+/// Row R9: events are written a few at once, and one object's in their order, each after the one before.
+#[tokio::test(start_paused = true)]
+async fn r9_a_few_events_are_written_at_once_and_one_objects_in_order() {
+    #[derive(Default)]
+    struct Seen {
+        underway: Vec<String>,
+        most: usize,
+        notes: HashMap<String, Vec<String>>,
+    }
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let server = Arc::clone(&seen);
+    let api = service_fn(move |request: Request<Body>| {
+        let seen = Arc::clone(&server);
+        async move {
+            let body = request.into_body().collect_bytes().await?;
+            let event: v1::Event = serde_json::from_slice(&body).unwrap();
+            let uid = event.regarding.unwrap().uid.unwrap();
+            {
+                let mut seen = seen.lock();
+                assert!(!seen.underway.contains(&uid), "two events of {uid} at once");
+                seen.underway.push(uid.clone());
+                seen.most = seen.most.max(seen.underway.len());
+                let notes = seen.notes.entry(uid.clone()).or_default();
+                notes.push(event.note.unwrap());
+            }
+            sleep(Duration::from_millis(10)).await;
+            seen.lock().underway.retain(|other| *other != uid);
+            Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec())))
+        }
+    });
+    let client = Client::new(api, "default");
+    let metrics = Metrics::disconnected(&APP);
+    let (events, write) = Recorder::new(client, about(), &metrics, || false);
+    let notes: Vec<_> = (0..5).map(|note| note.to_string()).collect();
+    for note in &notes {
+        for uid in 0..AT_ONCE - 1 {
+            let event = Event::warning("Reason", note.clone());
+            events.send(&Key::new("default", "parent"), &uid.to_string(), event);
+        }
+    }
+    drop(events);
+    write.await;
+    let seen = seen.lock();
+    assert_eq!(seen.most, AT_ONCE - 1);
+    assert_eq!(seen.notes.len(), AT_ONCE - 1);
+    assert!(seen.notes.values().all(|its| *its == notes));
 }
 
 /// What an API server does with the events of a namespace: its webhook, or its quota, or what is in front of it.

@@ -1,7 +1,7 @@
-//! Writes events, one after the other, and those that could not be written again, beside the others.
+//! Writes events, a few at once, and those that could not be written again, beside the others.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -39,8 +40,11 @@ use crate::{
     transport::retry_after,
 };
 
-/// How long an event lets work go first while there is some: it would take from it a share of the API server. With
-/// half of the room taken, events are written without a pause.
+/// How many events are written at once: as many as hide the way to the API server and back.
+pub(super) const AT_ONCE: usize = 8;
+
+/// How long an event lets work go first while there is some: it would take from it a share of the API server, and goes alone.
+/// With half of the room taken, events are written without a pause.
 pub(super) const YIELD_DELAY: Duration = Duration::from_millis(100);
 
 /// How many events are remembered, to make a series of them; past that, the one written longest ago is forgotten, and goes on as
@@ -65,7 +69,7 @@ pub(super) struct Writer {
     hasher: RandomState,
     written: Mutex<HashMap<Series, Written>>,
     backlog: Backlog,
-    /// How many are being tried.
+    /// How many are neither waiting nor in the backlog: about to be tried, or being tried.
     trying: AtomicUsize,
     drops: Arc<Drops>,
 }
@@ -98,23 +102,46 @@ impl Writer {
     pub(super) async fn run(self, events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
         let mut waiting = Waiting(events, &self);
         let first = async {
-            let events = &mut waiting.0;
-            while let Some(queued) = events.recv().await {
-                let Some(queued) = self.backlog.behind_others(queued) else {
-                    continue;
+            let (events, mut next) = (&mut waiting.0, Vec::with_capacity(AT_ONCE));
+            loop {
+                let limit = if busy() {
+                    let over = events.len().saturating_sub(WAITING / 2);
+                    over.clamp(1, AT_ONCE)
+                } else {
+                    AT_ONCE
                 };
+                let count = events.recv_many(&mut next, limit).await;
+                if count == 0 {
+                    break;
+                }
+                self.trying.fetch_add(count, Relaxed);
                 if events.len() < WAITING / 2 && busy() {
                     sleep(YIELD_DELAY).await;
                 }
+                let mut objects = BTreeMap::<_, Vec<_>>::new();
+                for queued in next.drain(..) {
+                    let its = objects.entry(queued.uid.clone()).or_default();
+                    its.push(queued);
+                }
+                join_all(objects.into_values().map(|its| self.try_first(its))).await;
+            }
+            self.backlog.close();
+        };
+        tokio::join!(first, self.retry());
+    }
+
+    /// Tries the events of one object for the first time, in their order.
+    async fn try_first(&self, events: Vec<Queued>) {
+        for queued in events {
+            if let Some(queued) = self.backlog.behind_others(queued) {
                 let since = Instant::now();
                 if let Err(failure) = self.write(&queued, FIRST_TIMEOUT).await {
                     self.backlog.put(queued, since, &failure);
                     sleep(GAP).await;
                 }
             }
-            self.backlog.close();
-        };
-        tokio::join!(first, self.retry());
+            self.trying.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Tries the backlog again, until nothing more comes into it and nothing is left.
@@ -135,7 +162,9 @@ impl Writer {
                 continue;
             };
             let begun = Instant::now();
+            self.trying.fetch_add(1, Relaxed);
             let result = self.write(&queued, RETRY_TIMEOUT).await;
+            self.trying.fetch_sub(1, Relaxed);
             if result.is_ok() {
                 gap = GAP;
             } else {
@@ -150,9 +179,7 @@ impl Writer {
     /// Writes an event, or learns that the API server refuses it, once and within `limit`.
     async fn write(&self, queued: &Queued, limit: Duration) -> Result<(), Unwritten> {
         let span = trace::within(queued.trace.as_ref(), "event");
-        self.trying.fetch_add(1, Relaxed);
         let published = timeout(limit, self.publish(queued)).instrument(span).await;
-        self.trying.fetch_sub(1, Relaxed);
         let failure = match published {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(kube::Error::Api(status))) if is_final(&status) => {
