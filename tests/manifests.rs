@@ -424,7 +424,7 @@ async fn every_kustomization_is_taken() {
     objects(tried.path().to_str().unwrap()).await;
 }
 
-/// kubeconform and kube-score, which Go builds the first time.
+/// kubeconform, kube-score and actionlint, which Go builds the first time.
 fn tools() -> PathBuf {
     let build = root().join("tests/tools/build.sh");
     let output = Command::new(build).arg("manifests").output().unwrap();
@@ -874,6 +874,24 @@ async fn every_rendering_scores() {
     }
     let explained: BTreeSet<_> = EXPLAINED.map(|(finding, _)| finding.to_owned()).into();
     assert_eq!(found, explained);
+}
+
+/// actionlint finds nothing wrong with the workflows, and does find a key that is misspelt.
+#[test]
+fn workflows_are_valid() {
+    let tool = tools().join("actionlint");
+    let lint = |workflow: &str| {
+        // Neither of which is here for sure.
+        let mut command = Command::new(&tool);
+        pipe(command.args(["-shellcheck=", "-pyflakes=", "-"]), workflow)
+    };
+    let workflows = fs::read_dir(root().join(".github/workflows")).unwrap();
+    let workflows = workflows.map(|workflow| fs::read_to_string(workflow.unwrap().path()).unwrap());
+    for workflow in workflows {
+        assert_eq!(lint(&workflow), (String::new(), true));
+        let (said, _) = lint(&workflow.replacen("runs-on:", "runs-at:", 1));
+        assert!(said.contains("runs-at"), "{said}");
+    }
 }
 
 /// What kustomize does not carry over from one place to another, or carries over wrongly.

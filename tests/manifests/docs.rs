@@ -125,10 +125,12 @@ pub fn documents() -> Vec<Document> {
 /// `docs/` is linked in README.
 #[test]
 fn links_lead_somewhere() {
-    const FOLDERS: [&str; 6] = ["docs", "tests", "benches", "crates", "deploy", "src"];
+    const FOLDERS: [&str; 7] = [
+        "docs", "tests", "benches", "crates", "deploy", "src", ".github",
+    ];
     let folders = FOLDERS.map(|folder| files(&root().join(folder), "md"));
     let mut all = folders.concat();
-    all.push(root().join("README.md"));
+    all.extend(["README.md", "CHANGELOG.md"].map(|name| root().join(name)));
     let mut broken = Vec::new();
     for path in all {
         let document = Document::read(path);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # build.sh MODULE: builds the programs that MODULE/go.mod names as its tools into a folder of the user's cache, and prints the
 # folder's path. Minutes the first time, nothing afterwards. Callers at the same time wait for one another.
-#   manifests  kubeconform and kube-score
+#   manifests  kubeconform, kube-score and actionlint
 #   node       kubelet and kube-proxy
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"

@@ -70,7 +70,8 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         let (Some((at, code)), true) = (call.answered, is_write) else {
             continue;
         };
-        let foo = foo_of(case, call).filter(|_| is_refused(call) && !is_fenced(call));
+        let is_cut = call.felt && call.fault.as_deref() == Some("Cut");
+        let foo = foo_of(case, call).filter(|_| is_refused(call) && !is_cut && !is_fenced(call));
         let Some(foo) = foo else {
             continue;
         };
