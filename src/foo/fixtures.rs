@@ -3,7 +3,7 @@
 
 use operator_runtime::{Cached, Object};
 
-use super::cached::{Deployment, Foo};
+use super::cached::{Deployment, Foo, made_for};
 
 /// The object that this YAML is.
 pub fn object<V: Cached>(yaml: &str) -> Object<V> {
@@ -23,8 +23,7 @@ pub fn foo() -> Object<Foo> {
 
 /// Its Deployment, as it should be and with all its pods available.
 pub fn deployment() -> Object<Deployment> {
-    object(
-        "
+    let text = "
         metadata:
           name: web
           namespace: default
@@ -34,7 +33,7 @@ pub fn deployment() -> Object<Deployment> {
           labels: {app: nginx, controller: foo}
           annotations:
             samplecontroller.k8s.io/foo-generation: '2'
-            samplecontroller.k8s.io/made-for: 183fc5f534cdc963
+            samplecontroller.k8s.io/made-for: MADE-FOR
           ownerReferences:
           - {apiVersion: samplecontroller.k8s.io/v1alpha1, kind: Foo, name: foo, uid: foo-uid, controller: true}
         spec:
@@ -43,6 +42,6 @@ pub fn deployment() -> Object<Deployment> {
           template:
             metadata: {labels: {app: nginx, controller: foo}}
             spec: {containers: [{name: nginx, image: 'nginx:latest'}]}
-        status: {observedGeneration: 4, replicas: 3, updatedReplicas: 3, availableReplicas: 3}",
-    )
+        status: {observedGeneration: 4, replicas: 3, updatedReplicas: 3, availableReplicas: 3}";
+    object(&text.replace("MADE-FOR", &made_for("foo-uid", "web")))
 }

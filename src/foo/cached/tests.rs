@@ -237,6 +237,8 @@ fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
     assert_eq!(generation("web", "the-next-foo", &ours), None);
     assert_eq!(generation("web-copy", "foo-uid", &ours), None);
     assert_eq!(generation("web", "foo-uid", "by: hand"), None);
+    // As any version before has written it.
+    assert_eq!(made_for("uid", "web"), "8ec4771fe8120f2b");
 }
 
 #[test]

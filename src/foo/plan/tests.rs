@@ -23,15 +23,14 @@ fn a_new_deployment_is_as_the_foo_says() {
     let foo = foo();
     let desired = Desired::of(&foo.key, &foo.view, "nginx:1").unwrap();
     let manifest = desired.manifest(None);
-    let expected: Manifest = serde_saphyr::from_str(
-        "
+    let expected = "
             metadata:
               name: web
               namespace: default
               labels: {app: nginx, controller: foo}
               annotations:
                 samplecontroller.k8s.io/foo-generation: '2'
-                samplecontroller.k8s.io/made-for: 183fc5f534cdc963
+                samplecontroller.k8s.io/made-for: MADE-FOR
               ownerReferences:
               - apiVersion: samplecontroller.k8s.io/v1alpha1
                 kind: Foo
@@ -44,9 +43,9 @@ fn a_new_deployment_is_as_the_foo_says() {
               selector: {matchLabels: {app: nginx, controller: foo}}
               template:
                 metadata: {labels: {app: nginx, controller: foo}}
-                spec: {containers: [{name: nginx, image: 'nginx:1'}]}",
-    )
-    .unwrap();
+                spec: {containers: [{name: nginx, image: 'nginx:1'}]}";
+    let expected = expected.replace("MADE-FOR", &made_for("foo-uid", "web"));
+    let expected: Manifest = serde_saphyr::from_str(&expected).unwrap();
     assert_eq!(manifest, expected);
     let said = desired.manifest(Some(&deployment().view)).spec.unwrap();
     assert_eq!(said.replicas, Some(3), "the Foo says how many");

@@ -180,7 +180,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             // Nor can who takes it after somebody who could not.
             let cannot_know = cleared.any(|cleared| {
                 let mut before = terms.iter().filter(|term| term.from <= other.from);
-                one.from <= cleared.start
+                one.from <= cleared.end
                     && before.any(|term| {
                         let looked =
                             |time: Range<Time>| term.looks.iter().any(|at| time.contains(at));
