@@ -2,7 +2,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test e2e bench simulate mutants lint audit fmt generate run image nix-check
+.PHONY: help demo test e2e bench simulate mutants lint audit fmt fork generate run image nix-check
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -48,6 +48,9 @@ audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs 
 
 fmt: ## format the code
 	cargo fmt
+
+fork: ## another operator of this: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
+	@tests/tools/fork.sh "$(NAME)" "$(KIND)" "$(GROUP)" "$(PLURAL)" "$(SHORT)"
 
 generate: ## write the CRD, the dashboard, the comments of the shipped settings, and the references of metrics and settings
 	cargo build --locked --bins --example generate

@@ -1,6 +1,7 @@
 //! What a Foo had before it was renamed, and what a newer Foo has made of a Deployment.
 
 use super::*;
+use crate::foo::cached::made_for;
 
 /// Row R11: what is deleted is what the status names, and what the controller made; not a copy, nor what is another
 /// Foo's.
@@ -61,7 +62,7 @@ fn server_with(uid: &str, generation: i64, deployment: Value) -> (Client, Arc<Mu
             let mut answer = stored("31", "nginx:latest", 3);
             answer["metadata"]["annotations"] = json!({
                 "samplecontroller.k8s.io/foo-generation": "2",
-                "samplecontroller.k8s.io/made-for": "183fc5f534cdc963",
+                "samplecontroller.k8s.io/made-for": made_for("foo-uid", "web"),
             });
             (200, answer)
         }
