@@ -35,7 +35,7 @@ const REPLICAS: RangeInclusive<i32> = 1..=10;
 
 /// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
 #[derive(
-    CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq,
+    CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, Hash,
 )]
 #[kube(
     group = "samplecontroller.k8s.io",

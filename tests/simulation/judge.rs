@@ -31,9 +31,12 @@ pub use leader::holder;
 use super::{
     api::{Key, Kind, Revision, Store},
     plan::{Fault, Plan, Settings},
-    trace::{Call, End, Life, Reconcile, Time, Trace, Who, seconds},
+    trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
     world::World,
 };
+
+/// How long a server that is behind may know a policy or a role that is gone.
+const KNOWN: Duration = Duration::from_secs(45);
 
 /// What was not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +182,7 @@ impl<'a> Case<'a> {
                 (fast.max(rate), slow.min(rate))
             }),
             restored: restored.collect::<BTreeSet<_>>().into_iter().collect(),
-            asleep: asleep(trace),
+            asleep: trace.asleep(),
             told,
             reconciles,
             deployments,
@@ -206,27 +209,29 @@ impl<'a> Case<'a> {
             .filter(|still| still.start <= at && at <= still.end.saturating_add(READ))
             .fold(at, |read, still| read.min(still.start))
             .saturating_sub(READ);
+        let asleep = self.asleep.get(&who.replica);
+        let asleep = asleep.map_or(&[][..], Vec::as_slice);
         let told = self.told.get(&(who, resource)).into_iter().flatten();
-        let told = told.filter(|(at, _)| *at + self.slept_before(who, *at) <= read);
+        let told = told.filter(|(at, _)| comes_at(asleep, *at) <= read);
         told.map(|(_, version)| *version).max().unwrap_or_default()
     }
 
-    /// For how long its machine slept while what comes at this time may have been on its way: it comes by the machine's clock.
-    fn slept_before(&self, who: Who, due: Time) -> Duration {
-        /// The longest that anything is on its way.
-        const LATE: Duration = Duration::from_secs(62);
-        let asleep = self.asleep.get(&who.replica).into_iter().flatten();
-        let asleep = asleep.filter(|time| time.start < due && due < time.end.saturating_add(LATE));
-        asleep.map(|time| time.end.saturating_sub(time.start)).sum()
+    /// When so much time has passed for a process, whose clock stands still while its machine sleeps.
+    fn by_its_clock(&self, who: Who, begun: Time, time: Duration) -> Time {
+        let slept = self.asleep.get(&who.replica).into_iter().flatten();
+        let slept = slept.filter(|slept| slept.end > begun);
+        slept.fold(begun + self.longest(time), |due, slept| {
+            if slept.start > due {
+                return due;
+            }
+            due.saturating_add(slept.end.saturating_sub(slept.start.max(begun)))
+        })
     }
 
     /// When its machine slept, or its clock had not come yet to when what came meanwhile was to come.
     fn asleep(&self, who: Who) -> impl Iterator<Item = Range<Time>> {
-        let asleep = self.asleep.get(&who.replica).into_iter().flatten();
-        asleep.map(|time| {
-            let slept = time.end.saturating_sub(time.start);
-            time.start..time.end.saturating_add(slept)
-        })
+        let all = self.asleep.get(&who.replica).map_or(&[][..], Vec::as_slice);
+        all.iter().map(|time| time.start..comes_at(all, time.end))
     }
 
     /// The reconcile in which a process sent this, of the Foo of this key.
@@ -267,8 +272,6 @@ impl<'a> Case<'a> {
 
     /// Whether others had a policy of theirs, as far as a server that is behind knew.
     fn has_policy(&self, at: Time) -> bool {
-        /// How long a server may know a policy that is gone.
-        const KNOWN: Duration = Duration::from_secs(45);
         self.trace.faults.iter().any(|(time, fault)| {
             let known = time.start..time.end.saturating_add(KNOWN);
             matches!(fault, Fault::Policy(_)) && known.contains(&at)
@@ -283,22 +286,6 @@ impl<'a> Case<'a> {
             is_it && (time.start..time.end.saturating_add(ANEW)).contains(&at)
         })
     }
-}
-
-/// By place, when its machine slept, whatever number of faults had it sleep.
-fn asleep(trace: &Trace) -> BTreeMap<usize, Vec<Range<Time>>> {
-    let mut asleep = BTreeMap::<_, Vec<Range<Time>>>::new();
-    for (time, fault) in &trace.faults {
-        let Fault::Suspend { replica } = fault else {
-            continue;
-        };
-        let its = asleep.entry(*replica).or_default();
-        match its.last_mut() {
-            Some(last) if time.start <= last.end => last.end = last.end.max(time.end),
-            _ => its.push(time.clone()),
-        }
-    }
-    asleep
 }
 
 /// The pod of a Lease's holder.

@@ -2,6 +2,7 @@
 //! same plan, in every process.
 
 use std::{
+    collections::BTreeMap,
     fmt::{self, Write as _},
     ops::Range,
     sync::Arc,
@@ -220,7 +221,36 @@ pub fn seconds(time: Time) -> String {
     format!("{}.{:03}", time.as_secs(), time.subsec_millis())
 }
 
+/// When what was to come to a machine at this time comes, which slept then, or before that: by its clock, which stood still.
+pub fn comes_at(asleep: &[Range<Time>], due: Time) -> Time {
+    /// The longest that anything is on its way.
+    const LATE: Duration = Duration::from_secs(62);
+    let before = |slept: &&Range<Time>| due < slept.end.saturating_add(LATE);
+    asleep.iter().filter(before).fold(due, |at, slept| {
+        if slept.start >= at {
+            return at;
+        }
+        at.saturating_add(slept.end.saturating_sub(slept.start))
+    })
+}
+
 impl Trace {
+    /// By place, when its machine slept, whatever number of faults had it sleep.
+    pub fn asleep(&self) -> BTreeMap<usize, Vec<Range<Time>>> {
+        let mut asleep = BTreeMap::<_, Vec<Range<Time>>>::new();
+        for (time, fault) in &self.faults {
+            let Fault::Suspend { replica } = fault else {
+                continue;
+            };
+            let its = asleep.entry(*replica).or_default();
+            match its.last_mut() {
+                Some(last) if time.start <= last.end => last.end = last.end.max(time.end),
+                _ => its.push(time.clone()),
+            }
+        }
+        asleep
+    }
+
     /// Everything in words, in the order of time.
     pub fn lines(&self, store: &Store) -> Vec<String> {
         let mut lines: Vec<(Time, String)> = Vec::new();

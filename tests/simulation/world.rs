@@ -40,6 +40,8 @@ pub const FOOS: &str = "foos";
 pub struct World {
     pub plan: Plan,
     pub now: Time,
+    /// Whether what goes wrong has been healed.
+    is_healed: bool,
     pub store: Store,
     pub trace: Trace,
     pub actors: Actors,
@@ -112,6 +114,7 @@ impl World {
         let servers = servers.collect();
         let mut world = Self {
             now: Duration::ZERO,
+            is_healed: false,
             trace: Trace::default(),
             actors: Actors::default(),
             places: plan

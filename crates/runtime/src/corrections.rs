@@ -5,7 +5,8 @@
 //! here: field by field, so that who edits now this field and now that one is known, too. An object that has only gone
 //! on, by its status or by what others keep in it, is undone by nobody, and the next step of a kind that follows it
 //! asks for something new. But what is made and deleted here in turn, for the same and within seconds, is undone, too: what
-//! comes of it each time, a webhook's doing perhaps, is not what was asked for. The first few are made at once. Then each waits twice as long as the one before, so that two
+//! comes of it each time, a webhook's doing perhaps, is not what was asked for. Nor is it known of a write whose answer never
+//! came, or could not be read, whether it was made. The first few are made at once. Then each waits twice as long as the one before, so that two
 //! who never agree cost the cluster little, until what is wanted changes or the other one leaves the object alone for a
 //! while.
 
@@ -47,6 +48,9 @@ const FIELDS: usize = 64;
 /// What stands for the path of a field where the object itself is made or deleted. No patch has such a path.
 const THERE: &str = ".there";
 const GONE: &str = ".gone";
+
+/// What stands for an object that was never seen as a write left it.
+const UNKNOWN: &str = ".unknown";
 
 /// What was written of late.
 #[derive(Default)]
@@ -139,6 +143,8 @@ struct Entry {
     counted: u32,
     /// How many of those since were corrections.
     times: u32,
+    /// How many there were since the last one of which is known what came of it.
+    unknown: u32,
     /// Whether it was told that one has to wait.
     told: bool,
     last: Instant,
@@ -146,7 +152,9 @@ struct Entry {
 
 impl Entry {
     fn pause(&self) -> Duration {
-        match self.counted.saturating_add(self.times).checked_sub(AT_ONCE) {
+        let times = [self.counted, self.times, self.unknown];
+        let times = times.into_iter().fold(0, u32::saturating_add);
+        match times.checked_sub(AT_ONCE) {
             None => Duration::ZERO,
             Some(more) => FIRST_PAUSE
                 .saturating_mul(2_u32.saturating_pow(more))
@@ -175,7 +183,9 @@ impl Entry {
 pub struct Wait {
     /// For so long.
     pub time: Duration,
-    /// Whether it is the first one since the object was left alone.
+    /// Whether it is known that somebody undoes it, and not only unknown what came of it.
+    pub is_undone: bool,
+    /// Whether it is the first one of those since the object was left alone.
     pub is_first: bool,
 }
 
@@ -200,9 +210,12 @@ impl Corrections {
         if !entry.is_corrected(asked, &fields, self.hasher.hash_one(found)) {
             return None;
         }
+        let is_undone = entry.unknown == 0;
+        let is_first = is_undone && !std::mem::replace(&mut entry.told, true);
         Some(Wait {
             time,
-            is_first: !std::mem::replace(&mut entry.told, true),
+            is_undone,
+            is_first,
         })
     }
 
@@ -218,16 +231,40 @@ impl Corrections {
         left: impl Hash,
         exists: impl Fn(&Key) -> bool,
     ) {
+        let left = Some(self.hasher.hash_one(left));
+        self.note(key, by, asked, self.hasher.hash_one(found), left, exists);
+    }
+
+    /// Notes a write, as [`record`](Self::record) does, of which it is not known whether it was made.
+    pub fn record_unknown(
+        &self,
+        key: &Key,
+        by: WantedBy<'_>,
+        asked: Asked<'_>,
+        found: impl Hash,
+        exists: impl Fn(&Key) -> bool,
+    ) {
+        self.note(key, by, asked, self.hasher.hash_one(found), None, exists);
+    }
+
+    fn note(
+        &self,
+        key: &Key,
+        by: WantedBy<'_>,
+        asked: Asked<'_>,
+        found: u64,
+        left: Option<u64>,
+        exists: impl Fn(&Key) -> bool,
+    ) {
         let mut entries = self.entries.lock();
         let pair = self.pair(key, by);
         let count = entries.counts.add(pair);
         if count < OFTEN && !entries.by_pair.contains_key(&pair) {
             return;
         }
-        let found = self.hasher.hash_one(found);
         let mut fields = self.fingerprints(asked);
         if entries.by_pair.len() >= FEW.max(2 * entries.kept) {
-            let matters = |entry: &Entry| entry.times > 0 || exists(&entry.key);
+            let matters = |entry: &Entry| entry.times + entry.unknown > 0 || exists(&entry.key);
             let by_pair = &mut entries.by_pair;
             by_pair.retain(|_, entry| !entry.is_over() && matters(entry));
             entries.kept = entries.by_pair.len();
@@ -239,14 +276,25 @@ impl Corrections {
             _ => 0,
         };
         let before = before.filter(|entry| entry.generation == by.generation && !entry.is_over());
-        let (counted, times, told) = before.as_ref().map_or((counted, 0, false), |entry| {
-            let is_correction = u32::from(entry.is_corrected(asked, &fields, found));
-            (
-                entry.counted,
-                entry.times.saturating_add(is_correction),
-                entry.told,
-            )
-        });
+        let is_known = left.is_some();
+        let (counted, times, unknown, told) =
+            before.as_ref().map_or((counted, 0, 0, false), |entry| {
+                let is_correction = is_known && entry.is_corrected(asked, &fields, found);
+                let unknown = if is_known {
+                    0
+                } else {
+                    entry.unknown.saturating_add(1)
+                };
+                (
+                    entry.counted,
+                    entry.times.saturating_add(u32::from(is_correction)),
+                    unknown,
+                    entry.told,
+                )
+            });
+        // As it was left last, so far as is known; else as nobody finds it.
+        let left = left.or(before.as_ref().map(|entry| entry.left));
+        let left = left.unwrap_or_else(|| self.hasher.hash_one(UNKNOWN));
         let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);
         earlier.retain(|(path, _)| fields.iter().all(|(new, _)| new != path));
         if matches!(asked, Asked::Gone(_)) {
@@ -261,9 +309,10 @@ impl Corrections {
             generation: by.generation,
             asked: fields,
             deleted: matches!(asked, Asked::Gone(_)),
-            left: self.hasher.hash_one(left),
+            left,
             counted,
             times,
+            unknown,
             told,
             last: Instant::now(),
         };

@@ -50,7 +50,8 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
         None
     }
     /// Whatever somebody else changes in it on purpose, and nothing that changes by itself, as counts in a status do. While
-    /// this stays as it is, a patch that has changed nothing is not sent again.
+    /// this stays as it is, a patch that has changed nothing is not sent again. Of the kind that is reconciled, it is also what
+    /// [`confirm`](crate::Writer::confirm) compares, beside the UID, the generation and whether it is being deleted.
     fn content(&self, state: &mut impl Hasher);
     /// Whether only a rollout has come further between `old` and `new`, and is not at its end. Such changes enqueue at a slower
     /// pace.

@@ -175,7 +175,7 @@ impl<V: Cached> Store<V> {
         Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
-    /// Notes what is known of this version, until the watch tells of another.
+    /// Notes what is known of this version, until the watch tells of another, or a list of the same.
     pub(crate) fn note(&self, key: &Key, version: u64, standing: Standing) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
@@ -288,12 +288,14 @@ impl<V: Cached> Store<V> {
         if state.has_newer(&key, object.version, epoch) {
             return None;
         }
-        let marked = state
-            .objects
-            .get(&key)
-            .is_some_and(|entry| entry.marked && entry.version != object.version);
+        let known = state.objects.get(&key);
+        let is_awaited = known.is_some_and(|entry| {
+            let is_listed_anew = list(entry.epoch) != list(epoch);
+            entry.marked && entry.version != object.version
+                || entry.standing == Standing::Outdated && is_listed_anew
+        });
         let (old, new) = state.put(object, epoch);
-        (marked || old.as_deref() != Some(&*new)).then_some(Change {
+        (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
             key,
             old,
             new: Some(new),
@@ -355,7 +357,6 @@ impl<V: Cached> State<V> {
     /// or the end of an object that we have created again since. Since the last list, versions of an object do not go
     /// back; a list has the last word about what there is.
     fn has_newer(&self, key: &Key, version: u64, epoch: u32) -> bool {
-        let list = |epoch: u32| epoch.div_ceil(2);
         let known = self.objects.get(key);
         known.is_some_and(|entry| entry.version > version && list(entry.epoch) == list(epoch))
     }
@@ -392,6 +393,9 @@ impl<V: Cached> State<V> {
             entry.marked = false;
             entry.standing = Standing::Current;
             self.changes += 1;
+        } else if entry.standing == Standing::Outdated && list(entry.epoch) != list(epoch) {
+            // Listed anew, as it was: by a server that is behind still, or out of a backup.
+            entry.standing = Standing::Doubtful;
         }
         entry.going = going;
         entry.version = version;
@@ -443,6 +447,11 @@ impl<V: Cached> State<V> {
             }
         }
     }
+}
+
+/// Which list an epoch belongs to: that which is being read in it, or was read last.
+fn list(epoch: u32) -> u32 {
+    epoch.div_ceil(2)
 }
 
 /// What an object speaks of.
@@ -728,6 +737,26 @@ mod tests {
             cache.note(&key, 3, standing);
             cache.delete(0, &key, 4);
             assert_eq!(cache.standing(&key), Standing::Current, "gone");
+        }
+    }
+
+    /// What a list tells of is there, at the same version, too, as where a backup is restored; or else the list is behind. So
+    /// whoever waits for a change of it asks the API server.
+    #[test]
+    fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        cache.note(&key, 1, Standing::Outdated);
+        for _ in 0..2 {
+            cache.list_begins(0);
+            let woken = cache.apply(0, at("n", "a", 1, "d"));
+            assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
+            assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "told again");
+            cache.list_ends(0, 1);
+            cache.note(&key, 1, Standing::Outdated);
+            assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "by no list");
+            assert_eq!(cache.standing(&key), Standing::Outdated);
         }
     }
 

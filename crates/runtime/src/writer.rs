@@ -153,7 +153,7 @@ impl<V: Cached> Writer<V> {
     ) -> Result<(), ApiError> {
         match self.corrections.wait(key, cx.wanted_by(), asked, found) {
             None => Ok(()),
-            Some(Wait { time, .. }) => Err(put_off(cx, key, wanted(), time)),
+            Some(wait) => Err(put_off(cx, key, wanted(), wait)),
         }
     }
 
@@ -184,7 +184,9 @@ impl<V: Cached> Writer<V> {
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.shared.client.request(request).await;
-        let answer: Object<V> = self.written(cx, key, answer)?;
+        let answer: Object<V> = self
+            .written(cx, key, answer)
+            .inspect_err(|error| self.missed(cx, key, error, asked, ABSENT))?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -236,7 +238,9 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        let answer = self.written(cx, key, answer)?;
+        let answer = self.written(cx, key, answer).inspect_err(|error| {
+            self.missed(cx, key, error, Asked::Fields(&asked), seen.version);
+        })?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
         let view = view.ok_or(ApiError::Conflict)?;
@@ -349,7 +353,9 @@ impl<V: Cached> Writer<V> {
         let client = self.shared.client.clone();
         let api = Api::<PartialObjectMeta<Object<V>>>::namespaced(client, key.namespace());
         let answer = api.delete(key.name(), &params).await;
-        let answer = self.written(cx, key, answer)?;
+        let answer = self
+            .written(cx, key, answer)
+            .inspect_err(|error| self.missed(cx, key, error, asked, seen.version))?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -455,6 +461,21 @@ impl<V: Cached> Writer<V> {
         answer
     }
 
+    /// Notes a write that failed, where it may have been made nevertheless.
+    fn missed<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        error: &ApiError,
+        asked: Asked<'_>,
+        found: u64,
+    ) {
+        if matches!(error, ApiError::Transient(..)) {
+            let by = cx.wanted_by();
+            (self.corrections).record_unknown(key, by, asked, found, self.exists());
+        }
+    }
+
     /// Which objects there are, for what is remembered of them.
     fn exists(&self) -> impl Fn(&Key) -> bool {
         |key| self.store.version(key).is_some()
@@ -473,10 +494,17 @@ impl<V: Cached> Writer<V> {
 }
 
 /// What a write fails with that has to wait.
-fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, time: Duration) -> ApiError {
+fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wait) -> ApiError {
     cx.would_act();
     crate::telemetry::trace::decided("put off");
-    ApiError::Contested(key.name().to_owned(), wanted, time)
+    if wait.is_undone {
+        return ApiError::Contested(key.name().to_owned(), wanted, wait.time);
+    }
+    let words = format!(
+        "put off: of the last writes of {} it is not known what came of them: wanted {wanted}",
+        key.name()
+    );
+    ApiError::Transient(words, wait.time)
 }
 
 /// The resourceVersion that a write is based on. To the API server, 0 would be none at all.

@@ -82,8 +82,9 @@ impl Cached for Foo {
             .chain(served.filter(move |served| Some(*served) != wanted))
     }
 
+    /// A restored backup counts generations anew.
     fn content(&self, state: &mut impl Hasher) {
-        self.generation.hash(state);
+        (self.generation, &self.spec).hash(state);
     }
 }
 

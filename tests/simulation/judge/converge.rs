@@ -9,12 +9,12 @@ use foo_controller::api::Foo;
 
 use super::{
     super::{
-        api::{Kind, Others, Revision},
+        api::{Kind, Others, RESTORED, Revision},
         plan::{Fault, What},
         trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
     },
-    Case, Violation, made, named,
+    Case, KNOWN, Violation, made, named,
     warnings::is_known_to_be_refused,
 };
 use crate::invariants::{GENERATION, unsettled};
@@ -71,7 +71,12 @@ fn waits(case: &Case, foo: &Value) -> bool {
 fn is_in_trouble(case: &Case, one: &Reconcile) -> bool {
     let over = case.trace.faults.iter().map(|(time, _)| time.end);
     let healed = over.filter(|over| *over < Time::MAX).max();
-    healed.is_some_and(|healed| one.begun < healed)
+    // By what is gone, as far as the server knows.
+    let is_refused = || {
+        let mut calls = calls_of(case, one);
+        calls.any(|call| matches!(call.answered, Some((_, 403 | 422))))
+    };
+    healed.is_some_and(|healed| one.begun < healed || one.begun < healed + KNOWN && is_refused())
         || calls_of(case, one).any(|call| call.fault.is_some())
 }
 
@@ -79,7 +84,9 @@ fn is_in_trouble(case: &Case, one: &Reconcile) -> bool {
 fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = &'a Call> {
     case.trace.calls.iter().filter(|call| {
         let is_then = one.begun <= call.begun && one.ended.is_none_or(|at| call.begun <= at);
-        call.who == one.who && is_then && ["deployments", "foos/status"].contains(&&*call.resource)
+        let is_look_up = call.resource == "foos" && call.path.contains("fieldSelector");
+        let is_its = is_look_up || ["deployments", "foos/status"].contains(&&*call.resource);
+        call.who == one.who && is_then && is_its
     })
 }
 
@@ -90,7 +97,7 @@ fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
     let doubled = 2_u32.saturating_pow(one.attempt.saturating_sub(1));
     let pause = FIRST.saturating_mul(doubled).min(LONGEST);
     let ended = one.ended.unwrap_or(one.begun);
-    one.failed.then(|| ended + case.longest(pause))
+    one.failed.then(|| case.by_its_clock(one.who, ended, pause))
 }
 
 /// From when on nothing is to be done any more: when the last retry has been that there is to come still, of a reconcile that
@@ -138,8 +145,6 @@ fn last_retry(case: &Case, key: &str) -> Option<Time> {
 /// The Deployment without what others' policies have made of it: who asked in vain while there was one, and still leads, asks
 /// again only when the Deployment or its Foo changes.
 fn as_asked(case: &Case, deployment: &Value) -> Value {
-    /// How long a server may know a policy that is gone.
-    const KNOWN: Duration = Duration::from_secs(45);
     let mut asked = deployment.clone();
     let name = text(&deployment["metadata"]["name"]);
     let Some(leader) = case.last_leader() else {
@@ -317,12 +322,20 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         return Err(format!("its status says {says:?}, and it is {is:?}"));
     }
     let uid = text(&metadata["uid"]);
+    // What a backup brings back that no status names any more, nobody knows.
+    let is_brought_back = |other: &Value| {
+        let its = case.deployments.get(text(&other["metadata"]["name"]));
+        let mut its = its.into_iter().flatten().rev();
+        let made = its.find(|one| one.before.is_none());
+        made.is_some_and(|made| *made.by == *RESTORED)
+    };
     let left = deployments.iter().find(|(other, _)| {
         let made_by_us = other["metadata"]["annotations"][GENERATION].is_string();
         owner(other) == uid
             && made_by_us
             && other["metadata"]["name"] != wanted
             && other["metadata"]["deletionTimestamp"].is_null()
+            && !is_brought_back(other)
     });
     match left {
         Some((left, _)) => Err(format!(

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     super::{
         api::{Key, Kind, Revision},
-        trace::{Call, Time, seconds},
+        trace::{Call, Time, Who, seconds},
     },
     Case, Violation,
     converge::{owner, text},
@@ -21,7 +21,7 @@ use super::{
 use crate::invariants::GENERATION;
 
 /// How often a Deployment may be created for a Foo that is gone, or about to go, before the watch of who leads tells: what is
-/// undone is made again ten times at once, then less and less often (docs/foo.md); and by the next who leads, too.
+/// undone is made again ten times at once, then less and less often (docs/foo.md), by each who leads.
 const OF_THE_GONE: usize = 15;
 
 /// What the store's history has come to.
@@ -37,8 +37,8 @@ struct State<'a> {
     /// By the Foo's UID, the Deployments that its status has named.
     served: BTreeSet<(&'a str, &'a str)>,
     deployments: BTreeMap<Key, Deployment>,
-    /// By the Foo's UID and the Deployment's name, how often it was created for one that is gone.
-    of_the_gone: BTreeMap<(&'a str, &'a str), usize>,
+    /// By the process, the Foo's UID and the Deployment's name, how often it was created for one that is gone.
+    of_the_gone: BTreeMap<(Who, &'a str, &'a str), usize>,
 }
 
 /// One that was there at some time, whoever made it.
@@ -161,7 +161,8 @@ impl<'a> State<'a> {
                     if case.is_undefined(call.begun) {
                         return None;
                     }
-                    let times = self.of_the_gone.entry((uid(foo), name)).or_default();
+                    let times = self.of_the_gone.entry((call.who, uid(foo), name));
+                    let times = times.or_default();
                     *times += 1;
                     return (*times > OF_THE_GONE)
                         .then(|| format!("created {times} times for a Foo that is gone"));

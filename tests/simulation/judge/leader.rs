@@ -9,7 +9,7 @@ use super::{
     super::{
         api::{Key, Kind},
         plan::{Fault, Settings},
-        trace::{Call, Life, Time},
+        trace::{Call, Life, Time, comes_at},
         users::{LEASE, LEASE_NAMESPACE},
     },
     Case, Violation, made, named, pod_of,
@@ -96,6 +96,8 @@ struct Term<'a> {
     pod: &'a str,
     from: Time,
     until: Time,
+    /// As it is configured.
+    lease_duration: Duration,
     /// When this process looked at the Lease, or was told of it.
     looks: Rc<Vec<Time>>,
 }
@@ -103,12 +105,16 @@ struct Term<'a> {
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
 /// of its last renewal, its release, or its end.
 ///
-/// Two things are granted: who has not seen the Lease held, and sees it name nobody, cannot know that it was somebody else
-/// than its holder who cleared it (H21); and where a backup is restored that another one holds, that one goes on where it was,
-/// and who led does so until its deadline.
+/// Three things are granted: who has not seen the Lease held, and sees it name nobody, cannot know that it was somebody else
+/// than its holder who cleared it (H21); where a backup is restored that another one holds, that one goes on where it was,
+/// and who led does so until its deadline; and where somebody shortens the Lease of one who is configured with longer than the
+/// next is, that next one cannot know of its deadline (H15).
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let deadline = case.longest_of(|settings| settings.renew_deadline);
     let cleared = cleared(case);
+    let edits = case.store.history().iter().enumerate();
+    let edits = edits.filter(|(index, it)| it.key == lease() && case.writer(*index).is_none());
+    let shortened: Vec<_> = edits.map(|(_, revision)| made(revision)).collect();
     let mut terms = Vec::new();
     for life in &case.trace.lives {
         let calls = || {
@@ -118,14 +124,21 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
         let looks = calls().flat_map(|call| {
             let is_answered = call.answered.is_some_and(|(_, code)| code < 300);
             let looked = call.arrived.filter(|_| is_answered && call.verb == "get");
+            // What its watch is told while it stands still it has not seen.
+            let is_still = |at: &Time| {
+                let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
+                still.any(|still| still.contains(at))
+            };
+            let told = call.told.iter().map(|(at, _)| *at);
             looked
                 .into_iter()
-                .chain(call.told.iter().map(|(at, _)| *at))
+                .chain(told.filter(move |at| !is_still(at)))
         });
         let looks = Rc::new(looks.collect::<Vec<_>>());
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
         let identity = life.identity();
         let (mut looked, mut term) = (None, None::<Term>);
+        let attempts = attempts(calls());
         for call in calls() {
             let answered = call.answered.filter(|(_, code)| *code < 300);
             let gives_back = || {
@@ -151,11 +164,20 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                 over.until = over.until.min(call.begun);
                 terms.push(over);
             } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
-                if !is_awaited(case, life, looked, answered) {
+                if is_given_up(call, answered, &attempts)
+                    || !is_awaited(case, life, looked, answered)
+                {
                     continue;
                 }
                 let deadline = life.settings.renew_deadline;
                 let until = (looked + case.shortest(deadline)).min(ended);
+                // Who stands still when the answer comes reads it later, and may find that its term is over by then.
+                let mut still = life.still.iter();
+                let read = still.find(|still| still.contains(&answered));
+                let answered = read.map_or(answered, |still| still.end);
+                if until <= answered {
+                    continue;
+                }
                 match &mut term {
                     Some(term) if answered <= term.until => term.until = until,
                     none => {
@@ -163,6 +185,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                             pod: &life.pod.0,
                             from: answered,
                             until,
+                            lease_duration: life.settings.lease_duration,
                             looks: Rc::clone(&looks),
                         };
                         terms.extend(none.replace(next));
@@ -194,7 +217,13 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             let is_restored = restored.any(|restored| {
                 (one.from..other.from).contains(restored) && one.until <= *restored + deadline
             });
-            other.from < one.until && other.pod != one.pod && !cannot_know && !is_restored
+            // By which the other one goes, who is configured with less (H15).
+            let mut shortened = shortened.iter();
+            let is_shortened = shortened
+                .any(|shortened| (one.from..other.from).contains(shortened))
+                && other.lease_duration < one.lease_duration;
+            let is_granted = cannot_know || is_restored || is_shortened;
+            other.from < one.until && other.pod != one.pod && !is_granted
         };
         if let Some(other) = later.find(overlaps) {
             found.push(Violation {
@@ -237,8 +266,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
         // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.
         let (mut looked, mut told) = (None, Vec::new());
-        let attempts = calls().filter(|call| call.resource == "leases" && call.verb == "patch");
-        let attempts: Vec<_> = attempts.map(|call| call.begun).collect();
+        let attempts = attempts(calls().filter(|call| call.resource == "leases"));
         for call in calls().filter(|call| call.resource == "leases") {
             if call.verb == "get" {
                 looked = Some(call.begun);
@@ -246,9 +274,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             let Some((at, begun)) = call.answered.map(|(at, _)| at).zip(looked) else {
                 continue;
             };
-            // The next attempt gives up the one before.
-            let is_given_up = attempts.iter().any(|next| call.begun < *next && *next < at);
-            if is_given_up || !is_awaited(case, life, begun, at) {
+            if is_given_up(call, at, &attempts) || !is_awaited(case, life, begun, at) {
                 continue;
             }
             if won(call, &identity).is_some() {
@@ -293,11 +319,25 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the answer to an attempt on the Lease came while the process still waited for it, which it does not while it stands
-/// still.
+/// When each attempt to write the Lease began.
+fn attempts<'a>(calls: impl Iterator<Item = &'a Call>) -> Vec<Time> {
+    let attempts = calls.filter(|call| call.verb == "patch");
+    attempts.map(|call| call.begun).collect()
+}
+
+/// Whether another attempt had begun by the time of the answer, which gives up the one before.
+fn is_given_up(call: &Call, answered: Time, attempts: &[Time]) -> bool {
+    let mut attempts = attempts.iter();
+    attempts.any(|next| call.begun < *next && *next < answered)
+}
+
+/// Whether the answer to an attempt on the Lease came while the process still waited for it. Its timers stand still while its
+/// machine sleeps; and who is frozen when one fires looks for the answer first when it thaws.
 fn is_awaited(case: &Case, life: &Life, begun: Time, answered: Time) -> bool {
-    let stood_still = life.stood_still(&(begun..answered));
-    answered <= begun + case.longest(attempt(&life.settings)) + stood_still
+    let due = case.by_its_clock(life.who, begun, attempt(&life.settings));
+    let mut still = life.still.iter();
+    let frozen = still.find(|still| still.contains(&due));
+    answered <= frozen.map_or(due, |frozen| frozen.end)
 }
 
 /// How long an attempt on the Lease may take.
@@ -394,6 +434,7 @@ fn leads_from(case: &Case) -> Option<Time> {
             .filter(|(time, _)| time.end == Time::MAX);
         for_good.any(|(_, fault)| fault.is_about(replica))
     };
+    let end = case.plan.end;
     let over = case.trace.faults.iter().map(|(time, _)| time.end);
     let over = over.filter(|over| *over < Time::MAX);
     let edits = case.store.history().iter().enumerate();
@@ -402,8 +443,8 @@ fn leads_from(case: &Case) -> Option<Time> {
     let lives = || case.trace.lives.iter();
     let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));
     // What came to a machine that slept comes by its clock, which stood still.
-    let asleep = case.asleep.values().flatten();
-    let asleep = asleep.map(|time| time.end.saturating_add(time.end.saturating_sub(time.start)));
+    let asleep = case.asleep.values();
+    let asleep = asleep.flat_map(|all| all.iter().map(|time| comes_at(all, time.end)));
     let calm = over.chain(edits).chain(ends).chain(asleep).max();
     let calm = calm.unwrap_or_default();
     // When each that is there at the end can do its work: what was asked before, and is answered late or never, it waits for.
@@ -413,11 +454,15 @@ fn leads_from(case: &Case) -> Option<Time> {
             call.who == life.who
                 && matches!(call.verb, "list" | "stream" | "watch")
                 && call.resource != "leases"
-                && (call.answered.is_none() || call.begun <= calm)
+                && match call.answered {
+                    // What has only just been asked waits for nothing that went wrong.
+                    None => call.begun <= calm || call.begun + case.longest(ANSWER) < end,
+                    Some(_) => call.begun <= calm,
+                }
         };
         let waits = case.trace.calls.iter().filter(waits);
         let answered = waits.map(|call| {
-            let until = call.begun + case.longest(ANSWER);
+            let until = case.by_its_clock(call.who, call.begun, ANSWER);
             call.answered.map_or(until, |(at, _)| at.min(until))
         });
         let answered = answered.max().unwrap_or_default();

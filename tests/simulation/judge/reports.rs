@@ -14,7 +14,7 @@ use super::{
     converge::{owner, text},
     deployments::is_going,
     made, named,
-    works::{AFTER, Hold, SOON, holds, is_hindered},
+    works::{AFTER, Hold, SOON, felt_until, holds, is_hindered},
 };
 
 /// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it or is about to.
@@ -47,7 +47,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     };
     let faults = case.trace.faults.iter();
     let ends: Vec<_> = faults
-        .map(|(time, _)| time.end.saturating_add(case.longest(AFTER)))
+        .map(|(time, fault)| felt_until(time, fault).saturating_add(case.longest(AFTER)))
         .collect();
     let mut judge = |key: &Key, stale: &Stale, until: Time| {
         let begun = stale.since.first().copied().unwrap_or(until);

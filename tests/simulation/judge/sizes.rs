@@ -13,6 +13,9 @@ use super::{
     Case, Violation, made,
 };
 
+/// One of the world's.
+const STEP: Duration = Duration::from_millis(20);
+
 /// What a watch may take to tell of a change.
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -44,8 +47,15 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             deployments,
         } = *sizes;
         let is_at_rest = *at >= case.plan.rest && !goes_on;
+        // Whose turn has just come.
+        let is_turn = || {
+            let mut reconciles = case.trace.reconciles.iter();
+            reconciles.any(|one| {
+                one.who == *who && (at.saturating_sub(STEP)..=*at + STEP).contains(&one.begun)
+            })
+        };
         let what = if is_at_rest
-            && (queue != Some(0)
+            && (queue != Some(0) && !is_turn()
                 || !was(&counts[0], *at, foos)
                 || !was(&counts[1], *at, deployments))
         {

@@ -15,6 +15,7 @@ use super::{
     converge::{condition, text},
     deployments::is_going,
     made, named,
+    works::felt_until,
 };
 
 /// What is the user's to mend, of the reasons of conditions.
@@ -107,12 +108,26 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && text(&other.body["metadata"]["name"]) == foo
         });
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
+        // As far as it was told.
+        let told = case.told(call.who, "foos", reconcile.begun);
+        let seen =
+            case.store.history().iter().rev().find(|one| {
+                one.key.kind == Kind::Foo && *one.key.name == *foo && one.version <= told
+            });
+        let seen = seen.and_then(|seen| seen.after.as_deref());
         // What was said before a backup was restored is not news to who said it.
         let is_restored = (case.restored.iter()).any(|restored| {
             *restored <= ended && reconcile.begun < *restored + Duration::from_mins(1)
         });
+        // Nor does a report get through that nothing gets through for.
+        let is_cut_off = case.trace.faults.iter().any(|(time, fault)| {
+            let is_then = time.start < ended && felt_until(time, fault) > at;
+            is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
+        });
         if !is_otherwise
             && !is_restored
+            && !is_cut_off
+            && !seen.is_some_and(says)
             && !now
                 .is_some_and(|now| says(now) || is_known_to_be_refused(case, call.who, now, says))
             && !reports.any(|report| says(&report.body))

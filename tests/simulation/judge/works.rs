@@ -115,10 +115,15 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             .map(holder)
             .unwrap_or_default()
     };
+    let holds = holds(case);
     for life in &case.trace.lives {
         let (Some(asked), Some((ended, End::Returned))) = (life.asked, &life.ended) else {
             continue;
         };
+        // A container that is started again has the name of the one before, not its term.
+        if !holds.iter().any(|hold| hold.who == life.who) {
+            continue;
+        }
         let identity = life.identity();
         // What may be on its way keeps it (H19): it says so.
         let mut logs = case.trace.logs.iter().filter(|log| log.who == life.who);
@@ -138,6 +143,11 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         };
         let was = one.before.as_deref().map(holder);
         if !held(at).is_empty() || was != Some(&*life.identity()) {
+            continue;
+        }
+        // By a clock that is an hour behind the renewals (H11): to others, nobody's release (H21).
+        let renewed = |lease: Option<&Value>| lease.map(|it| it["spec"]["renewTime"].to_string());
+        if renewed(one.after.as_deref()) < renewed(one.before.as_deref()) {
             continue;
         }
         let due = at + case.longest_of(|settings| settings.retry_period * 2) + SOON;
@@ -273,6 +283,8 @@ fn is_unseen(revision: &Revision) -> bool {
 /// In the order of time.
 pub fn holds(case: &Case) -> Vec<Hold> {
     let mut holds = Vec::<Hold>::new();
+    // Until when the last one's process has its term: an edit of somebody else does not end it.
+    let mut term_ends = Time::ZERO;
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key != lease() {
             continue;
@@ -288,13 +300,21 @@ pub fn holds(case: &Case) -> Vec<Hold> {
                 .fold(until, Time::min)
         };
         match (holds.last_mut(), renews) {
-            (Some(last), Some(life)) if last.who == life.who && last.until >= at => {
+            (Some(last), Some(life)) if last.who == life.who && term_ends >= at => {
                 last.until = until(life);
+                term_ends = last.until;
+            }
+            (Some(last), None) if case.writer(index).is_none() => {
+                let before = revision.before.as_deref().map(self::holder);
+                if holder != before {
+                    last.until = last.until.min(at);
+                }
             }
             (last, renews) => {
                 if let Some(last) = last {
                     last.until = last.until.min(at);
                 }
+                term_ends = renews.map_or(at, until);
                 holds.extend(renews.map(|life| Hold {
                     who: life.who,
                     from: at,
@@ -304,6 +324,14 @@ pub fn holds(case: &Case) -> Vec<Hold> {
         }
     }
     holds
+}
+
+/// Until when it may be felt: what is slow is still on its way when that is over.
+pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
+    match fault {
+        Fault::Slow { by, .. } => time.end.saturating_add(*by),
+        _ => time.end,
+    }
 }
 
 /// What follows a fault: the longest pause of a watch, and its list.
@@ -319,7 +347,7 @@ pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
         time.start < until && time.end.saturating_add(case.longest(AFTER)) > from
     };
     let is_fault = case.trace.faults.iter().any(|(time, fault)| {
-        let is_now = is_in(time.start..time.end);
+        let is_now = is_in(time.start..felt_until(time, fault));
         // What is done to single calls, they show; and what is refused was looked at.
         let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
         is_now && !is_shown && fault.is_about(who.replica)

@@ -11,7 +11,7 @@ use super::{
         api::{self, Answer, CONTROLLER, Watch},
         network::{Limits, Piece, SHORTEST, Sent},
         plan::{Happens, Then, Way, draw},
-        trace::{Call, Role, Time, Who},
+        trace::{Call, Role, Time, Who, comes_at},
     },
     Due, World, at,
 };
@@ -598,6 +598,7 @@ impl World {
             .filter(|(_, call)| is_meant(&calls[**call]));
         let meant: Vec<_> = meant.map(|(who, call)| (*who, *call)).collect();
         let due = self.now + SHORTEST;
+        let asleep = self.trace.asleep();
         for ((who, id), number) in meant {
             self.open.remove(&(who, id));
             self.streams
@@ -607,7 +608,8 @@ impl World {
             }
             let call = &mut self.trace.calls[number];
             call.answered = call.answered.filter(|(at, _)| *at <= due);
-            call.told.retain(|(at, _)| *at <= due);
+            let asleep = asleep.get(&who.replica).map_or(&[][..], Vec::as_slice);
+            call.told.retain(|(at, _)| comes_at(asleep, *at) <= due);
             self.places[who.replica].connected[call.role as usize] = None;
             let replica = self.places[who.replica].replica.as_ref();
             if let Some(replica) = replica.filter(|replica| replica.who == who) {

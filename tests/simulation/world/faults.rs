@@ -266,6 +266,7 @@ impl World {
     /// All faults are over.
     pub(super) fn heal(&mut self) {
         self.say("all faults are over".to_owned());
+        self.is_healed = true;
         for number in 0..self.trace.faults.len() {
             let over = &mut self.trace.faults[number].0.end;
             if *over < Time::MAX {

@@ -364,6 +364,7 @@ impl World {
         let (wait, pod) = match then {
             Then::Container(wait) => (wait, false),
             Then::Pod(wait) => (wait, true),
+            Then::Nobody if self.is_healed => (Duration::ZERO, true),
             Then::Nobody => {
                 place.gone = true;
                 return;

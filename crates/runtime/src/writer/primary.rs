@@ -11,7 +11,7 @@ use crate::{
     Context, Event, Key, Primary, Snapshot,
     corrections::{Asked, Wait},
     error::ApiError,
-    object::Says,
+    object::{Content, Says},
     status::is_denied,
     store::Standing,
 };
@@ -127,13 +127,18 @@ impl<P: Primary> Writer<P> {
             }
         }
         self.notice_outdated(key, version, &answer);
-        let answer = self.written(cx, key, answer)?;
-        let stored = self.store.record_response(answer, expectation);
-        let stored = stored.ok_or(ApiError::Conflict)?;
-        let [found, left] = [seen.view.status(), stored.status()].map(Whole);
         let asked = asked_of::<P>(status);
         let asked = Asked::Fields(&asked);
-        (self.status_corrections).record(key, cx.wanted_by(), asked, found, left, self.exists());
+        let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
+        let answer = self.written(cx, key, answer).inspect_err(|error| {
+            if matches!(error, ApiError::Transient(..)) {
+                (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
+            }
+        })?;
+        let stored = self.store.record_response(answer, expectation);
+        let stored = stored.ok_or(ApiError::Conflict)?;
+        let left = Whole(stored.status());
+        (self.status_corrections).record(key, by, asked, &found, left, self.exists());
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
         // As `is_news` asks: times and all.
         if *status == *stored.status() {
@@ -180,11 +185,10 @@ impl<P: Primary> Writer<P> {
         cx: &Context<'_, P>,
         seen: &Snapshot<P>,
     ) -> Result<P, ApiError> {
-        let was = &seen.view;
-        let current = self.look_up(cx, cx.key()).await?.filter(|is| {
-            (is.uid(), is.generation()) == (was.uid(), was.generation())
-                && is.is_deleting() == was.is_deleting()
-        });
+        // A restored backup counts generations anew.
+        let asks = |it: &P| (it.generation(), it.is_deleting(), fingerprint(&Content(it)));
+        let current = self.look_up(cx, cx.key()).await?;
+        let current = current.filter(|is| asks(is) == asks(&seen.view));
         current.ok_or(ApiError::Conflict)
     }
 }
@@ -195,14 +199,14 @@ pub(super) fn wait_and_tell<P: Primary>(
     wait: Option<Wait>,
     wanted: impl FnOnce() -> String,
 ) -> Result<(), ApiError> {
-    let Some(Wait { time, is_first }) = wait else {
+    let Some(wait) = wait else {
         return Ok(());
     };
-    let contested = put_off(cx, cx.key(), wanted(), time);
-    if is_first {
-        cx.event(Event::failed(&contested));
+    let put_off = put_off(cx, cx.key(), wanted(), wait);
+    if wait.is_first {
+        cx.event(Event::failed(&put_off));
     }
-    Err(contested)
+    Err(put_off)
 }
 
 /// A status, to be compared: times and all.
@@ -218,9 +222,13 @@ impl<S: Serialize> Hash for Whole<'_, S> {
 
 /// What a status asks for, as [`Corrections`] are told: without times.
 fn asked_of<P: Primary>(status: &P::Status) -> Value {
+    fingerprint(&Says::<P>(status)).into()
+}
+
+fn fingerprint(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    Says::<P>(status).hash(&mut hasher);
-    hasher.finish().into()
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn is_not_found(error: &kube::Error, key: &Key) -> bool {

@@ -47,15 +47,29 @@ fn renamed(client: &Client) -> Fixture {
     fixture
 }
 
-/// An API server for the fixture Foo, which it has with this UID and generation, and its Deployment.
-fn server_of(uid: &'static str, generation: i64) -> (Client, Arc<Mutex<Vec<String>>>) {
-    server_with(uid, generation, stored("9", "nginx:latest", 3))
+/// The UID, the generation and the Deployment's name that the API server has of a Foo.
+type Has = (&'static str, i64, &'static str);
+
+/// The last is of a backup that was restored, which counts generations anew.
+const OTHERS: [Has; 3] = [
+    ("foo-uid", 3, "web"),
+    ("another", 2, "web"),
+    ("foo-uid", 2, "old"),
+];
+
+/// An API server for the fixture Foo, which it has so, and its Deployment.
+fn server_of(has: Has) -> (Client, Arc<Mutex<Vec<String>>>) {
+    server_with(has, stored("9", "nginx:latest", 3))
 }
 
-fn server_with(uid: &str, generation: i64, deployment: Value) -> (Client, Arc<Mutex<Vec<String>>>) {
+fn server_with(
+    (uid, generation, wanted): Has,
+    deployment: Value,
+) -> (Client, Arc<Mutex<Vec<String>>>) {
     let (_, mut foo) = pruned();
     foo["metadata"]["uid"] = uid.into();
     foo["metadata"]["generation"] = generation.into();
+    foo["spec"]["deploymentName"] = wanted.into();
     server(move |method, path, _| match *method {
         Method::GET => listed(path, &foo, &deployment),
         Method::PATCH => {
@@ -89,8 +103,8 @@ async fn a_generation_that_the_foo_never_had_is_an_edit() {
         };
         let key = &foo().key;
         // The Foo is another one, or at a later generation, and the cache is behind.
-        for (uid, generation) in [("foo-uid", 3), ("foo-uid", 99), ("another", 2)] {
-            let (client, asked) = server_of(uid, generation);
+        for has in OTHERS.into_iter().chain([("foo-uid", 99, "web")]) {
+            let (client, asked) = server_of(has);
             let reconciler = reconciler(&client, foo(), edited());
             for _ in 0..3 {
                 assert!(!reconciler.is_up_to_date(key));
@@ -99,7 +113,7 @@ async fn a_generation_that_the_foo_never_had_is_an_edit() {
                 assert_eq!(std::mem::take(&mut *asked.lock()), ["GET foos"]);
             }
         }
-        let (client, asked) = server_of("foo-uid", 2);
+        let (client, asked) = server_of(("foo-uid", 2, "web"));
         let reconciler = reconciler(&client, foo(), edited());
         reconciler.reconcile(key).await.unwrap();
         assert_eq!(
@@ -141,12 +155,10 @@ async fn a_generation_that_cannot_be_confirmed_is_reported() {
 /// Row R11 behind a watch that is late: a Foo that has been renamed back meanwhile wants what it had.
 #[tokio::test]
 async fn a_foo_that_is_not_current_deletes_nothing() {
-    for (uid, generation, deletes) in [
-        ("foo-uid", 3, false),
-        ("another", 2, false),
-        ("foo-uid", 2, true),
-    ] {
-        let (client, asked) = server_of(uid, generation);
+    let current = [("foo-uid", 2, "web")];
+    for has in OTHERS.into_iter().chain(current) {
+        let deletes = current.contains(&has);
+        let (client, asked) = server_of(has);
         let reconciler = renamed(&client);
         let done = reconciler.reconcile(&foo().key).await;
         let mut expected = vec!["GET foos"];
@@ -204,7 +216,7 @@ async fn a_deployment_stays_until_the_new_one_serves_as_the_api_server_has_it() 
     for edit in edits {
         let mut new = stored("31", "nginx:latest", 3);
         edit(&mut new);
-        let (client, asked) = server_with("foo-uid", 2, new);
+        let (client, asked) = server_with(("foo-uid", 2, "web"), new);
         let reconciler = renamed(&client);
         let done = reconciler.reconcile(&foo().key).await;
         assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
