@@ -120,7 +120,7 @@ struct Change {
 }
 
 /// The plurals that are known, each with its `apiVersion` and kind.
-const RESOURCES: [(&str, &str, &str); 8] = [
+const RESOURCES: &[(&str, &str, &str)] = &[
     ("foos", "samplecontroller.k8s.io/v1alpha1", "Foo"),
     ("deployments", "apps/v1", "Deployment"),
     ("leases", "coordination.k8s.io/v1", "Lease"),
@@ -690,8 +690,8 @@ fn is_about(id: &Id, plural: &str, namespace: Option<&str>, name: Option<&str>) 
 }
 
 fn resource(plural: &str) -> (&'static str, &'static str, &'static str) {
-    let known = RESOURCES.into_iter().find(|(known, ..)| *known == plural);
-    known.unwrap_or(("", "", ""))
+    let known = RESOURCES.iter().find(|(known, ..)| *known == plural);
+    known.copied().unwrap_or(("", "", ""))
 }
 
 fn whole(code: u16, body: &Value) -> Result<Response<Reply>, BoxError> {

@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 say() { echo "collector: $*" >&2; }
 
-key=$(cat main.go go.mod go.sum build.sh | sha256sum | cut -c1-16)
+# The project's name is not in it: a fork has the same program.
+key=$(grep -hv foo-controller main.go go.mod go.sum build.sh | sha256sum | cut -c1-16)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/collector/$key
 mkdir -p "$folder"
 exec 9>"$folder/lock" # callers at the same time wait for one another

@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"
 
 kubernetes=$(sed -nE 's|^require k8s.io/kubernetes (\S+).*|\1|p' go.mod) # what its programs say of themselves
-key=$(cat go.mod go.sum ../build.sh | sha256sum | cut -c1-16)
+# The project's name is not in it: a fork has the same programs.
+key=$(grep -hv foo-controller go.mod go.sum ../build.sh | sha256sum | cut -c1-16)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/tools/$key
 mkdir -p "${folder%/*}"
 exec 9>"$folder.lock"

@@ -7,65 +7,106 @@ cd "$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)"
 usage='usage: make fork NAME=tea-controller KIND=Teapot GROUP=example.org [PLURAL=teapots] [SHORT=tp]'
 fail() { echo "$1; $usage" >&2; exit 2; }
 [ $# -ge 3 ] && [ -n "$1" ] && [ -n "$2" ] && [ -n "$3" ] || fail 'NAME, KIND and GROUP are needed'
-name=$1 kind=$2 group=$3 plural=${4:-} short=${5:-}
-lower=${kind,,}
-plural=${plural:-${lower}s} short=${short:-${lower:0:1}${lower: -1}}
-label='^[a-z]([-a-z0-9]*[a-z0-9])?$'
-[[ $name =~ $label && ${#name} -le 40 ]] || fail "NAME=$name is no DNS label of at most 40 letters, digits and hyphens that begins with a letter"
-[[ $kind =~ ^[A-Z][A-Za-z0-9]+$ && ${#kind} -le 40 ]] || fail "KIND=$kind is no word that begins with a capital letter, with at most 40 letters and digits"
-[[ $group =~ ^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$ ]] || fail "GROUP=$group is no domain"
+name=$1 kind=$2 group=$3 lower=${2,,}
+plural=${4:-${lower}s} short=${5:-}
+
+label='[a-z0-9]([-a-z0-9]*[a-z0-9])?'
+[[ $name =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ && ${#name} -le 40 ]] ||
+  fail "NAME=$name is not of at most 40 small letters, digits and hyphens, with a letter first"
+[[ $kind =~ ^[A-Z][A-Za-z0-9]+$ && ${#kind} -le 40 ]] || fail "KIND=$kind is not of at most 40 letters and digits, with a capital letter first"
+[[ $group =~ ^$label(\.$label)+$ && ${#group} -le 200 ]] || fail "GROUP=$group is no domain in small letters"
 [[ ! $group =~ (^|\.)(k8s|kubernetes)\.io$ ]] || fail "GROUP=$group is Kubernetes' own, and takes its approval"
-[[ $plural =~ ^[a-z][a-z0-9]+$ && $plural != "$lower" ]] || fail "PLURAL=$plural is no word in small letters, other than $lower"
-[[ $short =~ ^[a-z][a-z0-9]*$ && $short != "$lower" && $short != "$plural" ]] || fail "SHORT=$short is no word in small letters, other than $lower and $plural"
-# Words that the code has for something else: it would not compile, or not be understood.
+[[ $plural =~ ^[a-z][a-z0-9]+$ && ${#plural} -le 50 && $plural != "$lower" ]] || fail "PLURAL=$plural is no word in small letters, other than $lower"
+
+# Kubernetes' own words: kubectl would take the kind for them.
+k8s=' all cj cm crd crds cs csr deploy ds ep ev hpa ing ip limits netpol no ns pc pdb po pv pvc quota rc rs sa sc sts svc vac '
+if [ -z "$short" ]; then
+  for short in "${lower:0:1}${lower: -1}" "${lower:0:2}${lower: -1}"; do [[ $k8s == *" $short "* ]] || break; done
+fi
+[[ $short =~ ^[a-z][a-z0-9]*$ && $short != "$lower" && $short != "$plural" && $k8s != *" $short "* ]] ||
+  fail "SHORT=$short is no word in small letters, other than $lower, $plural and what Kubernetes has"
 case $lower in
-  deployment | lease | event | namespace | secret | pod | service | object | kind | key | queue | worker | controller | primary | \
-    status | spec | client | error | replica | term | watch | scope | config | record | writer | fence | true | false | self | type)
-    fail "KIND=$kind is a word that the code has for something else" ;;
+  binding | configmap | controllerrevision | cronjob | daemonset | deployment | endpoints | endpointslice | event | ingress | \
+    ingressclass | job | lease | limitrange | namespace | networkpolicy | node | persistentvolume | pod | podtemplate | \
+    priorityclass | replicaset | resourcequota | role | rolebinding | runtimeclass | secret | service | serviceaccount | statefulset)
+    fail "KIND=$kind is Kubernetes' own" ;;
 esac
-git grep -q foo-controller -- Cargo.toml || fail 'this is a fork already'
-git diff --quiet HEAD || fail 'there are changes that are not committed, which would be mixed with these'
 
-export name kind group lower plural short
-# What is longer goes first. The upstream project keeps its name.
-rename() {
-  perl -pe '
-    BEGIN {
-      my ($name, $kind, $plural) = @ENV{qw(name kind plural)};
-      my $camel = join "", map { ucfirst } split /-/, $name;
-      my $kinds = $plural =~ /^\Q$ENV{lower}\E(.*)/ ? $kind . $1 : ucfirst $plural;
-      %new = (
-        "samplecontroller.k8s.io" => $ENV{group}, "\"sample-controller\"" => "\"$name\"",
-        "foo-controller" => $name, "foo_controller" => $name =~ tr/-/_/r, "FOO_CONTROLLER" => uc($name =~ tr/-/_/r),
-        "FooController" => $camel, "foocontroller" => lc $camel, "foo-system" => "$name-system", "foo-collector" => "$name-collector",
-        "FOOS" => uc $plural, "Foos" => $kinds, "foos" => $plural, "FOO" => uc $kind, "Foo" => $kind, "foo" => lc $kind,
-        "\"fo\"" => "\"$ENV{short}\"", "`fo`" => "`$ENV{short}`", "- fo\n" => "- $ENV{short}\n",
-      );
-      $old = join "|", map { quotemeta } sort { length $b <=> length $a || $a cmp $b } keys %new;
-      $vowel = $kind =~ /^[AEIOU]/;
-    }
-    s/\b([Aa]) (?=[`*]?[Ff]oo(?!-))/$1n /g if $vowel;
-    s/($old)/$new{$1}/g;
-  '
-}
+# The code's own words: it would not compile, or not be understood.
+rustfmt --edition 2024 <<<"struct $kind; mod $lower {} mod $plural {} mod ${name//-/_} {}" >/dev/null 2>&1 ||
+  fail "NAME=$name, KIND=$kind or PLURAL=$plural is a word of Rust's"
+used=$({ git grep -inw -e "$lower" -e "$plural" -- '*.rs' | grep -vE '^[^:]*:[0-9]+: *//' || true
+  git grep -in -e "$lower" -- crates/runtime/{src,Cargo.toml} || true; } | head -n 1)
+[ -z "$used" ] || fail "KIND=$kind is what the code calls something else, as in $used"
+! grep -qxE "name = \"(${name//[-_]/[-_]}|$lower)\"" Cargo.toml Cargo.lock || fail "NAME=$name or KIND=$kind is a crate that this takes, or makes"
+[ "${name//-/}" != "$lower" ] || fail "NAME=$name is the kind"
+case $name in core | std | alloc | test | proc-macro) fail "NAME=$name is a crate of Rust's" ;; esac
 
-# A fork is made of this once.
-git rm --quiet tests/tools/fork.sh
+command -v perl >/dev/null || fail 'perl is not on PATH'
+[ -z "$(git status --porcelain)" ] || fail 'there are changes that are not committed, which would be mixed with these'
+cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
+trap 'echo "it is half done: git reset --hard undoes it" >&2' ERR
+
+# What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
+git rm --quiet tests/tools/fork.sh tests/fork.sh
 sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
+sed -i '/fork\.sh/d' .ci/run tests/README.md
+perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//ms' tests/manifests/docs/commands.rs
+perl -0pi -e 's/^## A fork\n.*?(?=^## )//ms; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
+perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
+printf '### Added\n\n- Each %s gets a Deployment ([what it does](docs/%s.md)).\n' "$kind" "$lower" >>CHANGELOG.md
+git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
+sed -i '/`samplecontroller/s/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
+sed -i '/^# A Foo is what/,+1d' Cargo.toml
 
-git ls-files | while read -r old; do
-  new=$(rename <<<"$old")
-  case $old in
-    flake.lock | *.sum | LICENSE) ;;
-    *) if grep -qI . "$old"; then rename <"$old" >"$old.new" && cat "$old.new" >"$old" && rm "$old.new"; fi ;;
-  esac
-  if [ "$old" != "$new" ]; then mkdir -p "$(dirname "$new")" && git mv "$old" "$new"; fi
+# The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
+export name kind group lower plural short
+rename=$(cat <<'PERL'
+  BEGIN {
+    $/ = undef;
+    my ($name, $kind, $lower, $plural) = @ENV{qw(name kind lower plural)};
+    my $camel = join "", map { ucfirst } split /-/, $name;
+    my $kinds = $plural =~ /^\Q$lower\E(.*)/ ? $kind . $1 : ucfirst $plural;
+    %new = (
+      "samplecontroller.k8s.io" => $ENV{group}, "\"sample-controller\"" => "\"$name\"", "`sample-controller`" => "`$name`",
+      "foo-controller" => $name, "foo_controller" => $name =~ tr/-/_/r, "FOO_CONTROLLER" => uc($name =~ tr/-/_/r),
+      "FooController" => $camel, "foocontroller" => lc $camel, "foo-system" => "$name-system", "foo-collector" => "$name-collector",
+      "FOOS" => uc $plural, "Foos" => $kinds, "foos" => $plural, "FOO" => uc $kind, "Foo" => $kind, "foo" => $lower,
+      "\"fo\"" => "\"$ENV{short}\"", "`fo`" => "`$ENV{short}`", "- fo\n" => "- $ENV{short}\n",
+    );
+    $old = join "|", map { quotemeta } sort { length $b <=> length $a || $a cmp $b } keys %new;
+    # Between an article, which no lifetime ('a) is, and its word can be the end of a line, of a comment, too.
+    $between = qr{(?:[ _-]|\n *(?:///? |//! |# )?)[`*"]?};
+    # As it is spoken: an update, a user, an HTTPRoute.
+    sub n {
+      local $_ = shift;
+      /^[AEFHILMNORSX][A-Z0-9]/ || /^[aeiou]/i && !/^(?:eu|one|uni(?![mn])|u[st][aeiou])/i ? "n" : "";
+    }
+  }
+  s{(?:(?<![A-Za-z0-9\x27])([Aa])($between))?($old)}{
+    my $new = $new{$3};
+    defined $1 ? $1 . n($new) . $2 . $new : $new;
+  }ge;
+PERL
+)
+git ls-files -z -- . ':!crates/runtime' ':!*.sum' ':!flake.lock' ':!LICENSE' | xargs -0 perl -pi -e "$rename"
+paste <(git ls-files) <(git ls-files | perl -pe "$rename") | while IFS=$'\t' read -r old new; do
+  [ "$old" = "$new" ] || { mkdir -p "${new%/*}" && git mv "$old" "$new"; }
 done
 
-# Only a group of Kubernetes own asks for that.
-sed -i "/api-approved.kubernetes.io/d" src/*/api.rs
-cargo metadata --format-version 1 --offline >/dev/null # Cargo.lock is in the order of names
+# What is sorted or generated. Clippy takes a word with capital letters within for code, unless it is told.
+if [[ $kind =~ ^.+[A-Z] ]]; then
+  kinds=$(perl -pe "$rename" <<<Foos)
+  printf '# The kind, in plain text.\ndoc-valid-idents = ["%s", "%s", ".."]\n' "$kind" "$kinds" >clippy.toml
+fi
+cargo metadata --format-version 1 --offline >/dev/null
 cargo fmt
 make generate
 git add --all
-echo "This is $name, of $kind ($plural.$group), not committed yet: git status. docs/make-it-yours.md goes on from here."
+
+# Nothing that was built for the demo and for tests has to be built again.
+cache=${XDG_CACHE_HOME:-$HOME/.cache}
+if [ -d "$cache/foo-controller" ] && [ ! -e "$cache/$name" ]; then ln -s foo-controller "$cache/$name"; fi
+echo "
+This is $name, of the kind $kind ($plural.$group): git diff --cached --stat. To see it work: make demo.
+docs/make-it-yours.md goes on from here."

@@ -1,4 +1,4 @@
-//! An operator that is not Foo, whole: what a kind has to bring.
+//! An operator of another kind, whole: what a kind has to bring.
 //!
 //! A `Relay` has a `ConfigMap` with its configuration and a `Service`, both of its name. It reads a token from a `Secret` that
 //! it names and does not own. And it is registered outside the cluster: as a file in a folder, which a finalizer takes back.

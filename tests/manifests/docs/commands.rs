@@ -27,6 +27,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("make e2e", ".ci/run", "make e2e"),
     ("make bench", ".ci/run", "make bench"),
     ("make nix-check", ".ci/run", "make nix-check"),
+    (
+        "make fork NAME=tea-controller KIND=Teapot GROUP=example.org",
+        "tests/fork.sh",
+        "make fork NAME=",
+    ),
+    (
+        "cargo test --locked --lib",
+        "Makefile",
+        "cargo test --locked --tests",
+    ),
     ("make generate", "tests/metrics.rs", "run `make generate`"),
     ("nix flake check", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#crds", "flake.nix", "${packages.crds}"),
@@ -103,15 +113,10 @@ const NOWHERE: &[(&str, &str)] = &[
         "there is no k3d",
     ),
     (
-        "git mv config/foo-controller.toml config/greeter.toml",
+        "sed -n '/^```diff/,/^```/{//!p}' docs/make-it-yours.md | git apply",
         "it changes this tree",
     ),
-    (
-        "git grep -lzE 'foo[-_]controller|FOO_CONTROLLER|[Ff]oo[Cc]ontroller|foo-(system|collector)' | xargs -0 sed -i 's/foo-controller/greeter/g; \
-         s/foo_controller/greeter/g; s/FOO_CONTROLLER/GREETER/g; s/FooController/Greeter/g; s/foocontroller/greeter/g; s/foo-system/greeter-system/g; \
-         s/foo-collector/greeter-collector/g'",
-        "it changes this tree",
-    ),
+    ("cargo fmt", "it changes this tree"),
     ("cargo check", "clippy checks more"),
     (
         "nix run .#push -- registry.example/foo-controller:0.1.0",

@@ -64,7 +64,7 @@ async fn wait(time: Duration) {
 #[tokio::test(start_paused = true)]
 async fn q5_each_scope_is_in_sync_for_itself() {
     let scopes = scopes(&["a", "b"]);
-    let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "foo"));
+    let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
     scopes.informer(1, PRIMARY).synced();
     scopes.informer(0, OWNED).synced();
     scopes.learn(0, Some(Rights::Sufficient));
@@ -180,7 +180,7 @@ async fn rights_are_checked_at_a_gentle_pace() {
         let client = Client::new(server, "default");
         tokio::spawn(Arc::clone(&scopes).check_rights(0, client));
         synced(&scopes, 0);
-        let key = Key::new("a", "foo");
+        let key = Key::new("a", "thing");
         let end = Instant::now() + Duration::from_mins(1);
         while Instant::now() < end {
             scopes.refused(&key);

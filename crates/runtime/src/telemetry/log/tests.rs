@@ -57,13 +57,13 @@ fn no_name_can_forge_a_line() {
     let evil = "a\nb\r\x1b[31mc\u{9b}2Jd\u{2028}e\u{202e}f\x7f\0";
     for json in [false, true] {
         let lines = lines(json, &mut LogLevel::default(), |_| {
-            warn!(foo = %evil, text = evil, debug = ?evil, "{evil}");
+            warn!(thing = %evil, text = evil, debug = ?evil, "{evil}");
         });
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(!lines[0].contains(is_unruly), "{:?}", lines[0]);
         if json {
             let value: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
-            for field in ["message", "foo", "text"] {
+            for field in ["message", "thing", "text"] {
                 assert_eq!(value[field], evil, "nothing is lost");
             }
         }
@@ -73,16 +73,16 @@ fn no_name_can_forge_a_line() {
 /// Text for people, JSON for machines; numbers stay numbers.
 #[test]
 fn both_formats_hold_the_same() {
-    let log = |_: &LogLevel| info!(foo = %"ns/a", reason = Some("R"), attempt = 3, "said");
+    let log = |_: &LogLevel| info!(thing = %"ns/a", reason = Some("R"), attempt = 3, "said");
     let text = lines(false, &mut LogLevel::default(), log);
     let (time, rest) = text[0].split_once(' ').unwrap();
-    assert_eq!(rest, r#" INFO said foo=ns/a reason="R" attempt=3"#);
+    assert_eq!(rest, r#" INFO said thing=ns/a reason="R" attempt=3"#);
     assert!(time.ends_with('Z'), "{time}");
     let json = lines(true, &mut LogLevel::default(), log);
     let mut value: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
     value["timestamp"] = "t".into();
     let expected = serde_json::json!({
-        "timestamp": "t", "level": "INFO", "message": "said", "foo": "ns/a", "reason": "R", "attempt": 3,
+        "timestamp": "t", "level": "INFO", "message": "said", "thing": "ns/a", "reason": "R", "attempt": 3,
         "target": "operator_runtime::telemetry::log::tests",
     });
     assert_eq!(value, expected);
@@ -296,13 +296,13 @@ fn a_crate_that_is_called_like_a_library_logs() {
         ..LogLevel::default()
     };
     let lines = lines(false, &mut level, |_| {
-        warn!(target: "opentelemetry_operator::foo", "ours");
+        warn!(target: "opentelemetry_operator::thing", "ours");
         warn!(target: "opentelemetry_sdk", "the library's");
         warn!(target: "opentelemetry-otlp", "the library's");
     });
     assert_eq!(lines.len(), 1, "{lines:?}");
     let own = ["h2::codec", "hyper_util::client", "opentelemetry-otlp"];
     assert!(own.into_iter().all(is_exporters_own));
-    let others = ["h2x::codec", "tower_x", "opentelemetry_operator::foo"];
+    let others = ["h2x::codec", "tower_x", "opentelemetry_operator::thing"];
     assert!(!others.into_iter().any(is_exporters_own));
 }

@@ -163,11 +163,15 @@ fn a_path_has_a_shape() {
             "deployments",
         ),
         (
-            "/apis/g/v1alpha1/namespaces/n/foos/f/status",
-            "/apis/g/v1alpha1/namespaces/{namespace}/foos/{name}/status",
-            "foos/status",
+            "/apis/g/v1alpha1/namespaces/n/things/f/status",
+            "/apis/g/v1alpha1/namespaces/{namespace}/things/{name}/status",
+            "things/status",
         ),
-        ("/apis/g/v1alpha1/foos", "/apis/g/v1alpha1/foos", "foos"),
+        (
+            "/apis/g/v1alpha1/things",
+            "/apis/g/v1alpha1/things",
+            "things",
+        ),
         (
             "/api/v1/namespaces/n",
             "/api/v1/namespaces/{name}",

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Makes a fork of what is committed, in a copy, by names that have no letter of ours, and then gives its kind a Service, as
+# docs/make-it-yours.md has both: nothing of ours is left in it; it is built, checked, tested and installed, and its demo runs,
+# with the Service. What it builds is kept in the cache, beside what else is, and nothing else stays.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+tests/require.sh
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller
+mkdir -p "$cache/fork"
+exec 9>"$cache/fork/lock"
+flock 9
+bin=$(tests/cluster/build.sh) && tests/collector/build.sh >/dev/null # for all of them, once
+
+# Always there: cargo knows its own work by the path.
+copy=$cache/fork/copy caches=$(mktemp -d) plane='' controller=''
+clean_up() {
+  if [ -n "$controller" ]; then kill "$controller" 2>/dev/null || true; wait "$controller" || true; fi
+  if [ -n "$plane" ]; then exec {to_plane}>&-; wait "$plane" || true; fi
+  rm -rf "$copy" "$caches"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+rm -rf "$copy"
+git clone --quiet --no-local . "$copy"
+ln -s "$cache" "$caches/foo-controller"
+cd "$copy"
+export CARGO_TARGET_DIR=$cache/fork/target CARGO_INCREMENTAL=0
+unset MAKEFLAGS MAKELEVEL
+
+begun=$SECONDS
+say() { printf '== %s (after %d s)\n' "$*" $((SECONDS - begun)); }
+fail() { echo "fork: $*" >&2; exit 1; }
+
+say 'what cannot be a fork is refused, and nothing is changed'
+refused() { # what is said of it, arguments
+  local said
+  ! said=$(make --silent fork "${@:2}" 2>&1) || fail "taken: ${*:2}"
+  [[ $said == *"$1"* ]] || fail "${*:2}: $said"
+}
+refused 'are needed' NAME=kudu-kiwi KIND=IbyxHub
+refused 'small letters' NAME=Kudu KIND=IbyxHub GROUP=quux.biz
+refused 'a capital letter' NAME=kudu-kiwi KIND=ibyxHub GROUP=quux.biz
+refused 'no domain' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux
+refused 'approval' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.k8s.io
+refused 'Kubernetes has' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz SHORT=po
+refused "Kubernetes' own" NAME=kudu-kiwi KIND=Job GROUP=quux.biz
+refused "word of Rust's" NAME=kudu-kiwi KIND=Virtual GROUP=quux.biz
+refused 'something else' NAME=kudu-kiwi KIND=Queue GROUP=quux.biz
+refused 'is a crate' NAME=tokio-util KIND=IbyxHub GROUP=quux.biz
+refused 'is the kind' NAME=ibyx-hub KIND=IbyxHub GROUP=quux.biz
+touch new
+refused 'not committed' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz
+rm new
+[ -z "$(git status --porcelain)" ] || fail 'something is changed'
+
+say 'a fork'
+XDG_CACHE_HOME=$caches make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz PLURAL=ibyxhubbi SHORT=ix
+[ -z "$(git status --porcelain | grep -v '^[MARD]  ')" ] || fail 'not all of it is staged'
+git diff --cached --quiet -- crates/runtime || fail 'the runtime is changed'
+# The upstream project may be named, where this differs from it.
+left=$(git grep --cached -inE 'foo|sample-?_?controller|\bfo\b|api-approved|make fork|fork\.sh' -- ':!*.sum' |
+  grep -vE 'kubernetes/sample-controller|differs from sample-controller|^docs/design.md:[0-9]+:\| \| sample-controller \|' || true)
+left+=$(git ls-files | grep -iE 'foo|sample-?_?controller|fork' || true)
+[ -z "$left" ] || fail "what is left: $left"
+! git grep --cached -nE "(^|[^A-Za-z'])[Aa][ _-][\`*]?[Ii]byx" || fail 'an article'
+
+say 'its checks and unit tests'
+cargo fmt --check
+cargo clippy --locked --workspace --all-targets -- -D warnings
+cargo test --locked --quiet --lib
+
+say 'its first change'
+steps=$(sed -n '/^## A Service as well/,/^```$/s/^\$ //p' docs/make-it-yours.md)
+[ "$(tail -n 1 <<<"$steps")" = 'make demo' ] || fail "the page has other steps: $steps"
+XDG_CACHE_HOME=$caches DEMO_ONCE=1 bash -euxo pipefail -c "$steps" | tee "$caches/demo"
+grep -q '^service/ibyxhub-sample ' "$caches/demo" || fail 'no Service'
+
+say 'its installation'
+coproc "$CARGO_TARGET_DIR/debug/examples/cluster" --controllers
+plane=$COPROC_PID to_plane=${COPROC[1]}
+IFS= read -r ready <&"${COPROC[0]}" || fail 'no control plane'
+KUBECONFIG=$(sed -E 's/.*"kubeconfig":"([^"]*)".*/\1/' <<<"$ready") PATH=$bin:$PATH
+export KUBECONFIG PATH
+kubectl apply -k deploy
+kubectl wait --for=condition=Established --timeout=60s crd/ibyxhubbi.quux.biz
+kubectl wait --for=condition=Available --timeout=60s --namespace kudu-kiwi-system deployment/kudu-kiwi
+# With its own rights alone, the Service's among them.
+account=$caches/kubeconfig token=$(kubectl create token kudu-kiwi --namespace kudu-kiwi-system)
+kubectl config view --raw --flatten >"$account"
+kubectl --kubeconfig "$account" config set-credentials kudu-kiwi --token "$token"
+kubectl --kubeconfig "$account" config set-context --current --user kudu-kiwi
+KUBECONFIG=$account "$CARGO_TARGET_DIR/debug/kudu-kiwi" run --leader-election=false --http-addr=127.0.0.1:0 2>"$caches/log" &
+controller=$!
+kubectl apply -f config/samples/ibyxhub.yaml
+kubectl wait --for=condition=Ready --timeout=60s ibyxhub/ibyxhub-sample || { cat "$caches/log" >&2; fail 'not Ready'; }
+kubectl get ix,service,deployment
+kubectl get service/ibyxhub-sample -o jsonpath='{.metadata.ownerReferences[0].kind}' | grep -qx IbyxHub || fail 'no Service of its own'
+say 'all well'
