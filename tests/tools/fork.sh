@@ -51,7 +51,8 @@ trap 'echo "it is half done: git reset --hard undoes it" >&2' ERR
 # What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
 git rm --quiet tests/tools/fork.sh tests/fork.sh
 sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
-sed -i '/fork\.sh/d' .ci/run tests/README.md
+sed -i '/fork\.sh/d' .ci/run
+sed -i '/fork\.sh/,+1d' tests/README.md
 perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//ms' tests/manifests/docs/commands.rs
 perl -0pi -e 's/^## A fork\n.*?(?=^## )//ms; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
 perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
