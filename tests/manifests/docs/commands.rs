@@ -33,7 +33,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "make fork NAME=",
     ),
     (
-        "cargo test --locked --lib",
+        "cargo test --locked --lib --package foo-controller",
         "Makefile",
         "cargo test --locked --tests",
     ),
