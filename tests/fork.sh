@@ -60,7 +60,7 @@ XDG_CACHE_HOME=$caches make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz PLUR
 [ -z "$(git status --porcelain | grep -v '^[MARD]  ')" ] || fail 'not all of it is staged'
 git diff --cached --quiet -- crates/runtime || fail 'the runtime is changed'
 # The upstream project may be named, where this differs from it, and Kubernetes has an example of its own.
-left=$(git grep --cached -inE 'foo|sample-?_?controller|\bfo\b|api-approved|make fork|fork\.sh' -- ':!*.sum' |
+left=$(git grep --cached -inE 'foo|sample-?_?controller|\bfo\b|api-approved|annotated as a|make fork|fork\.sh' -- ':!*.sum' |
   grep -vE 'foo\.example\.com|kubernetes/sample-controller|differs from sample-controller|^docs/design.md:[0-9]+:\| \| sample-controller \|' || true)
 left+=$(git ls-files | grep -iE 'foo|sample-?_?controller|fork' || true)
 [ -z "$left" ] || fail "what is left: $left"

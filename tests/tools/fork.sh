@@ -58,7 +58,7 @@ perl -0pi -e 's/^## A fork\n.*?(?=^## )//ms; s/^.*\(#a-fork\).*\n//m' docs/make-
 perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
 printf '### Added\n\n- Each %s gets a Deployment ([what it does](docs/%s.md)).\n' "$kind" "$lower" >>CHANGELOG.md
 git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
-sed -i '/`samplecontroller/s/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
+sed -i 's/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
 sed -i '/^# A Foo is what/,+1d' Cargo.toml
 # A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
 if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
