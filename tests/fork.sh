@@ -26,7 +26,7 @@ rm -rf "$copy"
 git clone --quiet --no-local . "$copy"
 ln -s "$cache" "$caches/foo-controller"
 cd "$copy"
-export CARGO_TARGET_DIR=$cache/fork/target CARGO_INCREMENTAL=0
+export XDG_CACHE_HOME=$caches CARGO_TARGET_DIR=$cache/fork/target CARGO_INCREMENTAL=0
 unset MAKEFLAGS MAKELEVEL
 
 begun=$SECONDS
@@ -56,7 +56,7 @@ rm new
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 
 say 'a fork'
-XDG_CACHE_HOME=$caches make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz PLURAL=ibyxhubbi SHORT=ix
+make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz PLURAL=ibyxhubbi SHORT=ix
 [ -z "$(git status --porcelain | grep -v '^[MARD]  ')" ] || fail 'not all of it is staged'
 git diff --cached --quiet -- crates/runtime || fail 'the runtime is changed'
 # The upstream project may be named, where this differs from it, and Kubernetes has an example of its own.
@@ -69,7 +69,7 @@ left+=$(git ls-files | grep -iE 'foo|sample-?_?controller|fork' || true)
 say 'its first change, unit tests and demo'
 steps=$(sed -n '/^## A Service as well/,/^```$/s/^\$ //p' docs/make-it-yours.md)
 [ "$(tail -n 1 <<<"$steps")" = 'make demo' ] || fail "the page has other steps: $steps"
-XDG_CACHE_HOME=$caches DEMO_ONCE=1 bash -euxo pipefail -c "$steps" | tee "$caches/demo"
+DEMO_ONCE=1 bash -euxo pipefail -c "$steps" | tee "$caches/demo"
 grep -q '^service/ibyxhub-sample ' "$caches/demo" || fail 'no Service'
 
 say 'its checks'
