@@ -131,10 +131,14 @@ fn rests_of(case: &Case, foos: &[&str]) -> Time {
 /// When the last retry of this Foo has been, if that is when nothing is to be done any more.
 fn last_retry(case: &Case, key: &str) -> Option<Time> {
     const SOON: Duration = Duration::from_secs(3);
+    const AT_ONCE: Duration = Duration::from_millis(40);
     let rest = case.plan.rest;
+    // Or it waited for a connection.
     let was_in_vain = |one: &Reconcile| {
-        let mut calls = calls_of(case, one);
-        calls.any(|call| call.answered.is_none_or(|(_, code)| code >= 300))
+        let mut calls = calls_of(case, one).peekable();
+        let took = one.ended.unwrap_or(Time::MAX).saturating_sub(one.begun);
+        calls.peek().is_none() && took > AT_ONCE
+            || calls.any(|call| call.answered.is_none_or(|(_, code)| code >= 300))
     };
     let its = case.reconciles.get(key)?;
     let before = its.iter().rev().find(|one| one.begun < rest)?;
@@ -321,7 +325,23 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     if says != is {
         return Err(format!("its status says {says:?}, and it is {is:?}"));
     }
-    let uid = text(&metadata["uid"]);
+    match earlier(case, foo, wanted, deployments) {
+        Some(left) => Err(format!(
+            "its earlier Deployment {} is still there",
+            left["metadata"]["name"]
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A Deployment that a Foo had before the one that it asks for, and that is still there.
+fn earlier<'a>(
+    case: &Case,
+    foo: &Value,
+    wanted: &str,
+    deployments: &[(&'a Value, &Value)],
+) -> Option<&'a Value> {
+    let uid = text(&foo["metadata"]["uid"]);
     // What a backup brings back that no status names any more, nobody knows.
     let is_brought_back = |other: &Value| {
         let its = case.deployments.get(text(&other["metadata"]["name"]));
@@ -329,21 +349,15 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         let made = its.find(|one| one.before.is_none());
         made.is_some_and(|made| *made.by == *RESTORED)
     };
-    let left = deployments.iter().find(|(other, _)| {
+    let mut all = deployments.iter().map(|(other, _)| *other);
+    all.find(|other| {
         let made_by_us = other["metadata"]["annotations"][GENERATION].is_string();
         owner(other) == uid
             && made_by_us
             && other["metadata"]["name"] != wanted
             && other["metadata"]["deletionTimestamp"].is_null()
             && !is_brought_back(other)
-    });
-    match left {
-        Some((left, _)) => Err(format!(
-            "its earlier Deployment {} is still there",
-            left["metadata"]["name"]
-        )),
-        None => Ok(()),
-    }
+    })
 }
 
 /// Whether no pod of this Deployment becomes available, to the end.

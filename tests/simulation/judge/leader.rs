@@ -115,86 +115,8 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let edits = case.store.history().iter().enumerate();
     let edits = edits.filter(|(index, it)| it.key == lease() && case.writer(*index).is_none());
     let shortened: Vec<_> = edits.map(|(_, revision)| made(revision)).collect();
-    let mut terms = Vec::new();
-    for life in &case.trace.lives {
-        let calls = || {
-            let calls = case.trace.calls.iter();
-            calls.filter(|call| call.who == life.who && call.resource == "leases")
-        };
-        let looks = calls().flat_map(|call| {
-            let is_answered = call.answered.is_some_and(|(_, code)| code < 300);
-            let looked = call.arrived.filter(|_| is_answered && call.verb == "get");
-            // What its watch is told while it stands still it has not seen.
-            let is_still = |at: &Time| {
-                let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
-                still.any(|still| still.contains(at))
-            };
-            let told = call.told.iter().map(|(at, _)| *at);
-            looked
-                .into_iter()
-                .chain(told.filter(move |at| !is_still(at)))
-        });
-        let looks = Rc::new(looks.collect::<Vec<_>>());
-        let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
-        let identity = life.identity();
-        let (mut looked, mut term) = (None, None::<Term>);
-        let attempts = attempts(calls());
-        for call in calls() {
-            let answered = call.answered.filter(|(_, code)| *code < 300);
-            let gives_back = || {
-                call.body
-                    .pointer("/spec/holderIdentity")
-                    .is_some_and(|holder| matches!(holder.as_str(), None | Some("")))
-            };
-            if call.verb == "get" {
-                looked = Some(call.begun);
-                // Who is told that somebody else holds it has no term any more.
-                if let Some((at, _)) = answered
-                    && is_awaited(case, life, call.begun, at)
-                    && is_of_another(call, &identity)
-                    && let Some(mut over) = term.take()
-                {
-                    over.until = over.until.min(at);
-                    terms.push(over);
-                }
-            } else if call.verb == "patch" && gives_back() {
-                let Some(mut over) = term.take() else {
-                    continue;
-                };
-                over.until = over.until.min(call.begun);
-                terms.push(over);
-            } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
-                if is_given_up(call, answered, &attempts)
-                    || !is_awaited(case, life, looked, answered)
-                {
-                    continue;
-                }
-                let deadline = life.settings.renew_deadline;
-                let until = (looked + case.shortest(deadline)).min(ended);
-                // Who stands still when the answer comes reads it later, and may find that its term is over by then.
-                let mut still = life.still.iter();
-                let read = still.find(|still| still.contains(&answered));
-                let answered = read.map_or(answered, |still| still.end);
-                if until <= answered {
-                    continue;
-                }
-                match &mut term {
-                    Some(term) if answered <= term.until => term.until = until,
-                    none => {
-                        let next = Term {
-                            pod: &life.pod.0,
-                            from: answered,
-                            until,
-                            lease_duration: life.settings.lease_duration,
-                            looks: Rc::clone(&looks),
-                        };
-                        terms.extend(none.replace(next));
-                    }
-                }
-            }
-        }
-        terms.extend(term);
-    }
+    let lives = case.trace.lives.iter();
+    let mut terms: Vec<_> = lives.flat_map(|life| terms_of(case, life)).collect();
     terms.sort_by_key(|term| term.from);
     for (number, one) in terms.iter().enumerate() {
         let mut later = terms[number + 1..].iter();
@@ -234,6 +156,87 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// The terms of one process, as it sees them.
+fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
+    let mut terms = Vec::new();
+    let calls = || {
+        let calls = case.trace.calls.iter();
+        calls.filter(|call| call.who == life.who && call.resource == "leases")
+    };
+    let looks = calls().flat_map(|call| {
+        let is_answered = call.answered.is_some_and(|(_, code)| code < 300);
+        let looked = call.arrived.filter(|_| is_answered && call.verb == "get");
+        // What its watch is told while it stands still it has not seen.
+        let is_still = |at: &Time| {
+            let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
+            still.any(|still| still.contains(at))
+        };
+        let told = call.told.iter().map(|(at, _)| *at);
+        looked
+            .into_iter()
+            .chain(told.filter(move |at| !is_still(at)))
+    });
+    let looks = Rc::new(looks.collect::<Vec<_>>());
+    let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
+    let identity = life.identity();
+    let (mut looked, mut term) = (None, None::<Term>);
+    let attempts = attempts(calls());
+    for call in calls() {
+        let answered = call.answered.filter(|(_, code)| *code < 300);
+        let gives_back = || {
+            call.body
+                .pointer("/spec/holderIdentity")
+                .is_some_and(|holder| matches!(holder.as_str(), None | Some("")))
+        };
+        if call.verb == "get" {
+            looked = Some(call.begun);
+            // Who is told that somebody else holds it has no term any more.
+            if let Some((at, _)) = answered
+                && is_awaited(case, life, call.begun, at)
+                && is_of_another(call, &identity)
+                && let Some(mut over) = term.take()
+            {
+                over.until = over.until.min(at);
+                terms.push(over);
+            }
+        } else if call.verb == "patch" && gives_back() {
+            let Some(mut over) = term.take() else {
+                continue;
+            };
+            over.until = over.until.min(call.begun);
+            terms.push(over);
+        } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
+            if is_given_up(call, answered, &attempts) || !is_awaited(case, life, looked, answered) {
+                continue;
+            }
+            let deadline = life.settings.renew_deadline;
+            let until = (looked + case.shortest(deadline)).min(ended);
+            // Who stands still when the answer comes reads it later, and may find that its term is over by then.
+            let mut still = life.still.iter();
+            let read = still.find(|still| still.contains(&answered));
+            let answered = read.map_or(answered, |still| still.end);
+            if until <= answered {
+                continue;
+            }
+            match &mut term {
+                Some(term) if answered <= term.until => term.until = until,
+                none => {
+                    let next = Term {
+                        pod: &life.pod.0,
+                        from: answered,
+                        until,
+                        lease_duration: life.settings.lease_duration,
+                        looks: Rc::clone(&looks),
+                    };
+                    terms.extend(none.replace(next));
+                }
+            }
+        }
+    }
+    terms.extend(term);
+    terms
 }
 
 /// When the Lease named nobody because somebody else than a replica had cleared it, until it names somebody again, or is gone.
