@@ -52,7 +52,7 @@ fmt: ## format the code
 fork: ## another operator of this: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
 	@tests/tools/fork.sh "$(NAME)" "$(KIND)" "$(GROUP)" "$(PLURAL)" "$(SHORT)"
 
-generate: ## write the CRD, the dashboard, the comments of the shipped settings, and the references of metrics and settings
+generate: ## write the CRD, the dashboard, the comments of the shipped settings, the references of metrics and settings, completions and the manual
 	cargo build --locked --bins --example generate
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
 	cargo run --locked --quiet --example generate

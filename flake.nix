@@ -114,6 +114,29 @@
             ${lib.optionalString (commit != null) "bash ${./nix/stamp.sh} $out/bin/${name} ${commit}"}
           '';
 
+      # The program and what people have beside it. The image takes the program alone: no shell is in it.
+      packageOf =
+        pkgs: static:
+        let
+          program = programOf pkgs static;
+        in
+        pkgs.runCommand "${name}-${version}"
+          {
+            allowedReferences = [ ];
+            passthru = {
+              inherit program;
+              inherit (program) dependencies unstamped;
+            };
+            inherit (program) meta;
+          }
+          ''
+            install -D ${lib.getExe program} $out/bin/${name}
+            install -D -m 444 ${./nix/share/completion.bash} $out/share/bash-completion/completions/${name}
+            install -D -m 444 ${./nix/share/completion.fish} $out/share/fish/vendor_completions.d/${name}.fish
+            install -D -m 444 ${./nix/share/completion.zsh} $out/share/zsh/site-functions/_${name}
+            install -D -m 444 ${./nix/share/man.1} $out/share/man/man1/${name}.1
+          '';
+
       # Whom the program trusts where nothing else is said: Mozilla's authorities. Beside it rather than in it, they are renewed
       # with nixpkgs, can be seen by who looks into the image, and SSL_CERT_FILE can name others.
       authoritiesOf =
@@ -145,7 +168,7 @@
       packages = forSystems (
         pkgs:
         rec {
-          default = programOf pkgs pkgs.pkgsStatic;
+          default = packageOf pkgs pkgs.pkgsStatic;
           image = archiveOf pkgs pkgs.pkgsStatic;
           image-stream = pkgs.dockerTools.streamLayeredImage (imageOf pkgs pkgs.pkgsStatic);
           crds = pkgs.runCommand "crd.yaml" { } "${lib.getExe default} crd > $out";
@@ -200,7 +223,7 @@
                 ];
               }
               ''
-                program=${lib.getExe packages.default} authorities=${authoritiesOf pkgs}
+                program=${lib.getExe packages.default.program} authorities=${authoritiesOf pkgs}
                 [ "$($program --version)" = "${expected}" ]
 
                 [ "$(gzip < ${packages.image} | wc -c)" -le 12000000 ]

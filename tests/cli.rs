@@ -402,6 +402,51 @@ fn version_is_the_crates() {
     );
 }
 
+/// What the package installs beside the program (`nix/share`): each shell takes its completions, and offers by them what there
+/// is; man renders the page, and finds nothing wrong with it.
+#[test]
+#[ignore = "takes Debian's fish, zsh and man-db"]
+fn shells_complete_it_and_man_shows_it() {
+    let share = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/nix/share"));
+    let home = TempDir::new().unwrap();
+    let run = |shell: &str, options: &[&str], script: &str| {
+        let output = Command::new(shell)
+            .args(options)
+            .args(["-c", script])
+            .current_dir(share)
+            .env("HOME", home.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(stderr(&output), "", "{shell}");
+        assert!(output.status.success(), "{shell}: {}", output.status);
+        stdout(&output).to_owned()
+    };
+    for (typed, offered) in [("do", "doctor\n"), ("--resy", "--resync\n")] {
+        let bash = format!(
+            ". ./completion.bash; function=$(complete -p foo-controller); function=${{function#*-F }}
+            COMP_WORDS=(foo-controller {typed}) COMP_CWORD=1
+            ${{function%% *}} foo-controller {typed} foo-controller; echo ${{COMPREPLY[@]}}"
+        );
+        assert_eq!(run("bash", &["--norc"], &bash), offered);
+    }
+    let fish = "source completion.fish; complete --do-complete 'foo-controller do'";
+    let said = run("fish", &["--no-config"], fish);
+    assert!(said.starts_with("doctor\tLook at "), "{said}");
+    // Its functions ask the line editor, which is of a terminal: what they would tell it is printed.
+    let zsh = "autoload -U compinit && compinit -u -D; . ./completion.zsh; [ $_comps[foo-controller] = _foo-controller ]
+        _describe() { print -l ${(P)4} }; _foo-controller_commands";
+    let said = run("zsh", &["--no-rcs"], zsh);
+    assert!(said.contains("doctor:Look at "), "{said}");
+
+    let man = "man --warnings=w --local-file man.1";
+    let page = run("env", &["MANWIDTH=100", "LC_ALL=C.UTF-8", "sh"], man);
+    for text in ["\n       doctor Look ", "\n       --lease-namespace <NAME>"] {
+        assert!(page.contains(text), "{text} is not in {page}");
+    }
+    assert!(!page.contains("(1)\n       "), "another page: {page}");
+}
+
 /// Elsewhere than in a container of its own, process 1 is somebody else, to whom the signal means something else.
 #[test]
 fn reload_signals_nobody_else() {

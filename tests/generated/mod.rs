@@ -1,4 +1,4 @@
-//! What `make generate` makes of the tables in the code: of metrics, and of settings.
+//! What `make generate` makes of the tables in the code, of metrics and of settings, and of the command line.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -6,6 +6,7 @@
     reason = "each user has its part of this, a test or an example"
 )]
 
+pub mod command_line;
 pub mod dashboard;
 pub mod settings;
 
@@ -15,16 +16,19 @@ use std::{
 };
 
 /// Each file that is generated, in whole or in part: its path, and what is to stand in it.
-pub fn files() -> [(PathBuf, String); 4] {
+pub fn files() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let [reference, defaults] =
         ["docs/configuration.md", "config/foo-controller.toml"].map(|path| root.join(path));
     let prometheus = root.join("deploy/components/prometheus");
     let texts = [&reference, &defaults].map(|path| fs::read_to_string(path).unwrap());
-    [
+    let mut files = vec![
         (prometheus.join("dashboard.json"), dashboard::dashboard()),
         (prometheus.join("METRICS.md"), dashboard::list()),
         (reference, settings::reference(&texts[0])),
         (defaults, settings::defaults(&texts[1])),
-    ]
+    ];
+    let share = root.join("nix/share");
+    files.extend(command_line::files().map(|(name, text)| (share.join(name), text)));
+    files
 }

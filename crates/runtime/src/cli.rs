@@ -116,7 +116,9 @@ fn version(app: &App) -> &'static str {
     })
 }
 
-fn command(app: &'static App) -> Command {
+/// The command line of an application, of which [`main`] takes its flags: for a manual page, or a shell's completions.
+#[must_use]
+pub fn command(app: &'static App) -> Command {
     Command::new(app.name)
         .version(version(app))
         .about(app.about)

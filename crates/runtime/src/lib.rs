@@ -390,7 +390,7 @@ mod watch;
 mod writer;
 
 pub use builder::Builder;
-pub use cli::main;
+pub use cli::{command, main};
 #[cfg(test)]
 use config::app;
 pub use config::{App, Config};
