@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]: pushes the images, one for each architecture, as an index
-# of them, of which every node pulls its own. Takes skopeo and jq.
+# of them, of which every node pulls its own. Prints what it is for good: REGISTRY/NAME@DIGEST. Takes skopeo and jq.
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]" >&2; exit 2; }
@@ -9,7 +9,7 @@ shift
 layout=$(mktemp -d)
 trap 'rm -rf "$layout"' EXIT
 # There is no signature to check on what was built here.
-copy() { skopeo --insecure-policy copy "$@"; }
+copy() { skopeo --insecure-policy copy "$@" >&2; }
 
 # skopeo makes no index: the images become one OCI layout, and the index of them a blob of that.
 index='{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}'
@@ -29,4 +29,5 @@ jq --arg digest "sha256:$digest" --argjson size "${#index}" '.manifests += [{
   annotations: {"org.opencontainers.image.ref.name": "all"},
 }]' "$layout/index.json" >"$layout/index.new"
 mv "$layout/index.new" "$layout/index.json"
-copy --all "${@:2}" "oci:$layout:all" "docker://$to"
+copy --all --digestfile "$layout/digest" "${@:2}" "oci:$layout:all" "docker://$to"
+echo "${to%:*}@$(cat "$layout/digest")"

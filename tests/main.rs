@@ -37,6 +37,7 @@ mod metrics;
 mod node;
 mod observers;
 mod process;
+mod release;
 mod replicas;
 mod scenarios;
 mod second_kind;

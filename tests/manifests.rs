@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use crate::{
-    cluster::{self, Cluster, Options, eventually},
+    cluster::{Cluster, Options, eventually},
     controller::Controller,
 };
 
@@ -1502,97 +1502,5 @@ async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_oth
     for kind in ELSEWHERE.split(',') {
         let crd = format!("delete crd {}s.monitoring.coreos.com", kind.to_lowercase());
         kubectl(&crd).await.success();
-    }
-}
-
-/// deploy/push.sh, which `nix run .#push` runs: a node of either architecture gets its own image by the one name.
-#[tokio::test]
-#[ignore = "takes Debian's skopeo, docker-registry and jq"]
-async fn what_is_pushed_is_an_index_of_the_architectures() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = |program: &str, args: &[&str]| {
-        let mut command = Command::new(program);
-        let output = command
-            .current_dir(folder.path())
-            .args(args)
-            .output()
-            .unwrap();
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(output.status.success(), "{program} {args:?}: {said}");
-        said
-    };
-    // Archives as Nix makes them: one layer with one file.
-    for architecture in ["amd64", "arm64"] {
-        fs::write(folder.path().join("program"), architecture).unwrap();
-        run("tar", &["--create", "--file=layer.tar", "program"]);
-        let digest = run("sha256sum", &["layer.tar"]);
-        let digest = digest.split(' ').next().unwrap();
-        let config = json!({
-            "architecture": architecture,
-            "os": "linux",
-            "config": {"Entrypoint": ["/program"]},
-            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
-        });
-        let manifest =
-            json!([{"Config": "config.json", "RepoTags": ["it:1"], "Layers": ["layer.tar"]}]);
-        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-        fs::write(folder.path().join("manifest.json"), manifest.to_string()).unwrap();
-        let archive = format!("--file={architecture}.tar");
-        run(
-            "tar",
-            &[
-                "--create",
-                &archive,
-                "manifest.json",
-                "config.json",
-                "layer.tar",
-            ],
-        );
-    }
-
-    let registry = json!({
-        "version": "0.1",
-        "log": {"formatter": "json"},
-        "storage": {"filesystem": {"rootdirectory": folder.path().join("registry")}},
-        "http": {"addr": "127.0.0.1:0"},
-    });
-    fs::write(folder.path().join("registry.yml"), registry.to_string()).unwrap();
-    let log = folder.path().join("log");
-    let mut serve = tokio::process::Command::from(cluster::bound_command("docker-registry"));
-    let _registry = serve
-        .args(["serve", "registry.yml"])
-        .current_dir(folder.path())
-        .stderr(fs::File::create(&log).unwrap())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let address = eventually(DEADLINE, "the registry listens", async || {
-        let log = fs::read_to_string(&log).unwrap();
-        let address = log
-            .split_once("listening on ")
-            .and_then(|(_, rest)| rest.split_once('"'));
-        address.map(|(address, _)| address.to_owned()).ok_or(log)
-    })
-    .await;
-
-    let image = format!("{address}/foo-controller:0.1.0");
-    let push = root().join("deploy/push.sh");
-    let options = ["--", "--dest-tls-verify=false"];
-    let args = [&[&*image, "amd64.tar", "arm64.tar"], &options[..]].concat();
-    run(push.to_str().unwrap(), &args);
-    let inspect = ["inspect", "--tls-verify=false"];
-    let name = format!("docker://{image}");
-    let index = run("skopeo", &[&inspect[..], &["--raw", &name]].concat());
-    let index: Value = serde_json::from_str(&index).unwrap();
-    assert_eq!(index["manifests"].as_array().unwrap().len(), 2, "{index}");
-    for architecture in ["amd64", "arm64"] {
-        let which = format!("--override-arch={architecture}");
-        let config = run(
-            "skopeo",
-            &[&[&*which], &inspect[..], &["--config", &name]].concat(),
-        );
-        let config: Value = serde_json::from_str(&config).unwrap();
-        assert_eq!(config["architecture"], architecture);
     }
 }

@@ -1,0 +1,184 @@
+//! What a release is made of: the images under one name, and that everything says the same version.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Child;
+
+use crate::cluster::{bound_command, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A registry of its own, in a folder with archives of an image as Nix makes them: one layer with one file.
+struct Registry {
+    folder: TempDir,
+    /// Of each archive: its architecture, and the digest of its layer.
+    layers: [(&'static str, String); 2],
+    address: String,
+    _process: Child,
+}
+
+impl Registry {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let layers = ["amd64", "arm64"].map(|architecture| archive(folder.path(), architecture));
+        let registry = json!({
+            "version": "0.1",
+            "log": {"formatter": "json"},
+            "storage": {"filesystem": {"rootdirectory": folder.path().join("registry")}},
+            "http": {"addr": "127.0.0.1:0"},
+        });
+        fs::write(folder.path().join("registry.yml"), registry.to_string()).unwrap();
+        let log = folder.path().join("log");
+        let mut serve = tokio::process::Command::from(bound_command("docker-registry"));
+        let process = serve
+            .args(["serve", "registry.yml"])
+            .current_dir(folder.path())
+            .stderr(fs::File::create(&log).unwrap())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let address = eventually(DEADLINE, "the registry listens", async || {
+            let log = fs::read_to_string(&log).unwrap();
+            let address = log
+                .split_once("listening on ")
+                .and_then(|(_, rest)| rest.split_once('"'));
+            address.map(|(address, _)| address.to_owned()).ok_or(log)
+        })
+        .await;
+        Self {
+            folder,
+            layers,
+            address,
+            _process: process,
+        }
+    }
+
+    /// The image's name for people.
+    fn image(&self) -> String {
+        format!("{}/foo-controller:0.1.0", self.address)
+    }
+
+    /// What deploy/push.sh says it has pushed: the image's name for good, of which this is the digest.
+    fn push(&self) -> String {
+        let push = root().join("deploy/push.sh");
+        let args = [
+            &*self.image(),
+            "amd64.tar",
+            "arm64.tar",
+            "--",
+            "--dest-tls-verify=false",
+        ];
+        let pushed = self.run(push.to_str().unwrap(), &args);
+        let name = format!("{}/foo-controller@", self.address);
+        pushed.trim_end().strip_prefix(&name).unwrap().to_owned()
+    }
+
+    /// What a program prints, in the folder.
+    fn run(&self, program: &str, args: &[&str]) -> String {
+        run(self.folder.path(), program, args)
+    }
+}
+
+fn run(folder: &Path, program: &str, args: &[&str]) -> String {
+    let mut command = Command::new(program);
+    let output = command.current_dir(folder).args(args).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn archive(folder: &Path, architecture: &'static str) -> (&'static str, String) {
+    let tar = |to: &str, files: &[&str]| {
+        run(
+            folder,
+            "tar",
+            &[&["--create", "--file", to], files].concat(),
+        );
+    };
+    fs::write(folder.join("program"), architecture).unwrap();
+    tar("layer.tar", &["program"]);
+    let layer = sha256(&fs::read(folder.join("layer.tar")).unwrap());
+    let config = json!({
+        "architecture": architecture,
+        "os": "linux",
+        "config": {"Entrypoint": ["/program"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer]},
+    });
+    let manifest =
+        json!([{"Config": "config.json", "RepoTags": ["it:1"], "Layers": ["layer.tar"]}]);
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.join("manifest.json"), manifest.to_string()).unwrap();
+    let files = ["manifest.json", "config.json", "layer.tar"];
+    tar(&format!("{architecture}.tar"), &files);
+    (architecture, layer)
+}
+
+/// A digest as registries have it.
+fn sha256(data: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, data);
+    let digits: String = digest
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("sha256:{digits}")
+}
+
+/// deploy/push.sh, which `nix run .#push` runs: a node of either architecture gets its own image by the one name, byte by byte
+/// what was pushed.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq"]
+async fn what_is_pushed_is_an_index_of_the_architectures() {
+    let registry = Registry::start().await;
+    let pushed = registry.push();
+    assert_eq!(registry.push(), pushed, "the same, pushed twice");
+
+    let image = format!("docker://{}", registry.image());
+    let inspect = ["inspect", "--tls-verify=false"];
+    let index = registry.run("skopeo", &[&inspect[..], &["--raw", &image]].concat());
+    assert_eq!(sha256(index.as_bytes()), pushed);
+    let index: Value = serde_json::from_str(&index).unwrap();
+    let manifests = index["manifests"].as_array().unwrap();
+    let platforms: Vec<_> = manifests.iter().map(|each| &each["platform"]).collect();
+    assert_eq!(
+        json!(platforms),
+        json!([{"os": "linux", "architecture": "amd64"}, {"os": "linux", "architecture": "arm64"}])
+    );
+    for ((architecture, layer), entry) in registry.layers.iter().zip(manifests) {
+        let pulled = format!("oci:{architecture}");
+        let pull = ["copy", "--src-tls-verify=false", &image, &pulled];
+        let options = ["--insecure-policy", "--override-arch", architecture];
+        registry.run("skopeo", &[&options[..], &pull].concat());
+        let blob = |digest: &Value| {
+            let (_, digits) = digest.as_str().unwrap().split_once(':').unwrap();
+            let path = Path::new(architecture).join("blobs/sha256").join(digits);
+            let data = fs::read(registry.folder.path().join(&path)).unwrap();
+            assert_eq!(sha256(&data), digest.as_str().unwrap());
+            (path, data)
+        };
+        let (_, manifest) = blob(&entry["digest"]);
+        assert_eq!(entry["size"], manifest.len());
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let (_, config) = blob(&manifest["config"]["digest"]);
+        let config: Value = serde_json::from_slice(&config).unwrap();
+        assert_eq!(config["architecture"], *architecture);
+        let [there] = &manifest["layers"].as_array().unwrap()[..] else {
+            panic!("{manifest}");
+        };
+        let (path, _) = blob(&there["digest"]);
+        let unpacked = registry.run("gzip", &["-dc", path.to_str().unwrap()]);
+        assert_eq!(sha256(unpacked.as_bytes()), *layer);
+    }
+}
