@@ -31,7 +31,10 @@ struct Registry {
 impl Registry {
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let layers = ["amd64", "arm64"].map(|architecture| archive(folder.path(), architecture));
+        let layers = ["amd64", "arm64"].map(|architecture| {
+            let layer = archive(folder.path(), architecture, architecture);
+            (architecture, layer)
+        });
         let registry = json!({
             "version": "0.1",
             "log": {"formatter": "json"},
@@ -67,7 +70,11 @@ impl Registry {
 
     /// The image's name for people.
     fn image(&self) -> String {
-        format!("{}/foo-controller:0.1.0", self.address)
+        format!(
+            "{}/foo-controller:{}",
+            self.address,
+            env!("CARGO_PKG_VERSION")
+        )
     }
 
     /// What deploy/push.sh says it has pushed: the image's name for good, of which this is the digest.
@@ -99,7 +106,8 @@ fn run(folder: &Path, program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn archive(folder: &Path, architecture: &'static str) -> (&'static str, String) {
+/// An archive of an image whose one file is `program`, and the digest of the layer that this is in.
+fn archive(folder: &Path, architecture: &str, program: &str) -> String {
     let tar = |to: &str, files: &[&str]| {
         run(
             folder,
@@ -107,7 +115,7 @@ fn archive(folder: &Path, architecture: &'static str) -> (&'static str, String) 
             &[&["--create", "--file", to], files].concat(),
         );
     };
-    fs::write(folder.join("program"), architecture).unwrap();
+    fs::write(folder.join("program"), program).unwrap();
     tar("layer.tar", &["program"]);
     let layer = sha256(&fs::read(folder.join("layer.tar")).unwrap());
     let config = json!({
@@ -122,7 +130,7 @@ fn archive(folder: &Path, architecture: &'static str) -> (&'static str, String) 
     fs::write(folder.join("manifest.json"), manifest.to_string()).unwrap();
     let files = ["manifest.json", "config.json", "layer.tar"];
     tar(&format!("{architecture}.tar"), &files);
-    (architecture, layer)
+    layer
 }
 
 /// A digest as registries have it.
@@ -181,4 +189,82 @@ async fn what_is_pushed_is_an_index_of_the_architectures() {
         let unpacked = registry.run("gzip", &["-dc", path.to_str().unwrap()]);
         assert_eq!(sha256(unpacked.as_bytes()), *layer);
     }
+}
+
+/// The line of docs/operations.md that begins like this, for an image of another name.
+fn documented(begin: &str) -> String {
+    let text = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let begin = format!("$ {begin}");
+    let mut lines = text.lines().filter(|line| line.starts_with(&begin));
+    let (line, more) = (lines.next().unwrap(), lines.next());
+    assert_eq!(more, None);
+    line[2..].to_owned()
+}
+
+/// What was signed by the documented command is verified by the documented one; what differs from it in a byte is not, nor
+/// is what another key has signed. Neither asks anybody but the registry.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq"]
+async fn what_is_signed_can_be_told_from_what_is_not() {
+    let build = root().join("tests/tools/build.sh");
+    let tools = run(root(), build.to_str().unwrap(), &["cosign"]);
+    let registry = Registry::start().await;
+    let sh = |line: &str| {
+        let output = Command::new("timeout")
+            .args(["60", "sh", "-c", line])
+            .current_dir(registry.folder.path())
+            .env(
+                "PATH",
+                format!("{}:{}", tools.trim_end(), std::env::var("PATH").unwrap()),
+            )
+            .env("HOME", registry.folder.path())
+            .env("COSIGN_PASSWORD", "")
+            .env("HTTPS_PROXY", "http://127.0.0.1:1")
+            .env("HTTP_PROXY", "http://127.0.0.1:1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        if output.status.success() {
+            Ok(said)
+        } else {
+            Err(said)
+        }
+    };
+    let here = |line: String| {
+        line.replace("registry.example", &registry.address)
+            .replace(":0.1.0", concat!(":", env!("CARGO_PKG_VERSION")))
+    };
+    let verify = here(documented("cosign verify "));
+    sh("cosign generate-key-pair").unwrap();
+    sh("cosign generate-key-pair --output-key-prefix other").unwrap();
+
+    let pushed = registry.push();
+    let said = sh(&verify).unwrap_err();
+    assert!(said.contains("no signatures found"), "{said}");
+    let sign = here(documented("cosign sign "));
+    sh(&sign.replace("DIGEST", &pushed)).unwrap();
+    sh(&verify).unwrap();
+    let said = sh(&verify.replace("cosign.pub", "other.pub")).unwrap_err();
+    assert!(said.contains("failed to verify signature"), "{said}");
+    // Of each architecture, too.
+    let index = registry.run(
+        "skopeo",
+        &[
+            "inspect",
+            "--tls-verify=false",
+            "--raw",
+            &format!("docker://{}", registry.image()),
+        ],
+    );
+    let index: Value = serde_json::from_str(&index).unwrap();
+    for image in index["manifests"].as_array().unwrap() {
+        let digest = format!("@{}", image["digest"].as_str().unwrap());
+        let tag = concat!(":", env!("CARGO_PKG_VERSION"));
+        sh(&verify.replace(tag, &digest)).unwrap();
+    }
+
+    archive(registry.folder.path(), "arm64", "arm65");
+    assert_ne!(registry.push(), pushed);
+    let said = sh(&verify).unwrap_err();
+    assert!(said.contains("no signatures found"), "{said}");
 }

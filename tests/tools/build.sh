@@ -3,6 +3,7 @@
 # folder's path. Minutes the first time, nothing afterwards. Callers at the same time wait for one another.
 #   manifests  kubeconform, kube-score and actionlint
 #   node       kubelet and kube-proxy
+#   cosign     cosign
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"
 

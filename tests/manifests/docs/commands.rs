@@ -84,6 +84,17 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/node/node.sh",
         "ctr -n k8s.io images import",
     ),
+    (
+        "cosign sign --yes --key cosign.key --use-signing-config=false --tlog-upload=false --recursive \
+         registry.example/foo-controller@DIGEST",
+        "tests/release.rs",
+        "documented(\"cosign sign \")",
+    ),
+    (
+        "cosign verify --key cosign.pub --insecure-ignore-tlog registry.example/foo-controller:0.1.0",
+        "tests/release.rs",
+        "documented(\"cosign verify \")",
+    ),
 ];
 
 /// Commands that nothing here can run, and why.
