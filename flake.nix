@@ -43,27 +43,34 @@
             inherit version;
             src = only sources;
             cargoLock.lockFile = ./Cargo.lock;
+            # The crates' names are written into the program, for those who look for known vulnerabilities.
+            auditable = true;
             # What is to be tested is a check of its own.
             doCheck = false;
           }
           // args
         );
 
-      # The dependencies alone, compiled for crates in which there is nothing: of sources it takes the manifests.
+      # Of the sources, the manifests alone.
+      skeletonOf =
+        pkgs:
+        pkgs.runCommand "source" { } ''
+          cp -r ${only manifests} $out
+          chmod -R u+w $out
+          for manifest in $(find $out -name Cargo.toml); do
+            mkdir -p ''${manifest%/*}/src
+            touch ''${manifest%/*}/src/lib.rs
+            echo 'fn main() {}' > ''${manifest%/*}/src/main.rs
+          done
+        '';
+
+      # The dependencies alone, compiled for crates in which there is nothing.
       dependenciesOf =
         pkgs: rustPlatform: args:
         crate rustPlatform (
           {
             pname = "${name}-dependencies";
-            src = pkgs.runCommand "source" { } ''
-              cp -r ${only manifests} $out
-              chmod -R u+w $out
-              for manifest in $(find $out -name Cargo.toml); do
-                mkdir -p ''${manifest%/*}/src
-                touch ''${manifest%/*}/src/lib.rs
-                echo 'fn main() {}' > ''${manifest%/*}/src/main.rs
-              done
-            '';
+            src = skeletonOf pkgs;
             installPhase = "mv target $out";
             # It is for cargo, which knows each of its files.
             dontFixup = true;
@@ -86,6 +93,32 @@
         self.rev or (if self ? dirtyRev then lib.substring 0 34 self.dirtyRev + "-dirty" else null);
       expected = "${name} ${version}" + lib.optionalString (commit != null) " (${commit})";
 
+      # The licences of the crates that the program is made of, which ask for it wherever it goes: a file beside it.
+      noticesOf =
+        pkgs:
+        crate pkgs.rustPlatform {
+          pname = "${name}-licenses";
+          src = skeletonOf pkgs;
+          nativeBuildInputs = [ pkgs.cargo-about ];
+          buildPhase = ''
+            cargo about generate --frozen --fail --config ${./nix/about.toml} ${./nix/licenses.hbs} --output-file licenses.txt
+          '';
+          installPhase = "install -m 444 licenses.txt $out";
+          dontFixup = true;
+        };
+
+      # What the program is made of, in CycloneDX: of the manifests, for the target that it is compiled for.
+      sbomOf =
+        pkgs: static:
+        crate pkgs.rustPlatform {
+          pname = "${name}-sbom";
+          src = skeletonOf pkgs;
+          nativeBuildInputs = [ pkgs.jq ];
+          buildPhase = "bash ${./nix/sbom.sh} ${static.stdenv.hostPlatform.rust.rustcTarget} > sbom.json";
+          installPhase = "install -m 444 sbom.json $out";
+          dontFixup = true;
+        };
+
       # `static` is the package set that the program is compiled with, `pkgs` the one whose tools run here.
       programOf =
         pkgs: static:
@@ -97,7 +130,7 @@
             stripAllList = [ "bin" ];
           };
         in
-        pkgs.runCommand "${name}-${version}"
+        pkgs.runCommand "${name}-program-${version}"
           {
             nativeBuildInputs = [ pkgs.nukeReferences ];
             # It runs where there is no store.
@@ -112,6 +145,7 @@
             install -D ${unstamped}/bin/${name} $out/bin/${name}
             nuke-refs $out/bin/${name}
             ${lib.optionalString (commit != null) "bash ${./nix/stamp.sh} $out/bin/${name} ${commit}"}
+            install -D -m 444 ${noticesOf pkgs} $out/share/doc/${name}/licenses.txt
           '';
 
       # The program and what people have beside it. The image takes the program alone: no shell is in it.
@@ -171,10 +205,12 @@
           default = packageOf pkgs pkgs.pkgsStatic;
           image = archiveOf pkgs pkgs.pkgsStatic;
           image-stream = pkgs.dockerTools.streamLayeredImage (imageOf pkgs pkgs.pkgsStatic);
+          sbom = sbomOf pkgs pkgs.pkgsStatic;
           crds = pkgs.runCommand "crd.yaml" { } "${lib.getExe default} crd > $out";
         }
         // lib.optionalAttrs (pkgs.stdenv.hostPlatform.system == "x86_64-linux") {
           image-arm64 = archiveOf pkgs pkgs.pkgsCross.aarch64-multiplatform.pkgsStatic;
+          sbom-arm64 = sbomOf pkgs pkgs.pkgsCross.aarch64-multiplatform.pkgsStatic;
         }
       );
 
@@ -220,6 +256,7 @@
                   pkgs.curl
                   pkgs.jq
                   pkgs.prometheus.cli
+                  pkgs.rust-audit-info
                 ];
               }
               ''
@@ -238,13 +275,24 @@
                   and .config.Labels["org.opencontainers.image.revision"] == ${builtins.toJSON commit}
                 ' "$(jq -r '.[0].Config' manifest.json)"
 
-                # The program and whom it trusts are the only files, and it names no store path.
+                # The program, its licences and whom it trusts are the only files, and it names no store path.
                 jq -r '.[0].Layers[]' manifest.json | while read -r layer; do tar tf "$layer"; done | sed 's,^\.*/,,' | grep '[^/]$' | sort > files
-                printf '%s\n' "''${program#/}" "''${authorities#/}" | sort | diff - files
+                licenses=''${program%/bin/*}/share/doc/${name}/licenses.txt
+                printf '%s\n' "''${program#/}" "''${licenses#/}" "''${authorities#/}" | sort | diff - files
                 # (nuke-refs leaves e's, which no store path has.)
                 if grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program; then exit 1; fi
 
                 [ "$(grep -c 'BEGIN CERTIFICATE' $authorities)" -ge 100 ]
+
+                # The image's program says what it is made of: all of the bill of materials, of which each crate's licence is there, too.
+                for layer in $(jq -r '.[0].Layers[]' manifest.json); do tar xf "$layer"; done
+                rust-audit-info "''${program#/}" | jq -r '.packages[] | .name + " " + .version' | sort > listed
+                jq -r '.components[] | .name + " " + .version' ${packages.sbom} | sort > crates
+                [ "$(wc -l < crates)" -ge 100 ]
+                comm -13 listed crates | diff /dev/null -
+                sed -n 's/^  //p' "''${licenses#/}" | sort -u > licensed
+                comm -13 licensed crates | diff /dev/null -
+
                 # It works where its telemetry goes by https to whom it does not know, and stops when it is asked to. What it serves is
                 # well formed, and its histograms' bounds are those of the program as cargo built it.
                 look() { # program

@@ -1,6 +1,7 @@
 //! What a release is made of: the images under one name, and that everything says the same version.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
     process::{Command, Stdio},
@@ -267,4 +268,67 @@ async fn what_is_signed_can_be_told_from_what_is_not() {
     assert_ne!(registry.push(), pushed);
     let said = sh(&verify).unwrap_err();
     assert!(said.contains("no signatures found"), "{said}");
+}
+
+/// nix/sbom.sh, which `nix build .#sbom` runs: it has what the program takes, each crate with the checksum of Cargo.lock and with
+/// its licence, and nothing that only tests take; and it is the same each time.
+#[test]
+#[ignore = "takes Debian's jq"]
+fn the_bill_of_materials_has_what_ships() {
+    let toml = |path: &str| -> toml::Table {
+        toml::from_str(&fs::read_to_string(root().join(path)).unwrap()).unwrap()
+    };
+    let lock = toml("Cargo.lock");
+    let locked: BTreeMap<_, _> = lock["package"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|package| {
+            let sum = package.get("checksum").map(|sum| sum.as_str().unwrap());
+            (
+                (
+                    package["name"].as_str().unwrap(),
+                    package["version"].as_str().unwrap(),
+                ),
+                sum,
+            )
+        })
+        .collect();
+    let manifests = ["Cargo.toml", "crates/runtime/Cargo.toml"].map(toml);
+    let direct = |section: &str| -> BTreeSet<String> {
+        let sections = manifests.iter().map(|manifest| &manifest[section]);
+        let tables = sections.map(|section| section.as_table().unwrap());
+        tables.flat_map(|table| table.keys().cloned()).collect()
+    };
+    for target in ["x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"] {
+        let made = || run(root(), "nix/sbom.sh", &[target]);
+        let text = made();
+        assert_eq!(text, made());
+        let sbom: Value = serde_json::from_str(&text).unwrap();
+        let program = &sbom["metadata"]["component"];
+        assert_eq!(program["name"], env!("CARGO_PKG_NAME"));
+        assert_eq!(program["version"], env!("CARGO_PKG_VERSION"));
+        let mut names = BTreeSet::new();
+        for crate_ in sbom["components"].as_array().unwrap() {
+            let text = |field: &str| crate_[field].as_str().unwrap();
+            let sum = locked[&(text("name"), text("version"))];
+            assert_eq!(crate_["hashes"][0]["content"].as_str(), sum, "{crate_}");
+            let license = crate_["licenses"][0]["expression"].as_str().unwrap();
+            assert!(!license.is_empty() && !license.contains('/'), "{crate_}");
+            names.insert(text("name").to_owned());
+        }
+        let runs: BTreeSet<_> = direct("dependencies");
+        let missing: Vec<_> = runs.difference(&names).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let tests: BTreeSet<_> = direct("dev-dependencies");
+        for test in [
+            "clap_complete",
+            "clap_mangen",
+            "proptest",
+            "stateright",
+            "tempfile",
+        ] {
+            assert!(tests.contains(test) && !names.contains(test), "{test}");
+        }
+    }
 }

@@ -48,9 +48,15 @@ crates=$(nix log "$unstamped" | sed -nE 's/\x1b\[[0-9;]*m//g; s/^ *Compiling (\S
 [ "$crates" = "$ours" ] || { say "$unstamped compiled $crates, not only $ours"; exit 1; }
 echo "compiled with the dependencies at hand: $crates"
 
+# The bill of materials has nothing that was not compiled: no crate of the tests, nor of a feature of theirs.
+compiled=$(nix log "$(derivation . default.dependencies)" | sed -nE 's/\x1b\[[0-9;]*m//g; s/^ *Compiling (\S+) v(\S+).*/\1 \2/p' | sort)
+shipped=$(nix store cat "$(nix build --no-link --print-out-paths "${flake_options[@]}" .#sbom)" |
+  jq -r '.metadata.component, .components[] | .name + " " + .version' | sort)
+[ -z "$(comm -13 <(echo "$compiled") <(echo "$shipped"))" ] || { say "the bill of materials has more than was compiled"; exit 1; }
+
 # `default` is the program of `default.unstamped` with the commit written into it. What has been seen once is not built again.
 mkdir -p "$state/identical"
-for output in default.unstamped default image; do
+for output in default.unstamped default image sbom; do
   derivation=$(derivation . "$output")
   seen=$state/identical/$(basename "$derivation")
   [ -e "$seen" ] || nix build --no-link --rebuild "${flake_options[@]}" ".#$output"

@@ -39,9 +39,11 @@ unpack() {
 furnish() {
   "$root/tests/tools/install.sh" cargo-deny 0.20.2
   "$root/tests/tools/install.sh" cargo-auditable 0.7.7
+  "$root/tests/tools/install.sh" rust-audit-info 0.5.4
+  "$root/tests/tools/install.sh" cargo-about 0.9.3 --features cli
   (cd "$root" && cargo fetch --quiet --locked)
   cp -r "$here/stand-in" "$work"
-  cp "$cache/cargo-deny-0.20.2/bin/cargo-deny" "$cache/cargo-auditable-0.7.7/bin/cargo-auditable" "$work/stand-in"
+  cp "$cache"/{cargo-deny-0.20.2,cargo-auditable-0.7.7,rust-audit-info-0.5.4,cargo-about-0.9.3}/bin/* "$work/stand-in"
   cat /usr/share/ca-certificates/mozilla/*.crt > "$work/stand-in/ca-bundle.crt"
   (cd "$root" && rustc -vV && cc --version) > "$work/stand-in/compilers"
   mkdir "$work/stand-in/crates"

@@ -77,6 +77,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/node.rs",
         "kubectl get --raw {path}/readyz?verbose",
     ),
+    ("nix build .#sbom", "tests/nix/check.sh", " .#sbom)"),
     ("nix build", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#image", "tests/nix/image.sh", "\".#image\""),
     (

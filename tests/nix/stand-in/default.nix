@@ -176,6 +176,7 @@ let
     inherit lib runCommand;
     stdenv.hostPlatform = {
       system = host;
+      rust.rustcTarget = target;
       go.GOARCH =
         {
           x86_64 = "amd64";
@@ -251,7 +252,9 @@ let
           }
         } $out/etc/ssl/certs/ca-bundle.crt";
     prometheus.cli = hosts "promtool";
+    cargo-about = beside "cargo-about";
     cargo-deny = beside "cargo-deny";
+    rust-audit-info = beside "rust-audit-info";
   }
   // lib.genAttrs [
     "cargo"
