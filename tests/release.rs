@@ -1,4 +1,5 @@
-//! What a release is made of: the images under one name, and that everything says the same version.
+//! What a release is made of: the images under one name, their signature, what is in them and what installs them; and that all
+//! say the same version.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -331,4 +332,115 @@ fn the_bill_of_materials_has_what_ships() {
             assert!(tests.contains(test) && !names.contains(test), "{test}");
         }
     }
+}
+
+/// Everything that names the version of the program names this one: the manifests, the documentation, and the changelog, where
+/// it is the newest one, or is to be the first.
+#[test]
+fn all_say_the_same_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut named = 0;
+    for file in [
+        "README.md",
+        "docs/operations.md",
+        "deploy/base/deployment.yaml",
+        "tests/manifests/docs/commands.rs",
+    ] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        for begin in ["foo-controller:", "newTag: "] {
+            for rest in text.split(begin).skip(1) {
+                let is_version = |c: char| c.is_ascii_digit() || c == '.';
+                let end = rest.find(|c| !is_version(c)).unwrap_or(rest.len());
+                let said = rest[..end].trim_end_matches('.');
+                if !said.is_empty() {
+                    assert_eq!(said, version, "{file}");
+                    named += 1;
+                }
+            }
+        }
+    }
+    assert!(named >= 8, "{named}");
+
+    let changes = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let mut sections = changes.split("\n## ").skip(1);
+    let unreleased = sections.next().unwrap();
+    assert!(unreleased.starts_with("Unreleased\n"));
+    if let Some(newest) = sections.next() {
+        let (number, date) = newest.lines().next().unwrap().split_once(" - ").unwrap();
+        assert_eq!(number, version);
+        let date: Vec<_> = date.split('-').map(str::len).collect();
+        assert_eq!(date, [4, 2, 2], "{newest}");
+    } else {
+        let first = format!("The first release, {version}, is made of this.");
+        assert!(unreleased.contains(&first), "{unreleased}");
+    }
+}
+
+/// deploy/release.sh, which the workflow of a tag runs: what installs the image by its digest, and the notes; and no release of
+/// what the changelog does not tell of. The workflow signs as docs/operations.md has it.
+#[test]
+fn a_release_has_its_notes_and_what_installs_it() {
+    let build = root().join("tests/cluster/build.sh");
+    let bin = run(root(), build.to_str().unwrap(), &[]);
+    let copy = tempfile::tempdir().unwrap();
+    let from = ["deploy", "config", "Cargo.toml", "CHANGELOG.md"].map(|name| root().join(name));
+    let from: Vec<_> = from.iter().map(|path| path.to_str().unwrap()).collect();
+    let to = copy.path().to_str().unwrap();
+    run(root(), "cp", &[&["-r"], &from[..], &[to]].concat());
+    let image = format!("registry.example/it@{}", sha256(b"it"));
+    let release = || {
+        let output = Command::new("deploy/release.sh")
+            .args([&image, "."])
+            .current_dir(copy.path())
+            .env(
+                "PATH",
+                format!("{}:{}", bin.trim_end(), std::env::var("PATH").unwrap()),
+            )
+            .output()
+            .unwrap();
+        (
+            output.status.success(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let heading = format!("## {version} - ");
+    let changelog = copy.path().join("CHANGELOG.md");
+    let changes = fs::read_to_string(&changelog)
+        .unwrap()
+        .replace(&heading, "## 0 - ");
+    fs::write(&changelog, &changes).unwrap();
+    let (done, said) = release();
+    assert!(!done && said.contains("has no section"), "{said}");
+
+    let released =
+        format!("## Unreleased\n\n{heading}2026-01-01\n\nAll of it.\n\n## 0.0.1 - 2025-01-01\n");
+    fs::write(&changelog, changes.replace("## Unreleased\n", &released)).unwrap();
+    let (done, said) = release();
+    assert!(done, "{said}");
+    let read = |name: &str| fs::read_to_string(copy.path().join(name)).unwrap();
+    assert_eq!(read("notes.md").trim(), "All of it.");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&read("install.yaml")).unwrap();
+    let of = |kind: &str| {
+        let objects = objects.iter().filter(|object| object["kind"] == kind);
+        objects.collect::<Vec<_>>()
+    };
+    assert_eq!(of("CustomResourceDefinition").len(), 1);
+    let [deployment] = &of("Deployment")[..] else {
+        panic!("{objects:?}");
+    };
+    let containers = &deployment["spec"]["template"]["spec"]["containers"];
+    assert_eq!(containers[0]["image"], image.as_str());
+
+    let workflow = root().join(".github/workflows/release.yml");
+    let workflow = fs::read_to_string(workflow).unwrap();
+    let sign = documented("cosign sign ").replace("cosign.key", "env://COSIGN_PRIVATE_KEY");
+    let sign = sign.replace("registry.example/foo-controller@DIGEST", "\"$pushed\"");
+    assert!(workflow.contains(&format!(" {sign}\n")), "{sign}");
+    let verify = documented("cosign verify ").replace("cosign.pub", "release/cosign.pub");
+    let (verify, _) = verify.split_once(" registry.example").unwrap();
+    assert!(
+        workflow.contains(&format!(" {verify} \"$image\"\n")),
+        "{verify}"
+    );
 }
