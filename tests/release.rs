@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
     fs,
     path::Path,
     process::{Command, Stdio},
@@ -137,13 +138,11 @@ fn archive(folder: &Path, architecture: &str, program: &str) -> String {
 
 /// A digest as registries have it.
 fn sha256(data: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, data);
-    let digits: String = digest
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("sha256:{digits}")
+    let mut digest = "sha256:".to_owned();
+    for byte in ring::digest::digest(&ring::digest::SHA256, data).as_ref() {
+        let _ = write!(digest, "{byte:02x}");
+    }
+    digest
 }
 
 /// deploy/push.sh, which `nix run .#push` runs: a node of either architecture gets its own image by the one name, byte by byte
