@@ -1,6 +1,6 @@
 module foo-controller/tests/tools/cosign
 
-go 1.26.8
+go 1.26.0
 
 tool github.com/sigstore/cosign/v3/cmd/cosign
 
