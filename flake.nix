@@ -95,13 +95,14 @@
 
       # The licences of the crates that the program is made of, which ask for it wherever it goes: a file beside it.
       noticesOf =
-        pkgs:
+        pkgs: static:
         crate pkgs.rustPlatform {
           pname = "${name}-licenses";
           src = skeletonOf pkgs;
           nativeBuildInputs = [ pkgs.cargo-about ];
           buildPhase = ''
-            cargo about generate --frozen --fail --config ${./nix/about.toml} ${./nix/licenses.hbs} --output-file licenses.txt
+            cargo about generate --frozen --fail --target ${static.stdenv.hostPlatform.rust.rustcTarget} \
+              --config ${./nix/about.toml} --output-file licenses.txt ${./nix/licenses.hbs}
           '';
           installPhase = "install -m 444 licenses.txt $out";
           dontFixup = true;
@@ -145,7 +146,7 @@
             install -D ${unstamped}/bin/${name} $out/bin/${name}
             nuke-refs $out/bin/${name}
             ${lib.optionalString (commit != null) "bash ${./nix/stamp.sh} $out/bin/${name} ${commit}"}
-            install -D -m 444 ${noticesOf pkgs} $out/share/doc/${name}/licenses.txt
+            install -D -m 444 ${noticesOf pkgs static} $out/share/doc/${name}/licenses.txt
           '';
 
       # The program and what people have beside it. The image takes the program alone: no shell is in it.
