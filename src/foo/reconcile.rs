@@ -324,8 +324,7 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
 }
 
 /// How a reconcile ended whose status was reported so. What is final is not tried again: it must have been reported. What is put
-/// off is tried no later for that, and the status soon: also where what is wrong is tried again much later. And what the API
-/// server asks for is heeded, whichever the request.
+/// off is tried no later for that, and the status soon. And what the API server asks for is heeded, whichever the request.
 fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {
@@ -335,9 +334,6 @@ fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Resul
                 _ => SOON,
             };
             Err(error.between(unreported.asks(), limit))
-        }
-        (Err(error), Err(Error::StatusContested(words, time))) => {
-            Err(Error::StatusContested(words, time.max(error.asks())))
         }
         (Err(error), Err(unreported))
             if error.retry() == Retry::OnChange || unreported.asks() > error.asks() =>

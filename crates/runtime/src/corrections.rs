@@ -210,7 +210,7 @@ impl Corrections {
         if !entry.is_corrected(asked, &fields, self.hasher.hash_one(found)) {
             return None;
         }
-        let is_undone = entry.unknown == 0;
+        let is_undone = entry.counted.saturating_add(entry.times) >= AT_ONCE;
         let is_first = is_undone && !std::mem::replace(&mut entry.told, true);
         Some(Wait {
             time,
@@ -271,27 +271,31 @@ impl Corrections {
         }
         let before = entries.by_pair.remove(&pair);
         // The first of them was none.
-        let counted = match before {
-            None if count == OFTEN => u32::from(OFTEN) - 1,
-            _ => 0,
+        let is_known = left.is_some();
+        let (counted, unknown) = match before {
+            None if count == OFTEN && is_known => (u32::from(OFTEN) - 1, 0),
+            None if count == OFTEN => (0, u32::from(OFTEN) - 1),
+            _ => (0, 0),
         };
         let before = before.filter(|entry| entry.generation == by.generation && !entry.is_over());
-        let is_known = left.is_some();
         let (counted, times, unknown, told) =
-            before.as_ref().map_or((counted, 0, 0, false), |entry| {
-                let is_correction = is_known && entry.is_corrected(asked, &fields, found);
-                let unknown = if is_known {
-                    0
-                } else {
-                    entry.unknown.saturating_add(1)
-                };
-                (
-                    entry.counted,
-                    entry.times.saturating_add(u32::from(is_correction)),
-                    unknown,
-                    entry.told,
-                )
-            });
+            before
+                .as_ref()
+                .map_or((counted, 0, unknown, false), |entry| {
+                    let is_correction =
+                        is_known && entry.unknown == 0 && entry.is_corrected(asked, &fields, found);
+                    let unknown = if is_known {
+                        0
+                    } else {
+                        entry.unknown.saturating_add(1)
+                    };
+                    (
+                        entry.counted,
+                        entry.times.saturating_add(u32::from(is_correction)),
+                        unknown,
+                        entry.told,
+                    )
+                });
         // As it was left last, so far as is known; else as nobody finds it.
         let left = left.or(before.as_ref().map(|entry| entry.left));
         let left = left.unwrap_or_else(|| self.hasher.hash_one(UNKNOWN));
@@ -422,6 +426,27 @@ mod tests {
         assert!((280..=290).contains(&a_day), "{a_day}");
         // Something else is wanted.
         assert_eq!(count(&corrections, 2, second).await, (AT_ONCE, 1));
+    }
+
+    /// An outage, of whatever length, is over with the first write that is known to be made: nobody disputes anything.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_again_is_not_what_was_unknown() {
+        for failed in [u32::from(OFTEN), 20, 100] {
+            let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+            let asked = Asked::There(0);
+            for _ in 0..failed {
+                corrections.record_unknown(&key, of(1), asked, "theirs", |_| true);
+            }
+            let wait = corrections.wait(&key, of(1), asked, "theirs");
+            assert!(!wait.is_some_and(|wait| wait.is_undone || wait.is_first));
+            assert_eq!(wait.is_some(), failed > AT_ONCE, "{failed}");
+            assert_eq!(corrections.wait(&key, of(2), asked, "theirs"), None);
+            assert_eq!(
+                count(&corrections, 1, Duration::from_secs(1)).await,
+                (AT_ONCE, 1),
+                "{failed}"
+            );
+        }
     }
 
     #[tokio::test(start_paused = true)]

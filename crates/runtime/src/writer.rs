@@ -27,6 +27,7 @@ use tracing::info;
 use crate::{
     App, Cached, Context, Host, Key, Object, Primary, Snapshot, Store,
     corrections::{Asked, Corrections, Wait, fields},
+    election::fence,
     error::ApiError,
     failure::{brief, root_cause},
     ineffective::Ineffective,
@@ -184,9 +185,8 @@ impl<V: Cached> Writer<V> {
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
         let answer = self.shared.client.request(request).await;
-        let answer: Object<V> = self
-            .written(cx, key, answer)
-            .inspect_err(|error| self.missed(cx, key, error, asked, ABSENT))?;
+        self.note_unknown(cx, key, &answer, asked, ABSENT);
+        let answer: Object<V> = self.written(cx, key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -238,9 +238,8 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        let answer = self.written(cx, key, answer).inspect_err(|error| {
-            self.missed(cx, key, error, Asked::Fields(&asked), seen.version);
-        })?;
+        self.note_unknown(cx, key, &answer, Asked::Fields(&asked), seen.version);
+        let answer = self.written(cx, key, answer)?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
         let view = view.ok_or(ApiError::Conflict)?;
@@ -353,9 +352,8 @@ impl<V: Cached> Writer<V> {
         let client = self.shared.client.clone();
         let api = Api::<PartialObjectMeta<Object<V>>>::namespaced(client, key.namespace());
         let answer = api.delete(key.name(), &params).await;
-        let answer = self
-            .written(cx, key, answer)
-            .inspect_err(|error| self.missed(cx, key, error, asked, seen.version))?;
+        self.note_unknown(cx, key, &answer, asked, seen.version);
+        let answer = self.written(cx, key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),
@@ -461,16 +459,16 @@ impl<V: Cached> Writer<V> {
         answer
     }
 
-    /// Notes a write that failed, where it may have been made nevertheless.
-    fn missed<P: Primary>(
+    /// Notes a write of which it is not known whether it was made.
+    fn note_unknown<P: Primary, T>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-        error: &ApiError,
+        answer: &kube::Result<T>,
         asked: Asked<'_>,
         found: u64,
     ) {
-        if matches!(error, ApiError::Transient(..)) {
+        if answer.as_ref().is_err_and(may_have_been_made) {
             let by = cx.wanted_by();
             (self.corrections).record_unknown(key, by, asked, found, self.exists());
         }
@@ -493,6 +491,15 @@ impl<V: Cached> Writer<V> {
     }
 }
 
+/// Whether a write may have been made that failed so: its answer never came, or could not be read, or is of a server that failed
+/// meanwhile.
+fn may_have_been_made(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 500 | 502 | 504),
+        error => !fence::is_refused(error),
+    }
+}
+
 /// What a write fails with that has to wait.
 fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wait) -> ApiError {
     cx.would_act();
@@ -504,7 +511,8 @@ fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wai
         "put off: of the last writes of {} it is not known what came of them: wanted {wanted}",
         key.name()
     );
-    ApiError::Transient(words, wait.time)
+    // The queue waits no longer for it: nobody has asked for that, and what is asked for next is another matter.
+    ApiError::transient(words)
 }
 
 /// The resourceVersion that a write is based on. To the API server, 0 would be none at all.

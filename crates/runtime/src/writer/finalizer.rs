@@ -163,9 +163,8 @@ impl<P: Primary> Writer<P> {
         };
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
         self.notice_outdated(key, version, &answer);
-        let answer = self
-            .written(cx, key, answer)
-            .inspect_err(|error| self.missed(cx, key, error, asked, version))?;
+        self.note_unknown(cx, key, &answer, asked, version);
+        let answer = self.written(cx, key, answer)?;
         self.corrections.record(
             key,
             cx.wanted_by(),

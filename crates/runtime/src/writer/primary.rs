@@ -6,7 +6,7 @@ use kube::core::{Status, response::StatusDetails};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Writer, based_on, put_off};
+use super::{Writer, based_on, may_have_been_made, put_off};
 use crate::{
     Context, Event, Key, Primary, Snapshot,
     corrections::{Asked, Wait},
@@ -130,11 +130,10 @@ impl<P: Primary> Writer<P> {
         let asked = asked_of::<P>(status);
         let asked = Asked::Fields(&asked);
         let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
-        let answer = self.written(cx, key, answer).inspect_err(|error| {
-            if matches!(error, ApiError::Transient(..)) {
-                (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
-            }
-        })?;
+        if answer.as_ref().is_err_and(may_have_been_made) {
+            (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
+        }
+        let answer = self.written(cx, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
         let stored = stored.ok_or(ApiError::Conflict)?;
         let left = Whole(stored.status());

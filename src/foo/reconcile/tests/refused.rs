@@ -282,13 +282,4 @@ fn what_is_not_reported_is_not_put_off() {
             assert_eq!(retry(both), expected);
         }
     }
-    // What fails is tried with the object's backoff, which may be long by now.
-    for (error, unreported, expected) in [
-        (fails(0), status(2), 2),
-        (fails(30), status(2), 30),
-        (Error::ResourceExists("web".into()), status(300), 300),
-    ] {
-        let both = combined(Err(error), Err(unreported));
-        assert_eq!(retry(both), Retry::After(seconds(expected)));
-    }
 }
