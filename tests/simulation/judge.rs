@@ -84,8 +84,10 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     leader::somebody_leads(&case, &mut found);
     works::holder_works(&case, &mut found);
     works::hands_over(&case, &mut found);
+    works::rights_are_used_again(&case, &mut found);
     audit::check(&case, &mut found);
     record::was_read(&case, &mut found);
+    record::is_waited_for(&case, &mut found);
     converge::settled(&case, &mut found);
     converge::at_rest(&case, &mut found);
     deployments::check(&case, &mut found);

@@ -8,8 +8,9 @@ use super::{
     api::{Key, Kind, Others},
     judge::{Violation, examine},
     plan::{Action, Calls, Fault, Happens, Plan, Step, Then, Way, What},
+    seeds::RIGHTS,
     trace::{Role, Time},
-    users::{LEASE, LEASE_NAMESPACE},
+    users::{LEASE, LEASE_NAMESPACE, deployment_name},
     world::World,
 };
 
@@ -17,6 +18,9 @@ use super::{
 const SEED: u64 = 17;
 
 pub const REPLICAS: usize = 2;
+
+/// A Deployment of the users', by number.
+const ROLLED: u8 = 0;
 
 /// When all is healed.
 const HEAL: Time = seconds(60);
@@ -65,6 +69,21 @@ fn busy() -> Plan {
         },
     );
     plan.act(
+        seconds(1),
+        Action::Create {
+            foo: "rolled".into(),
+            deployment: deployment_name(ROLLED),
+            replicas: Some(1),
+        },
+    );
+    plan.act(
+        seconds(24),
+        Action::Scale {
+            foo: "rolled".into(),
+            replicas: 2,
+        },
+    );
+    plan.act(
         seconds(23),
         Action::Delete {
             foo: "deleted".into(),
@@ -85,12 +104,17 @@ pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
     without.fencing = is(|fault| matches!(fault, Fault::FencingPart { .. }));
     let soon = |milliseconds| seconds(20) + Duration::from_millis(milliseconds);
     // What concerns who lists shows when something is listed, and what concerns who opens a watch when one is opened.
-    let needs_list = is(|fault| matches!(fault, Fault::NoWatchList { .. }));
+    let needs_list = is(|fault| {
+        matches!(
+            fault,
+            Fault::NoWatchList { .. } | Fault::Revoke { verb: "list", .. }
+        )
+    });
     if needs_list {
         without.fault(soon(5), Fault::Compact, Duration::ZERO);
     }
     let opens = |fault: &Fault| match fault {
-        Fault::Cold { .. } | Fault::Compact => true,
+        Fault::Cold { .. } | Fault::Compact | Fault::Revoke { verb: "watch", .. } => true,
         Fault::Call { of, .. } => of.verb == Some("watch"),
         _ => false,
     };
@@ -153,10 +177,6 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     };
     let soon = Then::SOON;
     let crash = |then| (Fault::Crash { replica, then }, Duration::ZERO);
-    let revoked = Fault::Revoke {
-        verb: "patch",
-        resource: "deployments",
-    };
     let jump = Fault::WallJump {
         replica,
         by: -3_600_000,
@@ -171,13 +191,24 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         (Fault::Reset { of: work }, Duration::ZERO),
         (Fault::Compact, Duration::ZERO),
         (Fault::Restore, seconds(3)),
-        (revoked, seconds(10)),
+        (Fault::NoPods { deployment: ROLLED }, seconds(20)),
         (Fault::NoDefinition, seconds(10)),
         (Fault::NoNamespace, seconds(3)),
         (Fault::Fencing, seconds(30)),
         (Fault::FencingPart { record: true }, seconds(10)),
         (Fault::FencingPart { record: false }, seconds(10)),
     ];
+    // Nobody creates a Lease that is there, nor an event twice that is about the same; and of the fencing record, a new leader asks.
+    let unused = [
+        ("create", "leases"),
+        ("patch", "events"),
+        ("get", "serviceaccounts"),
+        ("patch", "serviceaccounts"),
+    ];
+    let is_used = |right: &&(&str, &str)| !unused.contains(*right);
+    for (verb, resource) in RIGHTS.iter().filter(is_used) {
+        all.push((Fault::Revoke { verb, resource }, seconds(10)));
+    }
     for policy in Others::ALL {
         all.push((Fault::Policy(policy), seconds(15)));
     }
@@ -189,16 +220,10 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
             },
             seconds(20),
         ));
-        all.push((Fault::Partition { of: lease, way }, seconds(20)));
+        all.extend([work, lease].map(|of| (Fault::Partition { of, way }, seconds(20))));
         let by = Duration::from_millis(300);
-        all.push((
-            Fault::Slow {
-                of: Calls::default(),
-                way,
-                by,
-            },
-            seconds(20),
-        ));
+        let all_of_them = [Calls::default(), work, lease];
+        all.extend(all_of_them.map(|of| (Fault::Slow { of, way, by }, seconds(20))));
     }
     for happens in [
         Happens::RequestLost,

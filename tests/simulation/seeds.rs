@@ -334,21 +334,7 @@ const FAULTS: &[Kind] = &[
         fault(Fault::Restore)
     }),
     kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, _| {
-        let (verb, resource) = draw.of(&[
-            ("list", "foos"),
-            ("watch", "foos"),
-            ("list", "deployments"),
-            ("watch", "deployments"),
-            ("create", "deployments"),
-            ("patch", "deployments"),
-            ("delete", "deployments"),
-            ("update", "foos/status"),
-            ("get", "leases"),
-            ("patch", "leases"),
-            ("create", "leases"),
-            ("watch", "leases"),
-            ("create", "events"),
-        ]);
+        let (verb, resource) = draw.of(RIGHTS);
         fault(Fault::Revoke { verb, resource })
     }),
     kind("definition", (10, 40_000), Some((200, 20_000)), |_, _| {
@@ -449,6 +435,26 @@ fn wide(draw: &mut Draws, plan: &Plan) -> Calls {
     }
 }
 
+/// What a replica may do: verb and resource.
+pub const RIGHTS: &[(&str, &str)] = &[
+    ("list", "foos"),
+    ("watch", "foos"),
+    ("list", "deployments"),
+    ("watch", "deployments"),
+    ("create", "deployments"),
+    ("patch", "deployments"),
+    ("delete", "deployments"),
+    ("update", "foos/status"),
+    ("get", "leases"),
+    ("patch", "leases"),
+    ("create", "leases"),
+    ("watch", "leases"),
+    ("create", "events"),
+    ("patch", "events"),
+    ("get", "serviceaccounts"),
+    ("patch", "serviceaccounts"),
+];
+
 /// What a replica calls: verb and resource.
 pub const CALLS: &[(&str, &str)] = &[
     ("list", "foos"),
@@ -468,6 +474,8 @@ pub const CALLS: &[(&str, &str)] = &[
     ("watch", "leases"),
     ("create", "events"),
     ("patch", "events"),
+    ("get", "serviceaccounts"),
+    ("patch", "serviceaccounts"),
 ];
 
 fn calls(draw: &mut Draws, plan: &Plan) -> Calls {

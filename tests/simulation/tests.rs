@@ -1,6 +1,6 @@
 //! What the simulation has found, and upgrades of the replicas in it. The rest, which is built optimised, is `make simulate`.
 
-use std::{fs, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use http::Method;
 use serde_json::json;
@@ -33,6 +33,43 @@ fn what_mutants_take_out_is_there_once() {
             assert_ne!(edit.old, edit.new, "{name}");
         }
     }
+}
+
+/// Each fault that there is goes wrong by itself, too.
+#[test]
+fn each_fault_is_tried_by_itself() {
+    let number = |fault: &Fault| match fault {
+        Fault::Crash { .. } => 0,
+        Fault::Freeze { .. } => 1,
+        Fault::Suspend { .. } => 2,
+        Fault::WallJump { .. } => 3,
+        Fault::WallStill { .. } => 4,
+        Fault::Partition { .. } => 5,
+        Fault::Slow { .. } => 6,
+        Fault::Call { .. } => 7,
+        Fault::Reset { .. } => 8,
+        Fault::Kill { .. } => 9,
+        Fault::Pause { .. } => 10,
+        Fault::Behind { .. } => 11,
+        Fault::Stuck { .. } => 12,
+        Fault::Cold { .. } => 13,
+        Fault::NoWatchList { .. } => 14,
+        Fault::Compact => 15,
+        Fault::Restore => 16,
+        Fault::Revoke { .. } => 17,
+        Fault::NoDefinition => 18,
+        Fault::Fencing => 19,
+        Fault::FencingPart { .. } => 20,
+        Fault::Policy(_) => 21,
+        Fault::NoPods { .. } => 22,
+        Fault::NoNamespace => 23,
+    };
+    let all = one_fault::of_leader(0).into_iter();
+    let tried: BTreeSet<_> = all
+        .flat_map(|(_, (faults, _))| faults)
+        .map(|fault| number(&fault))
+        .collect();
+    assert!(tried.into_iter().eq(0..24));
 }
 
 /// What seeds have found stays mended.

@@ -76,12 +76,15 @@ fn is_in_trouble(case: &Case, one: &Reconcile) -> bool {
         let mut calls = calls_of(case, one);
         calls.any(|call| matches!(call.answered, Some((_, 403 | 422))))
     };
-    healed.is_some_and(|healed| one.begun < healed || one.begun < healed + KNOWN && is_refused())
-        || calls_of(case, one).any(|call| call.fault.is_some())
+    // Who was deposed while that went on may work until its deadline, and dispute what the next one does.
+    let two_lead = case.longest_of(|settings| settings.renew_deadline);
+    healed.is_some_and(|healed| {
+        one.begun < healed + two_lead || one.begun < healed + KNOWN && is_refused()
+    }) || calls_of(case, one).any(|call| call.fault.is_some())
 }
 
 /// What was asked for in a reconcile, and perhaps in another one that its process was at meanwhile.
-fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = &'a Call> {
+pub fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = &'a Call> {
     case.trace.calls.iter().filter(|call| {
         let is_then = one.begun <= call.begun && one.ended.is_none_or(|at| call.begun <= at);
         let is_look_up = call.resource == "foos" && call.path.contains("fieldSelector");

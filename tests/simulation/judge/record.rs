@@ -1,6 +1,17 @@
 //! The fencing record is written by who leads: I8.
 
-use super::{super::trace::Call, Case, Violation, converge::text, leader::holder};
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{
+    super::trace::Call,
+    Case, Violation,
+    converge::text,
+    leader::{holder, lease},
+    made,
+    works::{holds, is_hindered},
+};
 
 /// I8, of the fencing record: it is written on the condition that it is as it was read, and that was before its writer saw that
 /// the Lease names it. Else who was deposed since could put it back, behind its successor's.
@@ -41,6 +52,59 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
             at: write.sent,
             object: write.who.to_string(),
             what: format!("writes the fencing record {what}"),
+        });
+    }
+}
+
+/// I8, of a new term: nothing is written of the work before the fencing record was seen to, where nothing is in the way of that.
+/// Else the fencing policy, which still goes by who led before, would reject the first writes of each term.
+pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
+    // What a term is known by: the record says it still where the same process has it again.
+    let mut known = BTreeSet::new();
+    for hold in holds(case) {
+        let mut history = case.store.history().iter();
+        let begins = history.find(|one| one.key == lease() && made(one) == hold.from);
+        let [before, after] = begins.map_or([None, None], |one| {
+            [&one.before, &one.after].map(Option::as_deref)
+        });
+        let term = after.map(|lease| {
+            [
+                &lease["metadata"]["uid"],
+                &lease["spec"]["leaseTransitions"],
+            ]
+            .map(Value::to_string)
+        });
+        if !known.insert((hold.who, term)) || before.map(holder) == after.map(holder) {
+            continue;
+        }
+        let its = || {
+            let calls = case.trace.calls.iter();
+            calls.filter(|call| {
+                call.who == hold.who && call.begun > hold.from && call.begun < hold.until
+            })
+        };
+        let is_work = |call: &&Call| {
+            matches!(call.verb, "create" | "update" | "patch" | "delete")
+                && matches!(&*call.resource, "deployments" | "foos/status")
+        };
+        let Some(first) = its().find(is_work) else {
+            continue;
+        };
+        let is_seen_to = its().any(|call| {
+            let is_over = call.answered.is_some_and(|(at, _)| at <= first.begun);
+            call.resource == "serviceaccounts" && is_over
+        });
+        if is_seen_to || is_hindered(case, hold.who, None, hold.from, first.begun) {
+            continue;
+        }
+        found.push(Violation {
+            invariant: "I8",
+            at: first.begun,
+            object: hold.who.to_string(),
+            what: format!(
+                "{} {} before the fencing record is seen to",
+                first.verb, first.resource
+            ),
         });
     }
 }

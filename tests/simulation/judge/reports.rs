@@ -71,7 +71,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
                     && !matches!(code, 200..300 | 409)
             });
             let is_free = !has_failed
-                && !is_hindered(case, holder, from, due)
+                && !is_hindered(case, holder, Some(&key.name), from, due)
                 && !case.has_policy(from)
                 && !case.has_policy(due)
                 && !case.is_undefined(from);

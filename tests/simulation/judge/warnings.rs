@@ -146,7 +146,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
 }
 
 /// The name of the Foo that a replica's write of a Deployment is for.
-fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
+pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let name = path.rsplit('/').next()?;
     let deployment = if call.verb == "create" {

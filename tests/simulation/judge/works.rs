@@ -12,9 +12,10 @@ use super::{
         trace::{Call, End, Role, Time, Who},
     },
     Case, Violation,
-    converge::{condition, owner, text},
+    converge::{calls_of, condition, owner, text},
     leader::{holder, lease},
     made, named,
+    warnings::foo_of,
 };
 
 /// How soon what is to be looked at is with a worker: there are few objects, and each takes a few requests.
@@ -37,22 +38,11 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
         let key = format!("{}/{foo}", revision.key.namespace);
         let mut its = case.reconciles.get(&*key).into_iter().flatten();
         let is_begun = its.any(|one| one.who == hold.who && (from..=due).contains(&one.begun));
-        // Nothing is to be looked at any more.
-        let is_gone = || {
-            let history = case.store.history().iter();
-            let its = history.filter(|other| {
-                other.key.kind == Kind::Foo && other.key.name == foo && made(other) <= due
-            });
-            let is_there = |at: Time| {
-                let last = its.clone().rfind(|other| made(other) <= at);
-                last.is_some_and(|last| last.after.is_some())
-            };
-            !is_there(from)
-                || its
-                    .clone()
-                    .any(|one| one.after.is_none() && made(one) > from)
-        };
-        if due > hold.until || is_begun || is_gone() || is_hindered(case, hold.who, from, due) {
+        if due > hold.until
+            || is_begun
+            || is_gone(case, &key, from, due)
+            || is_hindered(case, hold.who, Some(foo), from, due)
+        {
             return;
         }
         found.push(Violation {
@@ -129,7 +119,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         let mut logs = case.trace.logs.iter().filter(|log| log.who == life.who);
         let has_why = logs.any(|log| log.text.contains("not releasing the lease"));
         let keeps = !has_why && held(asked) == identity && held(*ended) == identity;
-        if keeps && !is_hindered(case, life.who, asked, *ended) {
+        if keeps && !is_hindered(case, life.who, None, asked, *ended) {
             wrong(
                 *ended,
                 format!("{} has ended, and still holds it", life.who),
@@ -161,7 +151,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
                     let is_seen = log.text.contains("standing by") && log.text.contains(&said);
                     log.who == other.who && log.at < at && is_seen
                 })
-                && !is_hindered(case, other.who, at, due)
+                && !is_hindered(case, other.who, None, at, due)
         });
         let is_taken = leases().any(|(_, next)| {
             let is_then = made(next) > at && made(next) <= due;
@@ -326,6 +316,89 @@ pub fn holds(case: &Case) -> Vec<Hold> {
     holds
 }
 
+/// Whether it was written for the sake of another Foo than this one.
+fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
+    match (call.verb, &*call.resource) {
+        ("update", "foos/status") => text(&call.body["metadata"]["name"]) != foo,
+        ("create" | "patch" | "delete", "deployments") => {
+            foo_of(case, call).is_some_and(|its| its != foo)
+        }
+        _ => false,
+    }
+}
+
+/// I10 (row R10): what was refused for want of rights is tried when they are back, and not only when its delay is over.
+pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
+    /// The longest pause between two looks at the rights, and the looks.
+    const LOOKS: Duration = Duration::from_secs(11);
+    let holds = holds(case);
+    for (time, fault) in &case.trace.faults {
+        let Fault::Revoke { verb, resource } = fault else {
+            continue;
+        };
+        // Those that are looked at.
+        let asked = [
+            ("create", "deployments"),
+            ("patch", "deployments"),
+            ("update", "foos/status"),
+        ];
+        let back = time.end;
+        let due = back.saturating_add(case.longest(LOOKS + SOON));
+        let mut holds = holds.iter();
+        let hold = holds.find(|hold| hold.from <= back && due <= hold.until);
+        let Some(hold) = hold.filter(|_| asked.contains(&(*verb, *resource))) else {
+            continue;
+        };
+        // What is in the way of the last moment; the rights themselves were until then.
+        let after = back + case.longest(AFTER) + Duration::from_millis(1);
+        if is_hindered(case, hold.who, None, after, due) {
+            continue;
+        }
+        for (key, its) in &case.reconciles {
+            let its = || its.iter().filter(|one| one.who == hold.who);
+            let Some(last) = its().rfind(|one| one.begun < back) else {
+                continue;
+            };
+            let was_refused = last.failed
+                && calls_of(case, last).any(|call| {
+                    let is_it = call.verb == *verb && call.resource == *resource;
+                    is_it && call.code == Some(403) && call.fault.is_none() && is_forbidden(call)
+                });
+            let is_tried = its().any(|one| (back..=due).contains(&one.begun));
+            if !was_refused || is_tried || is_gone(case, key, back, due) {
+                continue;
+            }
+            found.push(Violation {
+                invariant: "I10",
+                at: due,
+                object: (*key).to_owned(),
+                what: format!(
+                    "was refused for want of rights, and is not tried by {} since they are back at {back:?}",
+                    hold.who
+                ),
+            });
+        }
+    }
+}
+
+/// Whether it was refused for want of rights, and not by a policy.
+fn is_forbidden(call: &Call) -> bool {
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    text(&answer["message"]).contains(" cannot ")
+}
+
+/// Whether the Foo of this key is not there at this time, or goes before it is to be looked at.
+fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
+    let name = key.rsplit('/').next().unwrap_or_default();
+    let history = case.store.history().iter();
+    let its = history
+        .filter(|one| one.key.kind == Kind::Foo && *one.key.name == *name && made(one) <= due);
+    let last = its.clone().rfind(|one| made(one) <= from);
+    let is_there = last.is_some_and(|last| last.after.is_some());
+    let mut its = its;
+    !is_there || its.any(|one| one.after.is_none() && made(one) > from)
+}
+
 /// Until when it may be felt: what is slow is still on its way when that is over.
 pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
     match fault {
@@ -337,8 +410,9 @@ pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
 /// What follows a fault: the longest pause of a watch, and its list.
 pub const AFTER: Duration = Duration::from_secs(10);
 
-/// Whether something was in the way of this process, or may still have been.
-pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
+/// Whether something was in the way of this process, or may still have been; of its work on this Foo, if one is named: what was
+/// done to the writes for others is not in the way of that, unless they took long, and a worker with them.
+pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: Time) -> bool {
     /// For so long, an answer is waited for; and so long the API server may ask for.
     const ANSWER: Duration = Duration::from_secs(62);
     const ASKED: Duration = Duration::from_secs(31);
@@ -355,9 +429,11 @@ pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
     let since = |time| from.saturating_sub(case.longest(time));
     let is_slow = |call: &Call| {
         let answered = call.answered.map(|(at, _)| at);
+        let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
+        let was_spoilt = call.begun >= since(ASKED) && call.retry_after.is_some()
+            || call.begun >= since(AFTER) && call.fault.is_some();
         call.begun >= since(ANSWER) && answered.is_none_or(|at| at > call.begun + QUICK)
-            || call.begun >= since(ASKED) && call.retry_after.is_some()
-            || call.begun >= since(AFTER) && call.fault.is_some()
+            || was_spoilt && !is_other()
     };
     let calls = || {
         let calls = case.trace.calls.iter();
