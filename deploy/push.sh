@@ -3,9 +3,12 @@
 # of them, of which every node pulls its own. Prints what it is for good: REGISTRY/NAME@DIGEST. Takes skopeo and jq.
 set -euo pipefail
 
-[ $# -ge 2 ] || { echo "usage: push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]" >&2; exit 2; }
+fail() { echo "$*; usage: push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]" >&2; exit 2; }
+[ $# -ge 2 ] && [ "$2" != -- ] || fail 'push.sh: no archive'
 to=$1
 shift
+# The colon of a port is no tag's.
+[[ ${to##*/} = ?*:?* && $to != *@* ]] || fail "push.sh: $to has no tag"
 layout=$(mktemp -d)
 trap 'rm -rf "$layout"' EXIT
 # There is no signature to check on what was built here.
@@ -15,6 +18,7 @@ copy() { skopeo --insecure-policy copy "$@" >&2; }
 index='{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}'
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   architecture=$(skopeo --insecure-policy inspect --config "docker-archive:$1" | jq --raw-output .architecture)
+  [[ $index != *"\"$architecture\""* ]] || fail "push.sh: $1 is a second image for $architecture"
   copy "docker-archive:$1" "oci:$layout:$architecture"
   index=$(jq --argjson index "$index" --arg architecture "$architecture" '
     (.manifests[] | select(.annotations["org.opencontainers.image.ref.name"] == $architecture)) as $image

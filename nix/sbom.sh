@@ -20,7 +20,10 @@ jq --null-input --arg tree "$tree" --arg sums "$sums" '
       | if $depth > 0 then .edges += [.above[$depth - 1:]] else . end
     ) | .edges | unique) as $edges
   | ($lines | map(del(.depth)) | unique_by([.name, .version])) as $crates
-  | def component: {"bom-ref": purl, name, version, licenses: [{expression: .license | gsub(" */ *"; " OR ")}], purl: purl};
+  # What is in no registry has no name there.
+  | def published: $sums["\(.name) \(.version)"] != null;
+    def component: {"bom-ref": purl, name, version, licenses: [{expression: .license | gsub(" */ *"; " OR ")}]}
+      + if published then {purl: purl} else {} end;
     ($lines[0] | purl) as $program
   | {
       bomFormat: "CycloneDX",

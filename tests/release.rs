@@ -192,6 +192,23 @@ async fn what_is_pushed_is_an_index_of_the_architectures() {
     }
 }
 
+/// What would be printed as its name for good would be another's.
+#[test]
+fn what_has_no_tag_or_no_image_is_not_pushed() {
+    for arguments in [
+        ["localhost:5000/it", "a.tar"],
+        ["registry.example/it:", "a.tar"],
+        ["registry.example/it:1@sha256:0", "a.tar"],
+        ["registry.example/it:1", "--"],
+    ] {
+        let push = root().join("deploy/push.sh");
+        let output = Command::new(push).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains("usage: push.sh "), "{said}");
+    }
+}
+
 /// The line of docs/operations.md that begins like this, for an image of another name.
 fn documented(begin: &str) -> String {
     let text = fs::read_to_string(root().join("docs/operations.md")).unwrap();
@@ -348,10 +365,10 @@ fn all_say_the_same_version() {
         let text = fs::read_to_string(root().join(file)).unwrap();
         for begin in ["foo-controller:", "newTag: "] {
             for rest in text.split(begin).skip(1) {
-                let is_version = |c: char| c.is_ascii_digit() || c == '.';
+                let is_version = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
                 let end = rest.find(|c| !is_version(c)).unwrap_or(rest.len());
                 let said = rest[..end].trim_end_matches('.');
-                if !said.is_empty() {
+                if said.starts_with(|c: char| c.is_ascii_digit()) {
                     assert_eq!(said, version, "{file}");
                     named += 1;
                 }
@@ -391,6 +408,7 @@ fn a_release_has_its_notes_and_what_installs_it() {
         let output = Command::new("deploy/release.sh")
             .args([&image, "."])
             .current_dir(copy.path())
+            .env("RELEASE_LINKS", "https://git.example/blob/it/")
             .env(
                 "PATH",
                 format!("{}:{}", bin.trim_end(), std::env::var("PATH").unwrap()),
@@ -412,13 +430,17 @@ fn a_release_has_its_notes_and_what_installs_it() {
     let (done, said) = release();
     assert!(!done && said.contains("has no section"), "{said}");
 
-    let released =
-        format!("## Unreleased\n\n{heading}2026-01-01\n\nAll of it.\n\n## 0.0.1 - 2025-01-01\n");
+    let released = format!(
+        "## Unreleased\n\n{heading}2026-01-01\n\n[All](docs/foo.md) of it.\n\n## 0.0.1 - 2025-01-01\n"
+    );
     fs::write(&changelog, changes.replace("## Unreleased\n", &released)).unwrap();
     let (done, said) = release();
     assert!(done, "{said}");
     let read = |name: &str| fs::read_to_string(copy.path().join(name)).unwrap();
-    assert_eq!(read("notes.md").trim(), "All of it.");
+    assert_eq!(
+        read("notes.md").trim(),
+        "[All](https://git.example/blob/it/docs/foo.md) of it."
+    );
     let objects: Vec<Value> = serde_saphyr::from_multiple(&read("install.yaml")).unwrap();
     let of = |kind: &str| {
         let objects = objects.iter().filter(|object| object["kind"] == kind);
