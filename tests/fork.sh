@@ -46,6 +46,9 @@ refused 'no domain' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux
 refused 'approval' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.k8s.io
 refused 'Kubernetes has' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz SHORT=po
 refused "Kubernetes' own" NAME=kudu-kiwi KIND=Job GROUP=quux.biz
+refused "Kubernetes' own" NAME=kudu-kiwi KIND=StorageClass GROUP=quux.biz PLURAL=storageclasses
+refused 'a folder of cargo' NAME=examples KIND=IbyxHub GROUP=quux.biz
+refused 'has a file here' NAME=kudu-kiwi KIND=Design GROUP=quux.biz
 refused "word of Rust's" NAME=kudu-kiwi KIND=Virtual GROUP=quux.biz
 refused 'something else' NAME=kudu-kiwi KIND=Queue GROUP=quux.biz
 refused 'is a crate' NAME=tokio-util KIND=IbyxHub GROUP=quux.biz

@@ -7,7 +7,7 @@ cd "$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)"
 usage='usage: make fork NAME=tea-controller KIND=Teapot GROUP=example.org [PLURAL=teapots] [SHORT=tp]'
 fail() { echo "$1; $usage" >&2; exit 2; }
 [ $# -ge 3 ] && [ -n "$1" ] && [ -n "$2" ] && [ -n "$3" ] || fail 'NAME, KIND and GROUP are needed'
-command -v perl >/dev/null || fail 'perl is not on PATH'
+for program in perl rustfmt; do command -v $program >/dev/null || fail "$program is not on PATH"; done
 name=$1 kind=$2 group=$3 lower=${2,,}
 plural=${4:-${lower}s} short=${5:-}
 
@@ -27,9 +27,14 @@ fi
 [[ $short =~ ^[a-z][a-z0-9]*$ && $short != "$lower" && $short != "$plural" && $k8s != *" $short "* ]] ||
   fail "SHORT=$short is no word in small letters, other than $lower, $plural and what Kubernetes has"
 case $lower in
-  binding | configmap | controllerrevision | cronjob | daemonset | deployment | endpoints | endpointslice | event | ingress | \
-    ingressclass | job | lease | limitrange | namespace | networkpolicy | node | persistentvolume | pod | podtemplate | \
-    priorityclass | replicaset | resourcequota | role | rolebinding | runtimeclass | secret | service | serviceaccount | statefulset)
+  apiservice | binding | certificatesigningrequest | clusterrole | clusterrolebinding | componentstatus | configmap | \
+    controllerrevision | cronjob | csidriver | csinode | csistoragecapacity | customresourcedefinition | daemonset | deployment | \
+    deviceclass | endpoints | endpointslice | event | flowschema | horizontalpodautoscaler | ingress | ingressclass | ipaddress | \
+    job | lease | limitrange | *admissionpolicy | *admissionpolicybinding | *webhookconfiguration | namespace | networkpolicy | \
+    node | persistentvolume | persistentvolumeclaim | pod | poddisruptionbudget | podtemplate | priorityclass | \
+    prioritylevelconfiguration | replicaset | replicationcontroller | resourceclaim | resourceclaimtemplate | resourcequota | \
+    resourceslice | role | rolebinding | runtimeclass | secret | service | serviceaccount | servicecidr | statefulset | \
+    storageclass | volumeattachment | volumeattributesclass)
     fail "KIND=$kind is Kubernetes' own" ;;
 esac
 
@@ -42,30 +47,9 @@ used=$(git ls-files -z -- 'src/*.rs' 'tests/*.rs' 'benches/*.rs' | words="$kind|
 [ -z "$used" ] || fail "KIND=$kind or PLURAL=$plural is what the code calls something else, as in ${used%%$'\n'*}"
 ! grep -qxE "name = \"(${name//[-_]/[-_]}|$lower)\"" Cargo.toml Cargo.lock || fail "NAME=$name or KIND=$kind is a crate that this takes, or makes"
 [ "${name//-/}" != "$lower" ] || fail "NAME=$name is the kind"
-case $name in core | std | alloc | test | proc-macro) fail "NAME=$name is a crate of Rust's" ;; esac
+case $name in build | deps | examples | incremental | core | std | alloc | test | proc-macro) fail "NAME=$name is a crate of Rust's, or a folder of cargo's" ;; esac
 
-[ -z "$(git status --porcelain)" ] || fail 'there are changes that are not committed, which would be mixed with these'
-cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
-trap 'echo "it is half done: git reset --hard undoes it" >&2' ERR
-
-# What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
-git rm --quiet tests/tools/fork.sh tests/fork.sh
-sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
-sed -i '/fork\.sh/d' .ci/run
-sed -i '/fork\.sh/,+1d' tests/README.md
-perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//ms' tests/manifests/docs/commands.rs
-perl -0pi -e 's/^## A fork\n.*?(?=^## )//ms; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
-perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
-printf '### Added\n\n- Each %s gets a Deployment ([what it does](docs/%s.md)).\n' "$kind" "$lower" >>CHANGELOG.md
-git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
-sed -i 's/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
-sed -i '/^# A Foo is what/,+1d' Cargo.toml
-# A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
-if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
-  sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/manifests.rs
-fi
-
-# The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
+# What is called what from now on.
 export name kind group lower plural short
 rename=$(cat <<'PERL'
   BEGIN {
@@ -95,6 +79,30 @@ rename=$(cat <<'PERL'
   }ge;
 PERL
 )
+clash=$(git ls-files | perl -pe "$rename" | sort | uniq -d)
+[ -z "$clash" ] || fail "KIND=$kind or PLURAL=$plural has a file here: $clash"
+
+[ -z "$(git status --porcelain)" ] || fail 'there are changes that are not committed, which would be mixed with these'
+cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
+trap 'echo "it is half done: git reset --hard undoes it" >&2' ERR
+
+# What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
+git rm --quiet tests/tools/fork.sh tests/fork.sh
+sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
+sed -i '/fork\.sh/d' .ci/run
+sed -i '/fork\.sh/,+1d' tests/README.md
+perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//ms' tests/manifests/docs/commands.rs
+perl -0pi -e 's/^## A fork\n.*?(?=^## )//ms; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
+perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
+git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
+sed -i 's/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
+sed -i '/^# A Foo is what/,+1d' Cargo.toml
+# A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
+if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
+  sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/manifests.rs
+fi
+
+# The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
 git ls-files -z -- . ':!crates/runtime' ':!*.sum' ':!flake.lock' ':!LICENSE' | xargs -0 perl -pi -e "$rename"
 paste <(git ls-files) <(git ls-files | perl -pe "$rename") | while IFS=$'\t' read -r old new; do
   [ "$old" = "$new" ] || { mkdir -p "${new%/*}" && git mv "$old" "$new"; }
@@ -104,7 +112,11 @@ done
 if [[ $kind =~ ^.+[A-Z] ]]; then
   kinds=$(perl -pe "$rename" <<<Foos)
   printf '# The kind, in plain text.\ndoc-valid-idents = ["%s", "%s", ".."]\n' "$kind" "$kinds" >clippy.toml
+  git add clippy.toml # So that a reset takes it away.
 fi
+version=$(sed -n '0,/^version = /s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+printf '%s\n' "The first release, $version, is made of this." '' '### Added' '' \
+  "- Each $kind gets a Deployment ([what it does](docs/$lower.md))." >>CHANGELOG.md
 cargo metadata --format-version 1 --offline >/dev/null
 cargo fmt
 make generate
