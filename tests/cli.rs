@@ -422,10 +422,16 @@ fn shells_complete_it_and_man_shows_it() {
         assert!(output.status.success(), "{shell}: {}", output.status);
         stdout(&output).to_owned()
     };
-    for (typed, offered) in [("do", "doctor\n"), ("--resy", "--resync\n")] {
+    for (before, typed, offered) in [
+        ("", "do", "doctor\n"),
+        ("", "--resy", "--resync\n"),
+        ("run", "--resy", "--resync\n"),
+        ("doctor", "--lease-nam", "--lease-name --lease-namespace\n"),
+        ("help", "do", "doctor\n"),
+    ] {
         let bash = format!(
             ". ./completion.bash; function=$(complete -p foo-controller); function=${{function#*-F }}
-            COMP_WORDS=(foo-controller {typed}) COMP_CWORD=1
+            COMP_WORDS=(foo-controller {before} {typed}) COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
             ${{function%% *}} foo-controller {typed} foo-controller; echo ${{COMPREPLY[@]}}"
         );
         assert_eq!(run("bash", &["--norc"], &bash), offered);
@@ -433,6 +439,9 @@ fn shells_complete_it_and_man_shows_it() {
     let fish = "source completion.fish; complete --do-complete 'foo-controller do'";
     let said = run("fish", &["--no-config"], fish);
     assert!(said.starts_with("doctor\tLook at "), "{said}");
+    let fish = "source completion.fish; complete --do-complete 'foo-controller run --resy'";
+    let said = run("fish", &["--no-config"], fish);
+    assert!(said.starts_with("--resync\t"), "{said}");
     // Its functions ask the line editor, which is of a terminal: what they would tell it is printed.
     let zsh = "autoload -U compinit && compinit -u -D; . ./completion.zsh; [ $_comps[foo-controller] = _foo-controller ]
         _describe() { print -l ${(P)4} }; _foo-controller_commands";

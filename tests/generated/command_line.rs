@@ -30,7 +30,11 @@ fn complete(shell: Shell) -> String {
         APP.name,
         &mut text,
     );
-    String::from_utf8(text).unwrap()
+    let text = String::from_utf8(text).unwrap();
+    // clap_complete takes the hyphen in a program's name for the one before a subcommand, in some places: none of its cases would
+    // be found.
+    let [one, other] = ["__", "__subcmd__"].map(|hyphen| APP.name.replace('-', hyphen));
+    text.replace(&other, &one)
 }
 
 fn manual() -> String {
