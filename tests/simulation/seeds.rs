@@ -550,7 +550,7 @@ fn deed(draw: &mut Draws) -> Deed {
         Policy::Orphan,
     ]);
     let replicas = replicas(draw);
-    match draw.below(24) {
+    match draw.below(25) {
         0..4 => Deed::CreateFoo {
             foo,
             deployment,
@@ -576,6 +576,7 @@ fn deed(draw: &mut Draws) -> Deed {
         20 => Deed::ForgeGeneration { deployment },
         21 => Deed::DeleteDeployment { deployment, policy },
         22 => Deed::CreateDeployment { deployment },
+        23 => Deed::CopyDeployment { foo, deployment },
         _ => Deed::OrphanDeployment { deployment },
     }
 }

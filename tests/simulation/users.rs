@@ -82,7 +82,7 @@ pub enum Deed {
     OrphanDeployment {
         deployment: u8,
     },
-    /// By somebody, who names this Foo as what controls it: a copy, to look into something.
+    /// By somebody, of the one that this Foo asks for, all that it says of itself included: to look into something.
     CopyDeployment {
         foo: u8,
         deployment: u8,
@@ -181,16 +181,13 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
         }
         Deed::CreateDeployment { deployment } => create_deployment(deployment),
         Deed::CopyDeployment { foo, deployment } => {
-            let (_, object) = send(world, get(foo_path(foo)));
-            let (method, path, mut body) = create_deployment(deployment);
-            body["metadata"]["ownerReferences"] = json!([{
-                "apiVersion": object["apiVersion"],
-                "kind": object["kind"],
-                "name": object["metadata"]["name"],
-                "uid": object["metadata"]["uid"],
-                "controller": true,
-            }]);
-            (method, path, body)
+            let (_, foo) = send(world, get(foo_path(foo)));
+            let name = foo["spec"]["deploymentName"].as_str().unwrap_or_default();
+            let (code, one) = send(world, get(format!("{}/{name}", deployments_path())));
+            if name.is_empty() || code != 200 {
+                return code;
+            }
+            copy(&one, deployment)
         }
         Deed::ScaleDeployment {
             deployment,
@@ -301,6 +298,26 @@ fn create_deployment(number: u8) -> Request {
                 "selector": { "matchLabels": labels },
                 "template": { "metadata": { "labels": labels }, "spec": { "containers": containers } },
             },
+        }),
+    )
+}
+
+/// As `kubectl get -o yaml` has it, under another name.
+fn copy(one: &Value, number: u8) -> Request {
+    let metadata = &one["metadata"];
+    create(
+        deployments_path(),
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {
+                "name": deployment_name(number),
+                "namespace": NAMESPACE,
+                "labels": metadata["labels"],
+                "annotations": metadata["annotations"],
+                "ownerReferences": metadata["ownerReferences"],
+            },
+            "spec": one["spec"],
         }),
     )
 }

@@ -128,12 +128,13 @@ impl<R: Reconciler> Work<R> {
         let (key, objects) = (cx.key(), self.primary.store());
         let standing = match objects.standing(key) {
             Standing::Doubtful => {
+                let asked = objects.now(key);
                 let standing = match self.primary.confirm(cx, seen).await {
                     Ok(()) => Standing::Current,
                     Err(ApiError::Conflict) => Standing::Outdated,
                     Err(error) => return Err(error),
                 };
-                objects.note(key, seen.version, standing);
+                objects.note(key, seen.version, standing, asked);
                 standing
             }
             known => known,

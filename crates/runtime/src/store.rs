@@ -84,7 +84,7 @@ pub struct Change<V> {
     pub new: Option<Arc<V>>,
 }
 
-/// The moment before a write is sent; see [`Store::record_response`].
+/// The moment before a request is sent; see [`Store::record_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expectation(u32);
 
@@ -175,13 +175,25 @@ impl<V: Cached> Store<V> {
         Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
-    /// Notes what is known of this version, until the watch tells of another, or a list of the same.
-    pub(crate) fn note(&self, key: &Key, version: u64, standing: Standing) {
-        if let Some(entry) = self.state.write().objects.get_mut(key)
+    /// Notes what is known of this version by an answer to what was `sent` then, until the watch tells of another, or a list of
+    /// the same. What such a list has told meanwhile may be newer than the answer, or out of a backup.
+    pub(crate) fn note(&self, key: &Key, version: u64, standing: Standing, sent: Expectation) {
+        let mut state = self.state.write();
+        let met_list = state.epoch_of(key) != sent;
+        if let Some(entry) = state.objects.get_mut(key)
             && entry.version == version
         {
-            entry.standing = standing;
+            entry.standing = if met_list {
+                Standing::Doubtful
+            } else {
+                standing
+            };
         }
+    }
+
+    /// The moment before something is asked, for [`note`](Self::note).
+    pub(crate) fn now(&self, key: &Key) -> Expectation {
+        self.state.read().epoch_of(key)
     }
 
     /// What was [noted](Self::note) of what is here.
@@ -239,7 +251,7 @@ impl<V: Cached> Store<V> {
         if let Some(entry) = state.objects.get_mut(key) {
             entry.marked = true;
         }
-        Expectation(state.scope_of(key).map_or(0, |scope| scope.epoch))
+        state.epoch_of(key)
     }
 
     /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it
@@ -290,9 +302,10 @@ impl<V: Cached> Store<V> {
         }
         let known = state.objects.get(&key);
         let is_awaited = known.is_some_and(|entry| {
+            let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            entry.marked && entry.version != object.version
-                || entry.standing == Standing::Outdated && is_listed_anew
+            entry.marked && is_changed
+                || entry.standing == Standing::Outdated && (is_changed || is_listed_anew)
         });
         let (old, new) = state.put(object, epoch);
         (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
@@ -345,6 +358,10 @@ impl<V: Cached> State<V> {
         })
     }
 
+    fn epoch_of(&self, key: &Key) -> Expectation {
+        Expectation(self.scope_of(key).map_or(0, |scope| scope.epoch))
+    }
+
     /// Notes how far the watch has come. The API server's word is taken as it is, also where it goes back:
     /// a cluster restored from a backup counts anew from there.
     fn advance(&mut self, scope: usize, version: u64) -> Option<u32> {
@@ -385,19 +402,23 @@ impl<V: Cached> State<V> {
         let is_same = *entry.view == view;
         let refers_otherwise = !is_same && entry.view.references().ne(view.references());
         let added = refers_otherwise.then(|| references(&key, &view));
+        let is_changed = entry.version != version || !is_same;
+        let is_this_one = is_same || entry.view.uid() == view.uid();
+        let is_listed_anew = list(entry.epoch) != list(epoch);
         // A cluster that was restored from a backup knows nothing of the deletion.
         let is_restored = entry.version > version;
-        let going = entry.going && !is_restored && (is_same || entry.view.uid() == view.uid());
-        if entry.version != version || !is_same {
+        entry.going = entry.going && !is_restored && is_this_one;
+        if entry.standing == Standing::Outdated && is_this_one && (is_changed || is_listed_anew) {
+            // By a watch or a list that is on its way there, or out of a backup.
+            entry.standing = Standing::Doubtful;
+        } else if is_changed {
+            entry.standing = Standing::Current;
+        }
+        if is_changed {
             entry.up_to_date_basis = None;
             entry.marked = false;
-            entry.standing = Standing::Current;
             self.changes += 1;
-        } else if entry.standing == Standing::Outdated && list(entry.epoch) != list(epoch) {
-            // Listed anew, as it was: by a server that is behind still, or out of a backup.
-            entry.standing = Standing::Doubtful;
         }
-        entry.going = going;
         entry.version = version;
         entry.epoch = epoch;
         if is_same {
@@ -723,18 +744,21 @@ mod tests {
         let key = Key::new("n", "a");
         for standing in [Standing::Doubtful, Standing::Outdated] {
             let cache = listed([at("n", "a", 1, "d")]);
-            cache.note(&key, 0, standing);
+            let note = |version| cache.note(&key, version, standing, cache.now(&key));
+            note(0);
             assert_eq!(
                 cache.standing(&key),
                 Standing::Current,
                 "of another version"
             );
-            cache.note(&key, 1, standing);
+            note(1);
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
             assert_eq!(cache.standing(&key), standing, "told before");
-            cache.apply(0, at("n", "a", 3, "d"));
+            let mut again = at("n", "a", 3, "d");
+            again.view.uid = "v".into();
+            cache.apply(0, again);
             assert_eq!(cache.standing(&key), Standing::Current, "created again");
-            cache.note(&key, 3, standing);
+            note(3);
             cache.delete(0, &key, 4);
             assert_eq!(cache.standing(&key), Standing::Current, "gone");
         }
@@ -746,7 +770,8 @@ mod tests {
     fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        cache.note(&key, 1, Standing::Outdated);
+        let note = || cache.note(&key, 1, Standing::Outdated, cache.now(&key));
+        note();
         for _ in 0..2 {
             cache.list_begins(0);
             let woken = cache.apply(0, at("n", "a", 1, "d"));
@@ -754,9 +779,38 @@ mod tests {
             assert_eq!(cache.standing(&key), Standing::Doubtful);
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "told again");
             cache.list_ends(0, 1);
-            cache.note(&key, 1, Standing::Outdated);
+            note();
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "by no list");
             assert_eq!(cache.standing(&key), Standing::Outdated);
+        }
+    }
+
+    /// A version on the way to the end of an object, which a watch that is behind tells, is not taken for what there is: whoever
+    /// acts on it asks the API server.
+    #[test]
+    fn what_is_outdated_is_looked_up_when_the_watch_has_another_version_of_it() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        cache.note(&key, 1, Standing::Outdated, cache.now(&key));
+        for version in 2..4 {
+            cache.apply(0, at("n", "a", version, "e"));
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
+            cache.note(&key, version, Standing::Outdated, cache.now(&key));
+        }
+    }
+
+    /// An answer from before a list is older than that: a backup may have been restored between them.
+    #[test]
+    fn what_an_answer_says_that_met_a_list_is_doubtful() {
+        let key = Key::new("n", "a");
+        for standing in [Standing::Current, Standing::Outdated] {
+            let cache = listed([at("n", "a", 1, "d")]);
+            let sent = cache.now(&key);
+            cache.list_begins(0);
+            cache.apply(0, at("n", "a", 1, "d"));
+            cache.list_ends(0, 1);
+            cache.note(&key, 1, standing, sent);
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
         }
     }
 

@@ -9,7 +9,7 @@ use foo_controller::api::Foo;
 
 use super::{
     super::{
-        api::{Kind, Others, RESTORED, Revision},
+        api::{CONTROLLER, Kind, Others, RESTORED, Revision},
         plan::{Fault, What},
         trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
@@ -17,7 +17,7 @@ use super::{
     Case, KNOWN, Violation, made, named,
     warnings::is_known_to_be_refused,
 };
-use crate::invariants::{GENERATION, unsettled};
+use crate::invariants::unsettled;
 
 /// I3: at the end, each Foo has what it asks for and its status says so, or it says why not, unless that was refused.
 pub fn settled(case: &Case, found: &mut Vec<Violation>) {
@@ -352,11 +352,19 @@ fn earlier<'a>(
         let made = its.find(|one| one.before.is_none());
         made.is_some_and(|made| *made.by == *RESTORED)
     };
+    // A copy that somebody made says the same of itself.
+    let is_written_by_us = |other: &Value| {
+        let its = case.deployments.get(text(&other["metadata"]["name"]));
+        its.into_iter().flatten().any(|one| {
+            let after = one.after.as_deref();
+            let is_it = |after: &Value| after["metadata"]["uid"] == other["metadata"]["uid"];
+            *one.by == *CONTROLLER && after.is_some_and(is_it)
+        })
+    };
     let mut all = deployments.iter().map(|(other, _)| *other);
     all.find(|other| {
-        let made_by_us = other["metadata"]["annotations"][GENERATION].is_string();
         owner(other) == uid
-            && made_by_us
+            && is_written_by_us(other)
             && other["metadata"]["name"] != wanted
             && other["metadata"]["deletionTimestamp"].is_null()
             && !is_brought_back(other)

@@ -18,8 +18,12 @@ use super::{
     works::felt_until,
 };
 
+/// Said of a Deployment whose rollout is over, and known since it was changed in vain.
+const OVERRULED: &str = "DeploymentOverruled";
+
 /// What is the user's to mend, of the reasons of conditions.
-const TOLD: [&str; 5] = [
+const TOLD: [&str; 6] = [
+    OVERRULED,
     "ErrResourceExists",
     "InvalidSpec",
     "DeploymentRejected",
@@ -193,7 +197,13 @@ fn is_told(case: &Case, status: &Call, foo: Option<&Arc<Value>>, reason: &str) -
                 && fault.is_about(life.who.replica)
                 && is_in_the_way(fault)
         });
-    let time = from..until(if is_hindered { LATE } else { SOON });
+    let until = until(if is_hindered { LATE } else { SOON });
+    let from = if reason == OVERRULED {
+        life.begun
+    } else {
+        from
+    };
+    let time = from..until;
     let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
     let mut its = its().filter(|call| time.contains(&call.begun));
     its.any(|call| is_warning(case, call, foo, reason) && is_settled(call))

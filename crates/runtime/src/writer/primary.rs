@@ -13,7 +13,7 @@ use crate::{
     error::ApiError,
     object::{Content, Says},
     status::is_denied,
-    store::Standing,
+    store::{Expectation, Standing},
 };
 
 impl<P: Primary> Writer<P> {
@@ -115,10 +115,12 @@ impl<P: Primary> Writer<P> {
             .await;
         // So it answers, too, where there is the object, and no status of its kind.
         if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
-            self.store.note(key, version, Standing::Doubtful);
+            self.store
+                .note(key, version, Standing::Doubtful, expectation);
             let there = self.look_up(cx, key).await?;
             if there.is_some_and(|there| there.uid() == seen.view.uid()) {
-                self.store.note(key, version, Standing::Current);
+                self.store
+                    .note(key, version, Standing::Current, expectation);
                 self.store.withdraw_write(key);
                 return Err(ApiError::Rejected(format!(
                     "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
@@ -126,7 +128,7 @@ impl<P: Primary> Writer<P> {
                 )));
             }
         }
-        self.notice_outdated(key, version, &answer);
+        self.notice_outdated(key, version, expectation, &answer);
         let asked = asked_of::<P>(status);
         let asked = Asked::Fields(&asked);
         let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
@@ -150,11 +152,17 @@ impl<P: Primary> Writer<P> {
     }
 
     /// Notes that the object is gone or another one, if that is why a write failed.
-    pub(super) fn notice_outdated<T>(&self, key: &Key, version: u64, answer: &kube::Result<T>) {
+    pub(super) fn notice_outdated<T>(
+        &self,
+        key: &Key,
+        version: u64,
+        sent: Expectation,
+        answer: &kube::Result<T>,
+    ) {
         if let Err(kube::Error::Api(status)) = answer
             && let Some(standing) = standing(status, key)
         {
-            self.store.note(key, version, standing);
+            self.store.note(key, version, standing, sent);
         }
     }
 
