@@ -17,7 +17,7 @@ use super::{
     Case, KNOWN, Violation, made, named,
     warnings::is_known_to_be_refused,
 };
-use crate::invariants::unsettled;
+use crate::invariants::{GENERATION, MADE_FOR, unsettled};
 
 /// I3: at the end, each Foo has what it asks for and its status says so, or it says why not, unless that was refused.
 pub fn settled(case: &Case, found: &mut Vec<Violation>) {
@@ -328,6 +328,11 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     if says != is {
         return Err(format!("its status says {says:?}, and it is {is:?}"));
     }
+    if let Some(forged) = forged_generation(case, foo, actual) {
+        return Err(format!(
+            "{wanted} names its generation {forged}, which it has not had"
+        ));
+    }
     match earlier(case, foo, wanted, deployments) {
         Some(left) => Err(format!(
             "its earlier Deployment {} is still there",
@@ -335,6 +340,31 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         )),
         None => Ok(()),
     }
+}
+
+/// The generation that a Foo's Deployment names where the Foo has not come to it: somebody has edited it (I7). What names the
+/// generation of another Foo, or of another Deployment's, says nothing of this one.
+fn forged_generation(case: &Case, foo: &Value, deployment: &Value) -> Option<i64> {
+    let note = |of: &Value, name| {
+        of["metadata"]["annotations"][name]
+            .as_str()
+            .map(String::from)
+    };
+    let made_for = note(deployment, MADE_FOR)?;
+    let its = case.deployments.get(text(&deployment["metadata"]["name"]));
+    let mut written = its
+        .into_iter()
+        .flatten()
+        .filter(|one| *one.by == *CONTROLLER);
+    let is_of_this_one = written.any(|one| {
+        one.after.as_deref().is_some_and(|after| {
+            owner(after) == text(&foo["metadata"]["uid"])
+                && note(after, MADE_FOR).as_ref() == Some(&made_for)
+        })
+    });
+    let named = note(deployment, GENERATION)?.parse::<i64>().ok()?;
+    let has = foo["metadata"]["generation"].as_i64().unwrap_or_default();
+    (is_of_this_one && named > has).then_some(named)
 }
 
 /// A Deployment that a Foo had before the one that it asks for, and that is still there.
