@@ -213,15 +213,23 @@ fn is_violated_anyway(program: &Path, found: &Found, folder: &Path) -> bool {
     cases.any(|case| violation(program, &[&format!("--case={case}")], "", folder).is_some())
 }
 
-/// This program is `BUILDS/release/examples/simulate`.
-fn builds() -> PathBuf {
+/// This program is `BUILDS/release/examples/simulate`, or `BUILDS/debug/deps/integration`.
+pub fn builds() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.ancestors().nth(3).unwrap().to_owned()
 }
 
 /// The simulation, with all of them in it.
 fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
-    let edit = |file: &str, text: String| {
+    write(all, workspace);
+    let what = ["build", "--profile", "bench", "--example", "simulate"];
+    cargo(workspace, &what, builds);
+    builds.join("release/examples/simulate")
+}
+
+/// The workspace with all of them in it.
+pub fn write(all: &[Mutant], workspace: &Path) {
+    copy_workspace(workspace, |file, text| {
         let edits = all.iter().enumerate();
         let edits =
             edits.flat_map(|(number, mutant)| mutant.edits().map(move |edit| (number, edit)));
@@ -232,19 +240,21 @@ fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
         } else {
             text
         }
-    };
-    copy_workspace(workspace, edit);
+    });
+}
+
+/// What cargo makes of it, in this folder of builds.
+pub fn cargo(workspace: &Path, what: &[&str], builds: &Path) {
     // Not the one that built this program: rustup has to see which toolchain the workspace asks for.
     let built = Command::new("cargo")
-        .args(["build", "--quiet", "--locked", "--profile", "bench"])
-        .args(["--example", "simulate", "--target-dir"])
+        .args(what)
+        .args(["--quiet", "--locked", "--target-dir"])
         .arg(builds)
         .current_dir(workspace)
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{errors}");
-    builds.join("release/examples/simulate")
 }
 
 /// The files that git knows of, as `edit` has them.

@@ -35,6 +35,15 @@ fn what_mutants_take_out_is_there_once() {
     }
 }
 
+/// Or nobody would see that what they take out has become something else, until all of them are run again.
+#[test]
+fn mutants_compile() {
+    let workspace = tempfile::tempdir().unwrap();
+    mutants::write(&mutants::all(), workspace.path());
+    let what = ["check", "--workspace", "--lib"];
+    mutants::cargo(workspace.path(), &what, &mutants::builds());
+}
+
 /// Each fault that there is goes wrong by itself, too.
 #[test]
 fn each_fault_is_tried_by_itself() {
