@@ -876,7 +876,8 @@ async fn every_rendering_scores() {
     assert_eq!(found, explained);
 }
 
-/// actionlint finds nothing wrong with the workflows, and does find a key that is misspelt.
+/// actionlint finds nothing wrong with the workflows, and does find a key that is misspelt. What they use of others' is what
+/// somebody has looked at, whatever becomes of its tag.
 #[test]
 fn workflows_are_valid() {
     let tool = tools().join("actionlint");
@@ -891,6 +892,13 @@ fn workflows_are_valid() {
         assert_eq!(lint(&workflow), (String::new(), true));
         let (said, _) = lint(&workflow.replacen("runs-on:", "runs-at:", 1));
         assert!(said.contains("runs-at"), "{said}");
+        for (_, action) in (workflow.lines()).filter_map(|line| line.split_once("uses: ")) {
+            let pinned = action.split_once('@').and_then(|(_, at)| at.split_once(" # v"));
+            let is_commit = |commit: &str| {
+                commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
+            };
+            assert!(pinned.is_some_and(|(commit, _)| is_commit(commit)), "{action}");
+        }
     }
 }
 
