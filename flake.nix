@@ -285,6 +285,7 @@
                 if grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program; then exit 1; fi
 
                 [ "$(grep -c 'BEGIN CERTIFICATE' $authorities)" -ge 100 ]
+                grep 'Mozilla Public License 2.0' $licenses
 
                 # The image's program says what it is made of: all of the bill of materials, of which each crate's licence is there, too.
                 for layer in $(jq -r '.[0].Layers[]' manifest.json); do tar xf "$layer"; done
