@@ -219,35 +219,34 @@ fn documented(begin: &str) -> String {
     line[2..].to_owned()
 }
 
-/// What was signed by the documented command is verified by the documented one; what differs from it in a byte is not, nor
-/// is what another key has signed. Neither asks anybody but the registry.
-#[tokio::test]
-#[ignore = "takes Debian's skopeo, docker-registry and jq"]
-async fn what_is_signed_can_be_told_from_what_is_not() {
+/// What cosign says to a command in a folder, or why it refuses. It reaches nobody but the registry.
+fn cosign(folder: &Path) -> impl Fn(&str) -> Result<String, String> {
     let build = root().join("tests/tools/build.sh");
     let tools = run(root(), build.to_str().unwrap(), &["cosign"]);
-    let registry = Registry::start().await;
-    let sh = |line: &str| {
+    let path = format!("{}:{}", tools.trim_end(), std::env::var("PATH").unwrap());
+    move |line| {
         let output = Command::new("timeout")
             .args(["60", "sh", "-c", line])
-            .current_dir(registry.folder.path())
-            .env(
-                "PATH",
-                format!("{}:{}", tools.trim_end(), std::env::var("PATH").unwrap()),
-            )
-            .env("HOME", registry.folder.path())
+            .current_dir(folder)
+            .env("PATH", &path)
+            .env("HOME", folder)
             .env("COSIGN_PASSWORD", "")
             .env("HTTPS_PROXY", "http://127.0.0.1:1")
             .env("HTTP_PROXY", "http://127.0.0.1:1")
             .output()
             .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        if output.status.success() {
-            Ok(said)
-        } else {
-            Err(said)
-        }
-    };
+        output.status.success().then(|| said.clone()).ok_or(said)
+    }
+}
+
+/// What was signed by the documented command is verified by the documented one, images and files; what differs from it in a byte
+/// is not, nor is what another key has signed.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq"]
+async fn what_is_signed_can_be_told_from_what_is_not() {
+    let registry = Registry::start().await;
+    let sh = cosign(registry.folder.path());
     let here = |line: String| {
         line.replace("registry.example", &registry.address)
             .replace(":0.1.0", concat!(":", env!("CARGO_PKG_VERSION")))
@@ -285,6 +284,18 @@ async fn what_is_signed_can_be_told_from_what_is_not() {
     assert_ne!(registry.push(), pushed);
     let said = sh(&verify).unwrap_err();
     assert!(said.contains("no signatures found"), "{said}");
+
+    let file = registry.folder.path().join("install.yaml");
+    fs::write(&file, "kind: Namespace\n").unwrap();
+    let verify = documented("cosign verify-blob ");
+    sh(&verify).unwrap_err();
+    sh(&documented("cosign sign-blob ")).unwrap();
+    sh(&verify).unwrap();
+    let said = sh(&verify.replace("cosign.pub", "other.pub")).unwrap_err();
+    assert!(said.contains("failed to verify signature"), "{said}");
+    fs::write(&file, "kind: Namespacd\n").unwrap();
+    let said = sh(&verify).unwrap_err();
+    assert!(said.contains("failed to verify signature"), "{said}");
 }
 
 /// nix/sbom.sh, which `nix build .#sbom` runs: it has what the program takes, each crate with the checksum of Cargo.lock and with
@@ -455,13 +466,16 @@ fn a_release_has_its_notes_and_what_installs_it() {
 
     let workflow = root().join(".github/workflows/release.yml");
     let workflow = fs::read_to_string(workflow).unwrap();
-    let sign = documented("cosign sign ").replace("cosign.key", "env://COSIGN_PRIVATE_KEY");
-    let sign = sign.replace("registry.example/foo-controller@DIGEST", "\"$pushed\"");
-    assert!(workflow.contains(&format!(" {sign}\n")), "{sign}");
-    let verify = documented("cosign verify ").replace("cosign.pub", "release/cosign.pub");
-    let (verify, _) = verify.split_once(" registry.example").unwrap();
-    assert!(
-        workflow.contains(&format!(" {verify} \"$image\"\n")),
-        "{verify}"
-    );
+    let ours = |begin: &str, names: &[(&str, &str)]| {
+        let names = names.iter();
+        let line = names.fold(documented(begin), |line, (name, ours)| line.replace(name, ours));
+        assert!(workflow.contains(&format!(" {line}\n")), "{line}");
+    };
+    let key = ("cosign.key", "env://COSIGN_PRIVATE_KEY");
+    let tag = concat!("registry.example/foo-controller:", env!("CARGO_PKG_VERSION"));
+    let pushed = ("registry.example/foo-controller@DIGEST", "\"$pushed\"");
+    ours("cosign sign ", &[key, pushed]);
+    ours("cosign verify ", &[("cosign.pub", "release/cosign.pub"), (tag, "\"$image\"")]);
+    ours("cosign sign-blob ", &[key, ("install.yaml", "$file")]);
+    ours("cosign verify-blob ", &[("install.yaml", "$file")]);
 }

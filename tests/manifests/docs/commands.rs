@@ -96,6 +96,17 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/release.rs",
         "documented(\"cosign verify \")",
     ),
+    (
+        "cosign sign-blob --yes --key cosign.key --use-signing-config=false --tlog-upload=false --bundle \
+         install.yaml.sigstore.json install.yaml",
+        "tests/release.rs",
+        "documented(\"cosign sign-blob \")",
+    ),
+    (
+        "cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml",
+        "tests/release.rs",
+        "documented(\"cosign verify-blob \")",
+    ),
 ];
 
 /// Commands that nothing here can run, and why.
