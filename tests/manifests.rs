@@ -893,11 +893,16 @@ fn workflows_are_valid() {
         let (said, _) = lint(&workflow.replacen("runs-on:", "runs-at:", 1));
         assert!(said.contains("runs-at"), "{said}");
         for (_, action) in (workflow.lines()).filter_map(|line| line.split_once("uses: ")) {
-            let pinned = action.split_once('@').and_then(|(_, at)| at.split_once(" # v"));
+            let pinned = action
+                .split_once('@')
+                .and_then(|(_, at)| at.split_once(" # v"));
             let is_commit = |commit: &str| {
                 commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
             };
-            assert!(pinned.is_some_and(|(commit, _)| is_commit(commit)), "{action}");
+            assert!(
+                pinned.is_some_and(|(commit, _)| is_commit(commit)),
+                "{action}"
+            );
         }
     }
 }

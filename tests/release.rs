@@ -468,14 +468,22 @@ fn a_release_has_its_notes_and_what_installs_it() {
     let workflow = fs::read_to_string(workflow).unwrap();
     let ours = |begin: &str, names: &[(&str, &str)]| {
         let names = names.iter();
-        let line = names.fold(documented(begin), |line, (name, ours)| line.replace(name, ours));
+        let line = names.fold(documented(begin), |line, (name, ours)| {
+            line.replace(name, ours)
+        });
         assert!(workflow.contains(&format!(" {line}\n")), "{line}");
     };
     let key = ("cosign.key", "env://COSIGN_PRIVATE_KEY");
-    let tag = concat!("registry.example/foo-controller:", env!("CARGO_PKG_VERSION"));
+    let tag = concat!(
+        "registry.example/foo-controller:",
+        env!("CARGO_PKG_VERSION")
+    );
     let pushed = ("registry.example/foo-controller@DIGEST", "\"$pushed\"");
     ours("cosign sign ", &[key, pushed]);
-    ours("cosign verify ", &[("cosign.pub", "release/cosign.pub"), (tag, "\"$image\"")]);
+    ours(
+        "cosign verify ",
+        &[("cosign.pub", "release/cosign.pub"), (tag, "\"$image\"")],
+    );
     ours("cosign sign-blob ", &[key, ("install.yaml", "$file")]);
     ours("cosign verify-blob ", &[("install.yaml", "$file")]);
 }
