@@ -45,10 +45,10 @@ use crate::{
 };
 use operator_runtime::{
     Config, Controller, Host,
-    election::{self, Clock, Election, Identity, Term, fence::FenceLayer},
+    election::{self, Clock, Election, Identity, SeenLease, Term, fence::FenceLayer},
     telemetry::{
         Metrics,
-        auth::Auth,
+        auth::{Auth, Page},
         health::{Health, Probe},
         request::RequestLayer,
     },
@@ -265,6 +265,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
         settings: config.leader_election.clone(),
         identity: Identity::new(name, "1").unwrap(),
         metrics,
+        seen: SeenLease::default(),
         ability,
     };
     let auth = Auth::new(&APP, client);
@@ -278,7 +279,11 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
             let _ = auth
-                .check(std::net::Ipv4Addr::LOCALHOST.into(), &headers)
+                .check(
+                    Page::Metrics,
+                    std::net::Ipv4Addr::LOCALHOST.into(),
+                    &headers,
+                )
                 .await;
             sleep(scrape).await;
         }

@@ -37,6 +37,7 @@ fn defaults_are_those_of_the_reference() {
             metrics_auth: false,
             metrics_addr: (Ipv6Addr::UNSPECIFIED, 8443).into(),
             metrics_cert_dir: None,
+            debug_state: false,
         },
         log: Log {
             level: "info".to_owned(),

@@ -51,7 +51,7 @@ const BAD: &[Bad] = &[
     File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
-    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr, metrics_auth, metrics_addr, metrics_cert_dir"),
+    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr, metrics_auth, metrics_addr, metrics_cert_dir, debug_state"),
     Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; it has level, format"),
     Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     // Wrong types.
@@ -324,6 +324,7 @@ fn printed_configuration_can_be_read_back() {
             "--http-metrics-cert-dir=/tls",
             "metrics_cert_dir = \"/tls\"",
         ),
+        ("--http-debug-state", "debug_state = true"),
         ("--log-level=warn,kube=debug", "level = \"warn,kube=debug\""),
         ("--log-format=json", "format = \"json\""),
         (

@@ -27,7 +27,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const CRD: &str = "foos.samplecontroller.k8s.io";
-const ANSWERS: [&str; 9] = [
+const ANSWERS: [&str; 10] = [
     "ok API server: v1 at SERVER",
     "ok clock: within 5s of the API server's",
     "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
@@ -37,6 +37,7 @@ const ANSWERS: [&str; 9] = [
     "ok Lease: foo-system/foo-controller: nobody holds it",
     "ok fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system",
     "skipped collector: telemetry.endpoint is not set, nor an OTEL_EXPORTER_OTLP_*ENDPOINT",
+    "skipped replica: http.debug_state is false",
 ];
 
 /// What it printed, and its exit code.
@@ -498,6 +499,20 @@ async fn a_collector_that_is_down_is_told() {
         "warning collector: traces, logs, metrics: cannot connect to {endpoint}/: no answer in 5s{then}"
     );
     said.is_but_for(0, &[&unanswered]);
+}
+
+/// An administrator's token goes to nobody who only listens where a replica would.
+#[tokio::test]
+async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
+    let _alone = installed().await;
+    let flags = ["--http-debug-state", "--http-metrics-auth"];
+    doctor(CLUSTER.kubeconfig(), &flags).await.is_but_for(
+        0,
+        &[
+            "skipped replica: with http.metrics_auth, it is asked from within its container alone: kubectl exec -n NAMESPACE POD \
+             -- /proc/1/exe doctor",
+        ],
+    );
 }
 
 /// Nobody listens, or nobody answers: that is told within half a minute, and what is beside the cluster is looked at.

@@ -334,9 +334,13 @@ async fn connect(addr: SocketAddr) -> tokio_rustls::client::TlsStream<TcpStream>
 }
 
 async fn scrape(addr: SocketAddr, token: Option<&str>) -> Answer {
+    get_with(addr, "/metrics", token).await
+}
+
+async fn get_with(addr: SocketAddr, path: &str, token: Option<&str>) -> Answer {
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
     let token = token.unwrap_or_default();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: it\r\n{token}\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: it\r\n{token}\r\n");
     exchange(connect(addr).await, &request).await
 }
 
@@ -396,7 +400,8 @@ async fn metrics_are_for_those_who_may_get_them() {
     let env: Vec<Value> = serde_json::from_str(&env).unwrap();
     assert!(env.contains(&switch), "{env:?}");
     let token = kubectl("create token foo-controller -n foo-system").await;
-    let own = kubeconfig(&cluster, token.trim());
+    let controllers = token.trim();
+    let own = kubeconfig(&cluster, controllers);
     let controller = Controller::spawn(|command: &mut Command| {
         command
             .env("KUBECONFIG", own)
@@ -405,6 +410,7 @@ async fn metrics_are_for_those_who_may_get_them() {
                 switch["value"].as_str().unwrap(),
             )
             .env("FOO_CONTROLLER__HTTP__METRICS_ADDR", "127.0.0.1:0")
+            .env("FOO_CONTROLLER__HTTP__DEBUG_STATE", "true")
             .env(
                 "FOO_CONTROLLER__LOG__LEVEL",
                 "trace,kube_client=trace,hyper=trace",
@@ -412,7 +418,9 @@ async fn metrics_are_for_those_who_may_get_them() {
     });
     let addr = metrics_addr(&controller).await;
     ready(controller.http_addr().await).await;
-    assert_eq!(get(controller.http_addr().await, "/metrics").await.0, 404);
+    for path in ["/metrics", "/debug/state"] {
+        assert_eq!(get(controller.http_addr().await, path).await.0, 404);
+    }
 
     let (code, text) = scrape(addr, None).await;
     assert!(
@@ -453,6 +461,16 @@ async fn metrics_are_for_those_who_may_get_them() {
         assert_eq!(scrape(addr, Some(token)).await.0, 200);
     }
     assert_eq!(reviews(), before, "answers are kept");
+
+    // What names objects is another right, which the controller itself has, for doctor.
+    assert_eq!(get_with(addr, "/debug/state", None).await.0, 401);
+    let (code, text) = get_with(addr, "/debug/state", Some(token)).await;
+    let role = "may not get /debug/state; bind the ClusterRole foo-controller-state-reader to it";
+    assert!(code == 403 && text.contains(role), "{text}");
+    let (code, text) = get_with(addr, "/debug/state", Some(controllers)).await;
+    let state: Value = serde_json::from_str(body(&text)).unwrap();
+    assert_eq!((code, &state["fence"]["open"]), (200, &json!(true)));
+    assert_eq!(scrape(addr, Some(controllers)).await.0, 403);
 
     // Beside 60 bad tokens a second, a good one is taken that was never seen before.
     let attack = tokio::spawn(async move {

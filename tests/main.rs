@@ -42,5 +42,6 @@ mod replicas;
 mod scenarios;
 mod second_kind;
 mod simulation;
+mod state;
 mod takeover;
 mod telemetry;

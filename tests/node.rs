@@ -712,6 +712,51 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
     assert_invariants();
 }
 
+/// docs/operations.md, "What doctor finds": of the pod that it runs in, whoever else may see that.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn doctor_tells_the_state_of_its_pod() {
+    const RBAC: &str = "deploy/components/metrics-auth/rbac.yaml";
+    let configs: [&'static [&'static str]; 2] = [
+        &["debug_state = true"],
+        &["debug_state = true", "metrics_auth = true"],
+    ];
+    for config in configs {
+        let is_open = config.len() == 1;
+        if !is_open {
+            run(&format!("kubectl apply -f {RBAC}")).await;
+        }
+        let installation = Overlay { config, ..PLAIN }.install().await;
+        let leader = installation.leader(None).await;
+        for pod in installation.pods().await {
+            let doctor = format!(
+                "kubectl exec -n {NAMESPACE} {} -- /proc/1/exe doctor",
+                pod.name
+            );
+            let role = if pod.uid == leader.uid {
+                "leads for "
+            } else {
+                "stands by; "
+            };
+            let found = run(&doctor).await;
+            let mut lines = found.lines();
+            assert!(
+                lines.any(|line| line.contains(" its Lease ") && line.contains(role)),
+                "{found}"
+            );
+            let path = format!(
+                "/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy",
+                pod.name
+            );
+            let (said, shown) = try_run(&format!("kubectl get --raw {path}/debug/state")).await;
+            assert_eq!(shown, is_open, "{said}");
+        }
+    }
+    PLAIN.install().await;
+    run(&format!("kubectl delete -f {RBAC}")).await;
+    assert_invariants();
+}
+
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_foo_gets_pods_and_takes_them_along() {

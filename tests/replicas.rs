@@ -276,6 +276,7 @@ async fn a_replica_without_the_fence() {
         settings: config.leader_election,
         identity,
         metrics: metrics.clone(),
+        seen: election::SeenLease::default(),
         ability: controller.ability(),
     };
     tokio::select! {

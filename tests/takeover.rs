@@ -18,7 +18,7 @@ use operator_runtime::{
     client::lease_transport,
     config::LeaderElection,
     election::{
-        Ability, Election, Identity, Term,
+        Ability, Election, Identity, SeenLease, Term,
         fence::{self, FenceLayer},
         run,
     },
@@ -71,6 +71,7 @@ impl Replica {
             settings,
             identity: Identity::new(name, "uid").unwrap(),
             metrics: Metrics::disconnected(&APP),
+            seen: SeenLease::default(),
             ability: watch::channel(Ability::All).1,
         };
         let task = tokio::spawn(async move {

@@ -59,7 +59,7 @@ _foo__controller() {
 
     case "${cmd}" in
         foo__controller)
-            opts="-h -V --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --log-level --log-format --otlp-endpoint --help --version run crd reload config doctor help"
+            opts="-h -V --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help --version run crd reload config doctor help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -153,6 +153,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --http-debug-state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log-level)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -173,7 +177,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__config)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -264,6 +268,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --http-metrics-cert-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --http-debug-state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -287,7 +295,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__crd)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -378,6 +386,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --http-metrics-cert-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --http-debug-state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -401,7 +413,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__doctor)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -492,6 +504,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --http-metrics-cert-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --http-debug-state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -613,7 +629,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__reload)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -704,6 +720,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --http-metrics-cert-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --http-debug-state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -727,7 +747,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__run)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -818,6 +838,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --http-metrics-cert-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --http-debug-state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -37,6 +37,7 @@ _foo-controller() {
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
 '--http-metrics-addr=[Where they are served with http.metrics_auth\: an IP address and port such as 0.0.0.0\:8443, or \[\:\:\]\:8443 for IPv4 and IPv6 \[key\: http.metrics_addr\] \[default\: \[\:\:\]\:8443\]]:ADDRESS:_default' \
 '--http-metrics-cert-dir=[Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate\: a path \[key\: http.metrics_cert_dir\] \[default\: none\]]:FOLDER:_default' \
+'--http-debug-state=[Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[What is logged\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[How it is written; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
 '--otlp-endpoint=[Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere\: http\:// or https\:// with a host, perhaps a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
@@ -77,6 +78,7 @@ _arguments "${_arguments_options[@]}" : \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
 '--http-metrics-addr=[Where they are served with http.metrics_auth\: an IP address and port such as 0.0.0.0\:8443, or \[\:\:\]\:8443 for IPv4 and IPv6 \[key\: http.metrics_addr\] \[default\: \[\:\:\]\:8443\]]:ADDRESS:_default' \
 '--http-metrics-cert-dir=[Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate\: a path \[key\: http.metrics_cert_dir\] \[default\: none\]]:FOLDER:_default' \
+'--http-debug-state=[Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[What is logged\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[How it is written; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
 '--otlp-endpoint=[Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere\: http\:// or https\:// with a host, perhaps a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
@@ -108,6 +110,7 @@ _arguments "${_arguments_options[@]}" : \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
 '--http-metrics-addr=[Where they are served with http.metrics_auth\: an IP address and port such as 0.0.0.0\:8443, or \[\:\:\]\:8443 for IPv4 and IPv6 \[key\: http.metrics_addr\] \[default\: \[\:\:\]\:8443\]]:ADDRESS:_default' \
 '--http-metrics-cert-dir=[Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate\: a path \[key\: http.metrics_cert_dir\] \[default\: none\]]:FOLDER:_default' \
+'--http-debug-state=[Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[What is logged\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[How it is written; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
 '--otlp-endpoint=[Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere\: http\:// or https\:// with a host, perhaps a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
@@ -139,6 +142,7 @@ _arguments "${_arguments_options[@]}" : \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
 '--http-metrics-addr=[Where they are served with http.metrics_auth\: an IP address and port such as 0.0.0.0\:8443, or \[\:\:\]\:8443 for IPv4 and IPv6 \[key\: http.metrics_addr\] \[default\: \[\:\:\]\:8443\]]:ADDRESS:_default' \
 '--http-metrics-cert-dir=[Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate\: a path \[key\: http.metrics_cert_dir\] \[default\: none\]]:FOLDER:_default' \
+'--http-debug-state=[Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[What is logged\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[How it is written; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
 '--otlp-endpoint=[Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere\: http\:// or https\:// with a host, perhaps a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
@@ -170,6 +174,7 @@ _arguments "${_arguments_options[@]}" : \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
 '--http-metrics-addr=[Where they are served with http.metrics_auth\: an IP address and port such as 0.0.0.0\:8443, or \[\:\:\]\:8443 for IPv4 and IPv6 \[key\: http.metrics_addr\] \[default\: \[\:\:\]\:8443\]]:ADDRESS:_default' \
 '--http-metrics-cert-dir=[Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate\: a path \[key\: http.metrics_cert_dir\] \[default\: none\]]:FOLDER:_default' \
+'--http-debug-state=[Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[What is logged\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[How it is written; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
 '--otlp-endpoint=[Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere\: http\:// or https\:// with a host, perhaps a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
@@ -201,6 +206,7 @@ _arguments "${_arguments_options[@]}" : \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
 '--http-metrics-addr=[Where they are served with http.metrics_auth\: an IP address and port such as 0.0.0.0\:8443, or \[\:\:\]\:8443 for IPv4 and IPv6 \[key\: http.metrics_addr\] \[default\: \[\:\:\]\:8443\]]:ADDRESS:_default' \
 '--http-metrics-cert-dir=[Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate\: a path \[key\: http.metrics_cert_dir\] \[default\: none\]]:FOLDER:_default' \
+'--http-debug-state=[Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[What is logged\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[How it is written; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
 '--otlp-endpoint=[Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere\: http\:// or https\:// with a host, perhaps a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \

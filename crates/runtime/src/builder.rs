@@ -13,11 +13,12 @@ use tracing::warn;
 
 use crate::{
     Cached, Finalizable, Finalizer, Key, Kind, Primary, Store, Writer,
+    agenda::Agenda,
     election::fence,
     instruments,
     object::{Content, Object},
     panics::catch,
-    queue::{Lane, Queue},
+    queue::Lane,
     scopes::{Needs, Right, Scopes, Status},
     store::Change,
     telemetry::{Metrics, health::Heartbeat},
@@ -275,7 +276,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
 
     fn counter(&self) -> instruments::Count {
         let store = Arc::clone(&self.store);
-        Box::new(move || store.len())
+        Arc::new(move || store.counts())
     }
 
     fn watch(
@@ -304,7 +305,7 @@ const ROLLOUT_PACE: Duration = Duration::from_secs(1);
 
 /// Enqueues what a change concerns.
 pub(crate) struct Handler<P> {
-    pub queue: channel::Receiver<Option<Queue<Key>>>,
+    pub agenda: channel::Receiver<Option<Agenda>>,
     pub primaries: Arc<Store<P>>,
     pub scopes: Arc<Scopes>,
 }
@@ -312,17 +313,17 @@ pub(crate) struct Handler<P> {
 impl<P: Primary> Handler<P> {
     /// Before the scope is in sync, that can wait for the first look at it (row Q5).
     fn primary_changed(&self, change: &Change<P>) {
-        if let Some(queue) = &*self.queue.borrow()
+        if let Some(agenda) = &*self.agenda.borrow()
             && self.scopes.is_in_sync(&change.key)
         {
-            queue.add(change.key.clone(), Lane::Event);
+            agenda.changed(change.key.clone(), P::KIND.kind);
         }
     }
 
     /// Row R10: who controls it, or did; and those that want its name, for which a foreign object may have made way (row R4).
     fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
-        let queue = self.queue.borrow();
-        let Some(queue) = queue
+        let agenda = self.agenda.borrow();
+        let Some(agenda) = agenda
             .as_ref()
             .filter(|_| self.scopes.is_in_sync(&change.key))
         else {
@@ -343,9 +344,10 @@ impl<P: Primary> Handler<P> {
         };
         for key in keys {
             if is_progress {
-                queue.add_after(key, Lane::Event, ROLLOUT_PACE);
+                agenda.triggers.note(&key, Lane::Event, V::KIND.kind);
+                agenda.queue.add_after(key, Lane::Event, ROLLOUT_PACE);
             } else {
-                queue.add(key, Lane::Event);
+                agenda.changed(key, V::KIND.kind);
             }
         }
     }

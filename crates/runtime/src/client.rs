@@ -17,14 +17,13 @@ use kube::{
     client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tokio::sync::watch;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::{
     App, Config, Host,
     config::LeaderElection,
     election::{
-        self, Term,
+        self,
         fence::{FenceLayer, connection, recheck_before_sending},
     },
     telemetry::{
@@ -224,12 +223,12 @@ impl Cluster {
     /// address and the way of the Lease.
     pub(crate) fn fenced(
         self,
-        term: watch::Receiver<Option<Term>>,
+        fence: &FenceLayer,
         metrics: &Metrics,
     ) -> (Client, http::Uri, Transport) {
         let requests = RequestLayer::new(&self.server, metrics, election::failed_by);
         let client = ClientBuilder::new(self.requests, self.namespace)
-            .with_layer(&FenceLayer::new(term, metrics))
+            .with_layer(fence)
             .with_layer(&requests)
             .build();
         (client, self.server, self.lease)

@@ -28,17 +28,19 @@ use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn}
 use crate::{
     Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary as _, Reconciler,
     Snapshot, Writer,
-    builder::{Handler, Informers},
+    agenda::{Agenda, Failures},
+    builder::{Handler, Informer, Informers},
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
-    instruments::{self, Instruments},
+    instruments::{self, Count, Instruments},
     log_once::LogDeduplication,
     panics::{Panicked, catch},
     queue::{Lane, Queue, WorkItem},
     reconciler::Failed,
     recorder::{About, Recorder},
-    resync::{self, Triggers},
+    resync,
     scopes::Scopes,
+    state,
     store::Standing,
     telemetry::{
         Metrics,
@@ -72,8 +74,9 @@ pub struct Controller<R: Reconciler> {
     scopes: Arc<Scopes>,
     /// What the election is told of what this replica can do.
     ability: channel::Sender<Ability>,
-    /// The queue of the current term: where changes enqueue what they concern.
-    queue: channel::Sender<Option<Queue<Key>>>,
+    /// That of the current term: where changes enqueue what they concern.
+    agenda: channel::Sender<Option<Agenda>>,
+    counters: Vec<Count>,
     tasks: Tasks,
     instruments: Instruments,
     config: Config,
@@ -261,13 +264,13 @@ impl<R: Reconciler> Controller<R> {
         let (primary, informers, needs) = builder.finish();
         let scopes = Scopes::new(needs, &namespaces, config.leader_election.lease_duration);
         let scopes = Arc::clone(shared.scopes.get_or_init(|| scopes));
-        let queue = channel::Sender::<Option<Queue<Key>>>::new(None);
-        let current = queue.subscribe();
+        let agenda = channel::Sender::<Option<Agenda>>::new(None);
+        let current = agenda.subscribe();
         let busy = move || {
-            let queue = current.borrow();
-            queue
+            let agenda = current.borrow();
+            agenda
                 .as_ref()
-                .is_some_and(|queue| queue.is_busy(Lane::Background))
+                .is_some_and(|agenda| agenda.queue.is_busy(Lane::Background))
         };
         let about = About {
             app,
@@ -277,10 +280,9 @@ impl<R: Reconciler> Controller<R> {
             host: host.clone(),
         };
         let (recorder, write_events) = Recorder::new(client.clone(), about, metrics, busy);
-        let counters = informers
-            .iter()
-            .map(|informer| (informer.kind().kind, informer.counter()));
-        instruments::observe_stores(metrics, counters.collect());
+        let counters: Vec<_> = informers.iter().map(Informer::counter).collect();
+        let kinds = informers.iter().map(|informer| informer.kind().kind);
+        instruments::observe_stores(metrics, kinds.zip(counters.clone()).collect());
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the writer of events".into()));
         scopes.observe(metrics);
@@ -293,7 +295,7 @@ impl<R: Reconciler> Controller<R> {
             let place = place.unwrap_or_default();
             for (number, informer) in informers.iter().enumerate() {
                 let handler = Handler {
-                    queue: queue.subscribe(),
+                    agenda: agenda.subscribe(),
                     primaries: Arc::clone(primary.store()),
                     scopes: Arc::clone(&scopes),
                 };
@@ -305,9 +307,11 @@ impl<R: Reconciler> Controller<R> {
                 tasks.spawn(watch.map(|()| name.into()));
             }
         }
-        let current = queue.subscribe();
+        let current = agenda.subscribe();
         let clock = host.clone();
-        health.live("workers", move || stuck(current.borrow().as_ref()?, &clock));
+        health.live("workers", move || {
+            stuck(&current.borrow().as_ref()?.queue, &clock)
+        });
         let (ready, noted) = (Arc::clone(&scopes), Arc::clone(&scopes));
         health.ready_with_note(
             "informer-sync",
@@ -327,7 +331,8 @@ impl<R: Reconciler> Controller<R> {
             }),
             scopes,
             ability: channel::Sender::new(Ability::Nothing),
-            queue,
+            agenda,
+            counters,
             tasks,
             instruments: Instruments::new(metrics, name, config.workers),
             config: config.clone(),
@@ -339,6 +344,19 @@ impl<R: Reconciler> Controller<R> {
     /// drained: the term may end then.
     pub fn ability(&self) -> channel::Receiver<Ability> {
         self.ability.subscribe()
+    }
+
+    /// How its caches are, and its queue, whenever it is called.
+    pub(crate) fn state(
+        &self,
+    ) -> impl Fn() -> (Vec<state::Cache>, Option<state::Queue>) + Send + Sync + use<R> {
+        let (scopes, counters) = (Arc::clone(&self.scopes), self.counters.clone());
+        let agenda = self.agenda.subscribe();
+        move || {
+            let objects: Vec<_> = counters.iter().map(|count| count()).collect();
+            let agenda = agenda.borrow().clone();
+            (scopes.caches(&objects), agenda.map(|agenda| agenda.state()))
+        }
     }
 
     /// Works whenever there is a term, until `stop` resolves; then lets what is running finish, for at most
@@ -406,7 +424,8 @@ impl<R: Reconciler> Controller<R> {
         }
         let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
         self.instruments.term_begins(&queue);
-        self.queue.send_replace(Some(queue.clone()));
+        let agenda = Agenda::new(queue.clone());
+        self.agenda.send_replace(Some(agenda.clone()));
         self.scopes.check_all();
         info!(
             objects = self.work.primary.store().len(),
@@ -414,11 +433,9 @@ impl<R: Reconciler> Controller<R> {
             resync = ?self.config.resync,
             "started workers"
         );
-        let triggers = Triggers::default();
         let worker = Worker {
             kind: R::Primary::KIND,
-            queue: queue.clone(),
-            triggers: Arc::clone(&triggers),
+            agenda: agenda.clone(),
             instruments: self.instruments.clone(),
             log: Arc::clone(&self.work.log),
         };
@@ -458,7 +475,7 @@ impl<R: Reconciler> Controller<R> {
                             info!(namespace, "started workers for another namespace");
                         }
                         let is_in_scope = |key: &Key| scopes.covers(scope, key);
-                        resync::first(&queue, objects, is_in_scope, is_up_to_date, &triggers).await;
+                        resync::first(&agenda, objects, is_in_scope, is_up_to_date).await;
                     }
                 };
                 tokio::join!(
@@ -479,7 +496,7 @@ impl<R: Reconciler> Controller<R> {
             () = lost(term, id) => Ended::Lost,
             _ = able.wait_for(|able| *able == Ability::Nothing), if elects => Ended::Unable,
         };
-        self.queue.send_replace(None);
+        self.agenda.send_replace(None);
         queue.shut_down();
         let draining = Instant::now();
         if timeout(self.config.shutdown_timeout, queue.drained())
@@ -518,8 +535,7 @@ pub(crate) fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
 #[derive(Clone)]
 struct Worker {
     kind: Kind,
-    queue: Queue<Key>,
-    triggers: Triggers,
+    agenda: Agenda,
     instruments: Instruments,
     log: Arc<LogDeduplication>,
 }
@@ -530,9 +546,14 @@ impl Worker {
         self,
         reconcile: impl Fn(Key) -> F,
     ) {
-        while let Some(item) = self.queue.get().await {
-            let trigger = self.triggers.lock().remove(item.key());
-            let span = span(&item, trigger);
+        let Agenda {
+            queue,
+            triggers,
+            failures,
+        } = self.agenda;
+        while let Some(item) = queue.get().await {
+            let noted = triggers.take(item.key(), item.lane());
+            let span = span(&item, noted);
             let begun = Instant::now();
             let attempt = reconcile(item.key().clone());
             let attempt = attempt.map_err(|error| Failed::of(&self.kind, &error));
@@ -551,30 +572,30 @@ impl Worker {
                     Ok(Action::Done) | Err(_) => {}
                     Ok(Action::StatusPending) => {
                         let key = item.key().clone();
-                        self.triggers.lock().insert(key.clone(), STATUS);
-                        if item.lane() == Lane::Background && trigger == Some(STATUS) {
-                            self.queue.add_after(key, Lane::Background, LEAST_DELAY);
+                        triggers.note(&key, Lane::Background, STATUS);
+                        if noted == Some(STATUS) {
+                            queue.add_after(key, Lane::Background, LEAST_DELAY);
                         } else {
-                            self.queue.add(key, Lane::Background);
+                            queue.add(key, Lane::Background);
                         }
                     }
                     Ok(Action::After(time)) => {
                         let (key, time) = (item.key().clone(), time.max(LEAST_DELAY));
-                        self.queue.add_after(key, Lane::Background, time);
+                        queue.add_after(key, Lane::Background, time);
                     }
                 }
-                finish_item(item, result, &self.log);
+                finish_item(item, result, &failures, &self.log);
             });
         }
     }
 }
 
 /// The root of a reconcile's trace. Of kind internal, since what woke it is no message that somebody sent.
-fn span(item: &WorkItem<Key>, trigger: Option<&'static str>) -> Span {
-    let trigger = match item.lane() {
-        Lane::Event => "change",
-        Lane::Retry => "retry",
-        Lane::Background => trigger.unwrap_or("resync"),
+fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
+    let (trigger, changed) = match item.lane() {
+        Lane::Event => ("change", noted),
+        Lane::Retry => ("retry", None),
+        Lane::Background => (noted.unwrap_or("resync"), None),
     };
     info_span!(
         parent: None,
@@ -587,16 +608,28 @@ fn span(item: &WorkItem<Key>, trigger: Option<&'static str>) -> Span {
         object.uid = Empty,
         object.generation = Empty,
         reconcile.trigger = trigger,
+        // The kind of what changed last.
+        reconcile.changed = changed,
         reconcile.queue_seconds = item.waited().as_secs_f64(),
         reconcile.attempt = i64::from(item.failures()) + 1,
     )
 }
 
 /// Row P3: what failed, why, and when it is tried again.
-fn finish_item(item: WorkItem<Key>, result: Result<Action, Failed>, log: &LogDeduplication) {
+fn finish_item(
+    item: WorkItem<Key>,
+    result: Result<Action, Failed>,
+    failures: &Failures,
+    log: &LogDeduplication,
+) {
     let object = item.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.name(), error);
+    }
+    match &result {
+        Ok(Action::StatusPending) => {}
+        Err(error) if error.retry() != Retry::OnChange => failures.note(&object, error),
+        _ => failures.forget(&object),
     }
     match result {
         // What a status that cannot be written has failed so far is not forgotten for what is done between its tries.

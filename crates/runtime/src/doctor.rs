@@ -5,6 +5,7 @@ mod collector;
 mod crd;
 mod lease;
 mod policy;
+pub(crate) mod replica;
 mod rights;
 mod server;
 
@@ -14,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
+use futures::future::{FutureExt as _, LocalBoxFuture, join, join_all};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Client, ResourceExt as _};
 use tokio::{sync::watch, time::timeout};
@@ -23,6 +24,7 @@ use crate::{
     App, Builder, Config, Host, Reconciler,
     client::Cluster,
     controller::scopes,
+    election::fence::FenceLayer,
     failure::{brief, with_causes},
     manager,
     scopes::{Needs, Place},
@@ -151,7 +153,8 @@ pub async fn examine<R: Reconciler>(
     manager::identity(app, host, cluster.pod_namespace.take(), &mut config)
         .map_err(manager::Error::from)?;
     let metrics = Metrics::disconnected(app);
-    let (client, address, _) = cluster.fenced(watch::channel(None).1, &metrics);
+    let fence = FenceLayer::new(watch::channel(None).1, &metrics);
+    let (client, address, _) = cluster.fenced(&fence, &metrics);
     let shared = Shared {
         app,
         host: host.clone(),
@@ -186,7 +189,10 @@ pub async fn examine<R: Reconciler>(
         ("API server".to_owned(), server::version(&address, &answer)),
         ("clock".to_owned(), server::clock(&answer)),
     ];
-    found.extend(join_all(checks.into_iter().map(bounded)).await);
+    let checks = join_all(checks.into_iter().map(bounded));
+    let (checks, replica) = join(checks, replica::examine(&doctor)).await;
+    found.extend(checks);
+    found.extend(replica);
     Ok(Report(found))
 }
 

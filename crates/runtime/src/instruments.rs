@@ -142,13 +142,14 @@ pub(crate) fn restarts<V: Cached>(metrics: &Metrics) -> BoundCounter<u64> {
 pub(crate) fn observe_stores(metrics: &Metrics, stores: Vec<(&'static str, Count)>) {
     metrics.observe(&table::CACHE_OBJECTS, move |see| {
         for (kind, count) in &stores {
-            see(number(count() as u64), &[KeyValue::new("kind", *kind)]);
+            let objects: usize = count().iter().sum();
+            see(number(objects as u64), &[KeyValue::new("kind", *kind)]);
         }
     });
 }
 
-/// Counts the objects of a store.
-pub(crate) type Count = Box<dyn Fn() -> usize + Send + Sync>;
+/// Counts the objects of a store, by scope.
+pub(crate) type Count = Arc<dyn Fn() -> Vec<usize> + Send + Sync>;
 
 #[cfg(test)]
 mod tests {

@@ -348,6 +348,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
+mod agenda;
 mod builder;
 mod cli;
 pub mod client;
@@ -378,6 +379,7 @@ mod reconciler;
 mod recorder;
 mod resync;
 mod scopes;
+mod state;
 mod status;
 mod store;
 pub mod telemetry;

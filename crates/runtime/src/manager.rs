@@ -7,6 +7,7 @@ use kube::Client;
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
+    time::Instant,
 };
 use tracing::info;
 
@@ -14,8 +15,9 @@ use crate::{
     App, Builder, Config, Host, Reconciler,
     client::{self, Cluster},
     controller::{Controller, Died},
-    election::{self, Ability, Election, Identity, Term},
+    election::{self, Ability, Election, Identity, SeenLease, Term, fence::FenceLayer},
     host::Claim,
+    state::{Fence, State, seconds},
     telemetry::{
         self, Metrics,
         health::{Health, Heartbeat},
@@ -69,11 +71,26 @@ pub async fn run<R: Reconciler>(
     let commit = version::commit().unwrap_or("unknown");
     info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
-    let (client, api_server, lease) = cluster.fenced(term.clone(), &metrics);
+    let fence = FenceLayer::new(term.clone(), &metrics);
+    let (client, api_server, lease) = cluster.fenced(&fence, &metrics);
     let mut health = Health::new(host);
     let name = identity.to_string();
     let mut controller =
         Controller::new(host, &client, &config, name, &metrics, &mut health, build);
+    let seen = SeenLease::default();
+    let server = if config.http.debug_state {
+        server.with_state(state(
+            host,
+            &config,
+            &identity,
+            app,
+            &seen,
+            fence,
+            &controller,
+        ))
+    } else {
+        server
+    };
     let heartbeat = health.heartbeat("leader-election");
     let shutdown = health.until(shutdown);
     let serving = server.serve(client, health, metrics.clone());
@@ -86,6 +103,7 @@ pub async fn run<R: Reconciler>(
         settings: config.leader_election,
         identity,
         metrics,
+        seen,
         ability: controller.ability(),
     };
     let mut election = tokio::spawn(election::run(election, publish, heartbeat, stop.map(drop)));
@@ -106,6 +124,41 @@ pub async fn run<R: Reconciler>(
     released.map_err(|_| Died("the election".into()))??;
     info!("stopped");
     Ok(())
+}
+
+/// What is to be known of this replica, whenever it is called.
+fn state<R: Reconciler>(
+    host: &Host,
+    config: &Config,
+    identity: &Identity,
+    app: &'static App,
+    seen: &SeenLease,
+    fence: FenceLayer,
+    controller: &Controller<R>,
+) -> impl Fn() -> State + Send + Sync + use<R> {
+    let (began, clock, seen) = (Instant::now(), host.clock.clone(), seen.clone());
+    let (identity, election) = (identity.to_string(), &config.leader_election);
+    let namespace = election.lease_namespace.as_deref().unwrap_or_default();
+    let lease = format!("{namespace}/{}", election.lease_name);
+    let work = controller.state();
+    move || {
+        let (caches, queue) = work();
+        let (term, fence) = fence.state();
+        State {
+            identity: identity.clone(),
+            version: app.version.to_owned(),
+            commit: version::commit().map(str::to_owned),
+            uptime_seconds: seconds(began.elapsed()),
+            caches,
+            lease: seen.state(&lease, clock.now()),
+            term,
+            fence: Fence {
+                record: seen.record(),
+                ..fence
+            },
+            queue,
+        }
+    }
 }
 
 /// Who would run for leader; where the Lease is by default, the configuration says then.
@@ -181,7 +234,8 @@ pub fn candidate(
         &mut config,
     )?;
     let (publish, term) = watch::channel(None);
-    let (client, server, transport) = cluster.fenced(term.clone(), &metrics);
+    let fence = FenceLayer::new(term.clone(), &metrics);
+    let (client, server, transport) = cluster.fenced(&fence, &metrics);
     let election = Election {
         server,
         transport,
@@ -189,6 +243,7 @@ pub fn candidate(
         settings: config.leader_election,
         identity,
         metrics,
+        seen: SeenLease::default(),
         ability: watch::channel(Ability::All).1,
     };
     let election = async move {

@@ -185,6 +185,23 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.state(now).stats(now)
     }
 
+    /// The keys that are with a worker, and for how long.
+    #[must_use]
+    pub fn running(&self) -> Vec<(K, Duration)> {
+        self.0.state.lock().running(Instant::now())
+    }
+
+    /// How often each of these keys has failed, and in what time it is queued; `None`: it is with a worker, or nowhere.
+    #[must_use]
+    pub fn tries<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Vec<(u32, Option<Duration>)>
+    where
+        K: 'a,
+    {
+        let now = Instant::now();
+        let state = self.state(now);
+        keys.map(|key| state.tries(key, now)).collect()
+    }
+
     /// The state, with what has fallen due by `now` in its lane.
     fn state(&self, now: Instant) -> MutexGuard<'_, State<K>> {
         let mut state = self.0.state.lock();

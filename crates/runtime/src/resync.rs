@@ -3,9 +3,8 @@
 //! A resync asks the stores alone whether an object is up to date; only one that is not goes into the
 //! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even that is asked.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     task::yield_now,
@@ -16,6 +15,7 @@ use tracing::warn;
 
 use crate::{
     Key, Primary, Store,
+    agenda::Agenda,
     panics::catch,
     queue::{Lane, Queue},
 };
@@ -26,16 +26,12 @@ const RESYNC_STEPS: u32 = 32;
 /// So many objects are checked before others have their turn on this thread: well under a millisecond.
 const AT_A_TIME: usize = 100;
 
-/// Why a key is on the background lane, where it is not for a resync: the trigger in its trace.
-pub(crate) type Triggers = Arc<Mutex<HashMap<Key, &'static str>>>;
-
 /// A new leader's initial sync of a scope: first what came while nobody led, the oldest first.
 pub(crate) async fn first<P: Primary>(
-    queue: &Queue<Key>,
+    agenda: &Agenda,
     objects: &Store<P>,
     is_in_scope: impl Fn(&Key) -> bool,
     is_up_to_date: impl Fn(&Key) -> bool,
-    triggers: &Triggers,
 ) {
     let mut unseen = Vec::new();
     let mut seen = Vec::new();
@@ -49,12 +45,12 @@ pub(crate) async fn first<P: Primary>(
     }
     unseen.sort_unstable_by_key(|(version, _)| *version);
     for (_, key) in unseen {
-        queue.add(key, Lane::Event);
+        agenda.changed(key, P::KIND.kind);
     }
     for some in seen.chunks(AT_A_TIME) {
         for key in some.iter().filter(|key| !is_up_to_date(key)) {
-            triggers.lock().insert(key.clone(), "takeover");
-            queue.add(key.clone(), Lane::Background);
+            agenda.triggers.note(key, Lane::Background, "takeover");
+            agenda.queue.add(key.clone(), Lane::Background);
         }
         yield_now().await;
     }

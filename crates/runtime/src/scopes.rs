@@ -33,6 +33,7 @@ use self::{
 use crate::{
     Key,
     election::Ability,
+    state,
     telemetry::{Metrics, metrics::table},
 };
 
@@ -201,19 +202,51 @@ impl Scopes {
         (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
     }
 
-    /// For each scope whether it is served, and why not.
+    /// How the watches are of which these are the stores: `objects` are in each, by kind and scope.
+    pub fn caches(&self, objects: &[Vec<usize>]) -> Vec<state::Cache> {
+        let scopes = self.all.lock();
+        let scopes = scopes.iter().enumerate();
+        let caches = scopes.flat_map(|(number, scope)| {
+            let informers = self.needs.watched.iter().zip(&scope.informers);
+            informers
+                .zip(objects)
+                .map(move |((kind, informer), objects)| state::Cache {
+                    kind: kind.kind.to_owned(),
+                    namespace: scope.namespace.clone(),
+                    objects: objects.get(number).copied().unwrap_or_default(),
+                    resource_version: informer.version.clone(),
+                    in_sync: informer.synced,
+                    age_seconds: state::seconds(informer.heard.elapsed()),
+                    failure: informer.failure.as_ref().map(|it| it.text.clone()),
+                })
+        });
+        caches.collect()
+    }
+
+    /// For each scope whether it is served, and why not; and how old its caches are.
     pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
         let this = Arc::clone(self);
         metrics.observe(&table::SCOPE_SERVED, move |see| {
             for scope in this.all.lock().iter() {
-                let name = scope.namespace.clone().unwrap_or_else(|| "*".to_owned());
                 let problem = scope.problem(&this.needs).filter(|_| !scope.served);
                 let reason = problem.map_or("", |problem| problem.reason.label());
                 let labels = [
                     KeyValue::new("reason", reason),
-                    KeyValue::new("scope", name),
+                    KeyValue::new("scope", scope.label()),
                 ];
                 see(f64::from(u8::from(scope.served)), &labels);
+            }
+        });
+        let this = Arc::clone(self);
+        metrics.observe(&table::CACHE_AGE, move |see| {
+            for scope in this.all.lock().iter() {
+                for (kind, informer) in this.needs.watched.iter().zip(&scope.informers) {
+                    let labels = [
+                        KeyValue::new("kind", kind.kind),
+                        KeyValue::new("scope", scope.label()),
+                    ];
+                    see(informer.heard.elapsed().as_secs_f64(), &labels);
+                }
             }
         });
     }
@@ -321,14 +354,20 @@ impl Status {
         self.scopes.grace
     }
 
+    /// The API server has told something, and the watch has come to this resourceVersion, if it is known. Draws no consequences:
+    /// this is said of each event.
+    pub fn hears(&self, version: Option<&str>) {
+        let mut scopes = self.scopes.all.lock();
+        let state = &mut scopes[self.scope].informers[self.informer];
+        state.heard = Instant::now();
+        if let Some(version) = version {
+            version.clone_into(&mut state.version);
+        }
+    }
+
     /// A list has been read to its end, and the cache has it.
     pub fn synced(&self) {
-        self.set(|state| {
-            *state = InformerState {
-                synced: true,
-                failure: None,
-            }
-        });
+        self.set(|state| (state.synced, state.failure) = (true, None));
         let scopes = self.scopes.all.lock();
         if scopes[self.scope].informers.iter().all(|i| i.synced) {
             self.scopes.checks[self.scope].notify_one();

@@ -62,6 +62,15 @@ struct Scope {
     epoch: u32,
     /// The resourceVersion up to which the watch has told everything.
     version: u64,
+    /// How many there are of it.
+    objects: usize,
+}
+
+impl Scope {
+    fn covers(&self, key: &Key) -> bool {
+        let namespace = self.namespace.as_deref();
+        namespace.is_none_or(|namespace| namespace == key.namespace())
+    }
 }
 
 /// One object as it was when reconcile looked.
@@ -96,6 +105,7 @@ impl<V: Cached> Store<V> {
             namespace,
             epoch: 0,
             version: 0,
+            objects: 0,
         };
         let scopes = scopes.iter().cloned().map(scope).collect();
         let state = State {
@@ -119,6 +129,12 @@ impl<V: Cached> Store<V> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many objects there are in each scope.
+    pub(crate) fn counts(&self) -> Vec<usize> {
+        let state = self.state.read();
+        state.scopes.iter().map(|scope| scope.objects).collect()
     }
 
     /// All keys, those of the oldest versions first: whoever goes by them does so in the same order in every process.
@@ -350,12 +366,14 @@ impl<V: Cached> Store<V> {
 
 impl<V: Cached> State<V> {
     fn scope_of(&self, key: &Key) -> Option<&Scope> {
-        self.scopes.iter().find(|scope| {
-            scope
-                .namespace
-                .as_deref()
-                .is_none_or(|ns| ns == key.namespace())
-        })
+        self.scopes.iter().find(|scope| scope.covers(key))
+    }
+
+    /// Has the objects of the scope of this key counted anew.
+    fn count(&mut self, key: &Key, change: impl FnOnce(usize) -> usize) {
+        if let Some(scope) = self.scopes.iter_mut().find(|scope| scope.covers(key)) {
+            scope.objects = change(scope.objects);
+        }
     }
 
     fn epoch_of(&self, key: &Key) -> Expectation {
@@ -395,6 +413,7 @@ impl<V: Cached> State<V> {
                 view: Arc::clone(&view),
             };
             self.link(&key, references(&key, &*view));
+            self.count(&key, |objects| objects + 1);
             self.objects.insert(key, entry);
             self.changes += 1;
             return (None, view);
@@ -435,6 +454,7 @@ impl<V: Cached> State<V> {
 
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
+        self.count(&key, |objects| objects - 1);
         self.changes += 1;
         self.unlink(&key, &entry.view);
         Some(Change {
@@ -625,9 +645,10 @@ mod tests {
             cache.apply(scope, at(namespace, "x", 1, "d"));
             cache.list_ends(scope, 0);
         }
+        assert_eq!(cache.counts(), [1, 1]);
         cache.list_begins(0);
         assert_eq!(names(&cache.list_ends(0, 0)), ["a/x"]);
-        assert_eq!(cache.len(), 1);
+        assert_eq!(cache.counts(), [0, 1]);
     }
 
     /// A write's answer is seen at once, and its echo from the watch wakes nobody.

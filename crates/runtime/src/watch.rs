@@ -232,6 +232,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                 }
                 WatchEvent::Error(status) => return Err(Error::Api(status)),
             }
+            outage.status.hears(self.version.as_deref());
         }
     }
 
@@ -254,9 +255,11 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             for object in page.items {
                 self.apply(object);
             }
+            outage.status.hears(None);
             let next = page.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
                 self.listed(page.metadata.resource_version.unwrap_or_default())?;
+                outage.status.hears(self.version.as_deref());
                 outage.status.synced();
                 return Ok(());
             }

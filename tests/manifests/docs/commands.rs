@@ -77,6 +77,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/node.rs",
         "kubectl get --raw {path}/readyz?verbose",
     ),
+    (
+        "kubectl get --raw /api/v1/namespaces/foo-system/pods/POD:8080/proxy/debug/state",
+        "tests/node.rs",
+        "kubectl get --raw {path}/debug/state",
+    ),
     ("nix build .#sbom", "tests/nix/check.sh", " .#sbom)"),
     ("nix build", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#image", "tests/nix/image.sh", "\".#image\""),

@@ -11,12 +11,13 @@ use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
+    sync::watch,
     time::{sleep, timeout},
 };
 
 use super::*;
 use crate::app::tests::APP;
-use crate::election::{Clock, fence::is_refused};
+use crate::election::{Clock, Term, fence::is_refused};
 
 /// Many times what the kernel is given, and less than it takes by itself.
 const LONG: Duration = Duration::from_secs(10);
@@ -88,7 +89,8 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
         lease: lease_transport(kube, election).unwrap(),
         pod_namespace: None,
     };
-    let (client, ..) = cluster.fenced(term, &Metrics::disconnected(&APP));
+    let metrics = Metrics::disconnected(&APP);
+    let (client, ..) = cluster.fenced(&FenceLayer::new(term, &metrics), &metrics);
     client
 }
 

@@ -119,6 +119,8 @@ pub(super) const KEYS: &[Key] = &[
     Key { name: "http.metrics_cert_dir", flag: "http-metrics-cert-dir", heading: HEALTH, placeholder: "FOLDER",
         rule: Rule::Text(is_path, "a path"),
         help: "Folder with tls.crt and tls.key for that, read again when they change; if empty, a self-signed certificate" },
+    Key { name: "http.debug_state", flag: "http-debug-state", heading: HEALTH, placeholder: "BOOL", rule: Rule::Bool,
+        help: "Serve /debug/state, which says what a replica is about, where /metrics is; with http.metrics_auth, to those who may get that path" },
     Key { name: "log.level", flag: "log-level", heading: HEALTH, placeholder: "LEVEL",
         rule: Rule::Text(is_filter, "a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"),
         help: "What is logged" },

@@ -132,6 +132,8 @@ pub struct Http {
     /// The folder with `tls.crt` and `tls.key` for those; unset, a self-signed certificate is made.
     #[serde(deserialize_with = "unless_empty")]
     pub metrics_cert_dir: Option<PathBuf>,
+    /// Whether `/debug/state` is served, where metrics are and as they are.
+    pub debug_state: bool,
 }
 
 /// The log.

@@ -44,8 +44,7 @@ fn queue() -> Queue<Key> {
 fn worker(queue: &Queue<Key>) -> Worker {
     Worker {
         kind: Parent::KIND,
-        queue: queue.clone(),
-        triggers: Triggers::default(),
+        agenda: Agenda::new(queue.clone()),
         instruments: Instruments::new(&Metrics::disconnected(&APP), "parent", 1),
         log: Arc::default(),
     }
@@ -106,7 +105,7 @@ async fn what_is_untold_comes_again() {
     let runs = Arc::new(Mutex::new(Vec::new()));
     let (seen, others) = (Arc::clone(&runs), queue.clone());
     let worker = worker(&queue);
-    let triggers = Arc::clone(&worker.triggers);
+    let triggers = Arc::clone(&worker.agenda.triggers);
     tokio::spawn(worker.work(move |key| {
         seen.lock().push(key.name().to_owned());
         let wait = others.is_busy(Lane::Event);
@@ -119,7 +118,7 @@ async fn what_is_untold_comes_again() {
     }));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(*runs.lock(), ["a", "b", "a"]);
-    assert!(triggers.lock().is_empty());
+    assert!(triggers.is_empty());
 }
 
 /// A worker that answers each time what `answer` makes of how often it was asked before; and when it was asked.
@@ -196,7 +195,12 @@ async fn r7_a_final_failure_waits_for_the_user() {
         queue.add(key("a"), Lane::Event);
         let item = queue.get().await.unwrap();
         let error = Failed::of(&Parent::KIND, &error);
-        finish_item(item, Err(error), &LogDeduplication::default());
+        finish_item(
+            item,
+            Err(error),
+            &Failures::default(),
+            &LogDeduplication::default(),
+        );
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
             (retries, retries)
@@ -257,7 +261,7 @@ async fn a_conflict_that_does_not_pass_is_told() {
     for _ in 0..CONFLICTS + 2 {
         let item = queue.get().await.unwrap();
         let conflict = Failed::of(&Parent::KIND, &Error::Conflict);
-        finish_item(item, Err(conflict), &log);
+        finish_item(item, Err(conflict), &Failures::default(), &log);
     }
     let of_ten = (0..10).filter(|_| log.should_log(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
@@ -286,7 +290,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
     }
     let queue = queue();
     let settled = |key: &Key| key.name() == "settled";
-    resync::first::<Parent>(&queue, &parents, |_| true, settled, &Triggers::default()).await;
+    resync::first::<Parent>(&Agenda::new(queue.clone()), &parents, |_| true, settled).await;
     let mut looks = Vec::new();
     while queue.stats().depth != [0; 3] {
         let item = queue.get().await.unwrap();

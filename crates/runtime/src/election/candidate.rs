@@ -231,6 +231,8 @@ impl Candidate {
 
     /// Publishes a term gained, renewed or lost: first to the fence, then to people.
     pub(super) fn publish(&mut self, stopping: bool) {
+        let leads = self.elector.held().is_some();
+        self.guard.record_is(leads.then(|| self.record.is()));
         if self.elector.held() == self.published.as_ref() {
             return;
         }

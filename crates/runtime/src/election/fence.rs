@@ -15,6 +15,7 @@ use crate::{
     config::MUTATION_TIMEOUT,
     layer::{Around, Layered},
     log_once::Causes,
+    state,
     status::is_denied,
     telemetry::{Metrics, metrics::table},
 };
@@ -119,6 +120,20 @@ impl FenceLayer {
         }
         *request.uri_mut() = with_timeout(request.uri(), limit)?;
         Ok((limit, write))
+    }
+
+    /// The term, and whether writes are let through, for `/debug/state`.
+    pub(crate) fn state(&self) -> (Option<state::Term>, state::Fence) {
+        let term = self.term.borrow().clone();
+        let rejections = self.rejections.lock();
+        let ours = term.as_ref().map(Term::id);
+        let rejected = rejections.as_ref().filter(|it| Some(it.term) == ours);
+        let fence = state::Fence {
+            open: permit::left(&self.term).is_some(),
+            record: None,
+            policy_rejects_for_seconds: rejected.map(|it| state::seconds(it.since.elapsed())),
+        };
+        (term.and_then(|term| term.state()), fence)
     }
 
     fn refused(&self) -> Refused {

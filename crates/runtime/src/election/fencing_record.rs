@@ -18,6 +18,7 @@ use kube::{
     api::{GetParams, Patch, PatchParams},
     core::Request,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{panic::resume_unwind, time::Duration};
 use tokio::{
@@ -56,6 +57,18 @@ pub enum Asserted {
     Unheld,
     /// The Lease names this one by now.
     Deposed(String),
+}
+
+/// How far the record is in a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RecordIs {
+    /// It may not name the leader yet.
+    Pending,
+    /// It names the leader.
+    Written,
+    /// There is none: the component is not installed.
+    NotInstalled,
 }
 
 /// The record of one Lease, as one replica sees it.
@@ -147,8 +160,8 @@ pub struct Assertions {
     retry_period: Duration,
     /// The last term to be asserted: the Lease's UID and transitions.
     term: (String, i32),
-    /// The record is known to name it, or known not to exist.
-    done: bool,
+    /// Whether the record is known to name it, or known not to exist.
+    is: RecordIs,
     /// The assertion that is under way, if any.
     under_way: JoinSet<Result<Result<Asserted, kube::Error>, Elapsed>>,
     /// When the next may begin, and how much later the one after it.
@@ -166,7 +179,7 @@ impl Assertions {
             call,
             retry_period,
             term: (String::new(), 0),
-            done: true,
+            is: RecordIs::NotInstalled,
             under_way: JoinSet::new(),
             due: Instant::now(),
             pause: Duration::ZERO,
@@ -180,10 +193,10 @@ impl Assertions {
         let now = Instant::now();
         if self.term != term {
             self.stop();
-            (self.term, self.done) = (term, false);
+            (self.term, self.is) = (term, RecordIs::Pending);
             (self.due, self.pause) = (now, self.retry_period / 2);
         }
-        if self.done || self.is_under_way() || now < self.due {
+        if self.is != RecordIs::Pending || self.is_under_way() || now < self.due {
             return;
         }
         self.due = now + self.pause;
@@ -195,7 +208,12 @@ impl Assertions {
 
     /// The fencing policy rejected a write: perhaps the record names somebody else.
     pub fn rejected(&mut self) {
-        self.done = false;
+        self.is = RecordIs::Pending;
+    }
+
+    /// How far it is.
+    pub fn is(&self) -> RecordIs {
+        self.is
     }
 
     /// Gives up what is under way.
@@ -218,14 +236,14 @@ impl Assertions {
         match asserted {
             Ok(Ok(asserted @ (Asserted::Named | Asserted::Written))) => {
                 self.trouble.clear();
-                self.done = true;
+                self.is = RecordIs::Written;
                 if matches!(asserted, Asserted::Named) {
                     self.due = Instant::now();
                 }
             }
             Ok(Ok(Asserted::NotInstalled(error))) => {
                 debug!(record = self.object(), "no fencing record: {error}");
-                self.done = true;
+                self.is = RecordIs::NotInstalled;
                 self.due = Instant::now();
             }
             Ok(Ok(Asserted::Unheld)) => {}

@@ -5,10 +5,14 @@
 //! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
 //! guard per lock, and one call of the lock after the other.
 
-use super::observed::{ObservedRecord, Record};
+use super::{
+    fencing_record::RecordIs,
+    observed::{ObservedRecord, Record},
+};
 use crate::{
     Host,
     layer::{Around, Layered},
+    state,
 };
 use futures::{
     FutureExt,
@@ -69,10 +73,26 @@ pub enum Error {
 /// The guard: a layer for the lease's client, and what it has seen of the Lease.
 #[derive(Clone)]
 pub struct LeaseGuardLayer {
-    seen: Arc<Mutex<Seen>>,
+    seen: SeenLease,
     host: Host,
     timeout: Duration,
     duration: Duration,
+}
+
+/// What a guard has seen of the Lease, for whoever else wants to know.
+#[derive(Clone, Default)]
+pub struct SeenLease(Arc<Mutex<Seen>>);
+
+impl SeenLease {
+    /// The Lease of this name at `now`, for `/debug/state`; `None` where it was never seen.
+    pub(crate) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
+        self.0.lock().observed.state(name, now)
+    }
+
+    /// How far the fencing record is; `None` while this process does not lead.
+    pub(crate) fn record(&self) -> Option<RecordIs> {
+        self.0.lock().record
+    }
 }
 
 #[derive(Default)]
@@ -88,6 +108,7 @@ struct Seen {
     deadline: Duration,
     /// The date of the last write.
     dated: Timestamp,
+    record: Option<RecordIs>,
 }
 
 impl Seen {
@@ -126,11 +147,22 @@ impl LeaseGuardLayer {
     #[must_use]
     pub fn new(host: Host, timeout: Duration, duration: Duration) -> Self {
         Self {
-            seen: Arc::default(),
+            seen: SeenLease::default(),
             host,
             timeout,
             duration,
         }
+    }
+
+    /// The same, which sees it for others, too.
+    #[must_use]
+    pub fn seeing(self, seen: SeenLease) -> Self {
+        Self { seen, ..self }
+    }
+
+    /// Takes note of how far the fencing record of this process is, while it leads.
+    pub(crate) fn record_is(&self, record: Option<RecordIs>) {
+        self.seen.0.lock().record = record;
     }
 
     /// Takes note of a Lease (`None`: it does not exist) that came by another way than the lock's own reads, such as a
@@ -141,6 +173,7 @@ impl LeaseGuardLayer {
             Some(lease) => self.see(version(lease), self.record(lease)),
             None => self
                 .seen
+                .0
                 .lock()
                 .observed
                 .observe(self.host.clock.now(), None),
@@ -148,7 +181,7 @@ impl LeaseGuardLayer {
     }
 
     fn see(&self, version: u64, record: Record) -> bool {
-        let mut seen = self.seen.lock();
+        let mut seen = self.seen.0.lock();
         if version < seen.version {
             return false;
         }
@@ -159,12 +192,12 @@ impl LeaseGuardLayer {
     /// The Lease as last seen.
     #[must_use]
     pub fn observed(&self) -> ObservedRecord {
-        self.seen.lock().observed.clone()
+        self.seen.0.lock().observed.clone()
     }
 
     /// Whether somebody else, or nobody, held the Lease when this process first saw it.
     pub(crate) fn found_held_by_another(&self, identity: &str) -> bool {
-        let seen = self.seen.lock();
+        let seen = self.seen.0.lock();
         seen.found
             .as_deref()
             .is_some_and(|holder| holder != identity)
@@ -173,7 +206,7 @@ impl LeaseGuardLayer {
     /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was
     /// deleted.
     pub(crate) fn leads_until(&self, deadline: Option<Duration>) {
-        self.seen.lock().deadline = deadline.unwrap_or_default();
+        self.seen.0.lock().deadline = deadline.unwrap_or_default();
     }
 
     fn record(&self, lease: &Lease) -> Record {
@@ -223,7 +256,7 @@ impl LeaseGuardLayer {
     /// says so (H5).
     fn read(&self, mut lease: Lease, record: Record) -> Lease {
         let now = self.host.clock.now();
-        let mut seen = self.seen.lock();
+        let mut seen = self.seen.0.lock();
         seen.read.clone_from(&lease.metadata.resource_version);
         seen.version = version(&lease);
         seen.take(now, record.clone());
@@ -252,7 +285,7 @@ impl LeaseGuardLayer {
             .ok_or(Error::Streamed)??;
         let mut write: Value = serde_json::from_slice(&body)?;
         if let Call::Patch { base } = &mut call {
-            let read = self.seen.lock().read.take();
+            let read = self.seen.0.lock().read.take();
             *base = read.ok_or(Error::WriteWithoutRead)?;
             write["metadata"]["resourceVersion"] = base.clone().into();
         } else if let Some(spec) = write["spec"].as_object_mut() {
@@ -272,7 +305,7 @@ impl LeaseGuardLayer {
     /// was given back, so that it moves on with each, from what was read, too, though the clock stands still or is behind (H11);
     /// but for a date that is so far ahead that no clock of a leader's can have had it (H16).
     fn date(&self) -> Timestamp {
-        let mut seen = self.seen.lock();
+        let mut seen = self.seen.0.lock();
         let now = self.host.now();
         let is_believable = |date: &Timestamp| date.duration_since(now) < BELIEVED;
         let renewed = seen.observed.renewed().filter(is_believable);
@@ -290,7 +323,7 @@ impl LeaseGuardLayer {
     fn reply(&self, call: &Call, status: StatusCode, body: Bytes) -> Result<Bytes, BoxError> {
         match call {
             Call::Read if status == StatusCode::NOT_FOUND => {
-                let mut seen = self.seen.lock();
+                let mut seen = self.seen.0.lock();
                 seen.read = None;
                 seen.observed.observe(self.host.clock.now(), None);
                 Ok(body)

@@ -28,9 +28,10 @@ pub use crate::clock::Clock;
 pub use candidate::YIELD_DELAY;
 pub use decide::Ability;
 pub use error::Error;
-pub(crate) use fencing_record::{holder_key, record_name};
+pub(crate) use fencing_record::{RecordIs, holder_key, record_name};
 pub use identity::Identity;
 pub(crate) use identity::pod_namespace;
+pub use lease_guard::SeenLease;
 pub use term::Term;
 
 use crate::{
@@ -64,6 +65,8 @@ pub struct Election {
     pub identity: Identity,
     /// Where it is counted.
     pub metrics: Metrics,
+    /// Where what is seen of the Lease can be looked at.
+    pub seen: SeenLease,
     /// How much of its work this replica can do. A leader says that it can do none once its work is drained, and then
     /// lets the Lease go.
     pub ability: watch::Receiver<Ability>,
@@ -86,6 +89,7 @@ pub async fn run(
         settings,
         identity,
         metrics,
+        seen,
         ability,
     }: Election,
     term: watch::Sender<Option<Term>>,
@@ -102,7 +106,7 @@ pub async fn run(
         return Ok(());
     }
     let call = settings.call_timeout();
-    let guard = LeaseGuardLayer::new(host.clone(), call, settings.lease_duration);
+    let guard = LeaseGuardLayer::new(host.clone(), call, settings.lease_duration).seeing(seen);
     let client = ClientBuilder::new(transport, "default")
         .with_layer(&guard)
         .with_layer(&RequestLayer::new(&server, &metrics, failed_by).within_spans())

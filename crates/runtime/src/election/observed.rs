@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::state;
+
 /// What a Lease says, as far as the election goes.
 ///
 /// `renewed` is compared with what it was before, and never with a clock: another machine's says nothing about ours (H5).
@@ -152,6 +154,19 @@ impl ObservedRecord {
     #[must_use]
     pub fn renewed(&self) -> Option<Timestamp> {
         self.record.as_ref()?.renewed
+    }
+
+    /// The Lease of this name at `now`, for `/debug/state`; `None` where it was never seen.
+    pub(super) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
+        let record = self.record.as_ref()?;
+        Some(state::Lease {
+            name: name.to_owned(),
+            exists: self.exists(),
+            holder: record.holder.clone(),
+            seen_seconds_ago: state::seconds(now.saturating_sub(self.since)),
+            duration_seconds: state::seconds(record.duration),
+            transitions: record.transitions,
+        })
     }
 
     /// Whether the Lease is this one's, or was when it was deleted.

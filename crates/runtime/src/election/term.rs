@@ -6,7 +6,7 @@
 //! refuse what such a leader writes, with `deploy/components/fencing` (H20).
 
 use super::writes::Writes;
-use crate::clock::Clock;
+use crate::{clock::Clock, state};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
@@ -92,6 +92,17 @@ impl Term {
         deadline
             .checked_sub(self.clock.now())
             .filter(|left| !left.is_zero())
+    }
+}
+
+impl Term {
+    /// For `/debug/state`; `None` when it is over.
+    pub(super) fn state(&self) -> Option<state::Term> {
+        let left = self.remaining()?;
+        Some(state::Term {
+            transitions: self.transitions,
+            ends_in_seconds: self.deadline.map(|_| state::seconds(left)),
+        })
     }
 }
 

@@ -330,7 +330,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.delay(key, now)
     }
 
-    /// In what time a key is queued that is with a worker.
+    /// In what time a key is queued.
     fn delay(&self, key: &K, now: Instant) -> Duration {
         match self.pending.get(key) {
             Some(Pending::Delayed { due, .. }) => *due - now,
@@ -412,6 +412,21 @@ impl<K: Clone + Eq + Hash> State<K> {
             adds: self.adds,
             retries: self.retries,
         }
+    }
+
+    /// [`Queue::running`](super::Queue::running).
+    pub(super) fn running(&self, now: Instant) -> Vec<(K, Duration)> {
+        let running = self.processing.iter();
+        running
+            .map(|(key, work)| (key.clone(), now - work.since))
+            .collect()
+    }
+
+    /// [`Queue::tries`](super::Queue::tries).
+    pub(super) fn tries(&self, key: &K, now: Instant) -> (u32, Option<Duration>) {
+        let failures = self.failures.get(key).copied().unwrap_or_default();
+        let pending = self.pending.get(key).map(|_| self.delay(key, now));
+        (failures, pending)
     }
 
     /// Whether the namespace of a key is slow.

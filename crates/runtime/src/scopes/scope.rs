@@ -127,10 +127,24 @@ pub(super) struct Scope {
     pub asked: Duration,
 }
 
-#[derive(Default)]
 pub(super) struct InformerState {
     pub synced: bool,
     pub failure: Option<Problem>,
+    /// When the watch last heard from the API server, or began to.
+    pub heard: Instant,
+    /// The resourceVersion that it has come to; empty before the end of the first list.
+    pub version: String,
+}
+
+impl InformerState {
+    fn new() -> Self {
+        Self {
+            synced: false,
+            failure: None,
+            heard: Instant::now(),
+            version: String::new(),
+        }
+    }
 }
 
 impl Scope {
@@ -138,7 +152,7 @@ impl Scope {
     pub fn new(namespace: Option<String>, informers: usize) -> Self {
         Self {
             namespace,
-            informers: (0..informers).map(|_| InformerState::default()).collect(),
+            informers: (0..informers).map(|_| InformerState::new()).collect(),
             rights: Rights::Unknown,
             checked: None,
             regained: 0,
@@ -148,6 +162,11 @@ impl Scope {
             since: None,
             asked: Duration::ZERO,
         }
+    }
+
+    /// As metrics have it.
+    pub fn label(&self) -> String {
+        self.namespace.clone().unwrap_or_else(|| "*".to_owned())
     }
 
     pub fn covers(&self, key: &Key) -> bool {

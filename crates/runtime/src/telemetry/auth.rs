@@ -1,12 +1,13 @@
-//! Who may read metrics: who the API server takes the bearer of a token for (`TokenReview`), and whether that user may `get`
-//! the path `/metrics` (`SubjectAccessReview`), as controller-runtime's `filters.WithAuthenticationAndAuthorization` asks.
+//! Who may read metrics, and state: who the API server takes the bearer of a token for (`TokenReview`), and whether that user
+//! may `get` the path, such as `/metrics` (`SubjectAccessReview`), as controller-runtime's
+//! `filters.WithAuthenticationAndAuthorization` asks.
 //!
 //! Answers are kept for a while, so that a scrape costs the API server nothing as a rule. Of a token only a digest is kept.
 //!
 //! Anybody may send tokens, as many as he likes, and each costs a review. So a token that was good before does not wait
 //! behind those that never were, and no peer waits behind another one's crowd.
 
-use crate::App;
+use crate::{App, state};
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
@@ -16,7 +17,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
-use ring::digest::{SHA256, digest};
+use ring::digest::{self, SHA256};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -38,7 +39,35 @@ const KNOWN_AT_ONCE: usize = 2;
 /// How long both reviews may take, the wait for one's turn included.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why somebody does not get to see the metrics.
+/// What not everybody may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// The metrics.
+    Metrics,
+    /// What the replica is about.
+    State,
+}
+
+impl Page {
+    /// The path, which is what the right is to.
+    #[must_use]
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Metrics => "/metrics",
+            Self::State => state::PATH,
+        }
+    }
+
+    /// The end of the name of the `ClusterRole` that has the right.
+    fn role(self) -> &'static str {
+        match self {
+            Self::Metrics => "metrics-reader",
+            Self::State => "state-reader",
+        }
+    }
+}
+
+/// Why somebody does not get to see a page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Nobody knows who it is.
@@ -48,15 +77,15 @@ pub enum Refusal {
     #[error("unauthorized: the API server does not take this token")]
     InvalidToken,
     /// That user has no right to.
-    #[error("forbidden: {0:?} may not get /metrics; bind the ClusterRole {1}-metrics-reader to it")]
-    NotAllowed(String, &'static str),
+    #[error("forbidden: {0:?} may not get {path}; bind the ClusterRole {2}-{role} to it", path = .1.path(), role = .1.role())]
+    NotAllowed(String, Page, &'static str),
     /// This controller may not ask.
     #[error(
         "this controller may not create tokenreviews and subjectaccessreviews: apply deploy/components/metrics-auth"
     )]
     MayNotAsk,
     /// The API server cannot be asked.
-    #[error("the API server cannot be asked who may read metrics")]
+    #[error("the API server cannot be asked who may read this")]
     NoAnswer,
 }
 
@@ -110,14 +139,24 @@ impl Auth {
         }
     }
 
-    /// Whether who sent these headers, from `peer`, may read metrics.
+    /// Whether who sent these headers, from `peer`, may read `page`.
     ///
     /// # Errors
     /// Why not.
-    pub async fn check(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub async fn check(
+        &self,
+        page: Page,
+        peer: IpAddr,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
         let token = bearer(headers).ok_or(Refusal::NoToken)?;
+        let mut asked = digest::Context::new(&SHA256);
+        asked.update(page.path().as_bytes());
+        // No path ends in a blank, and no token begins with one.
+        asked.update(b" ");
+        asked.update(token.as_bytes());
         let mut id = [0; 32];
-        id.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        id.copy_from_slice(asked.finish().as_ref());
         if let Some(answer) = self.answers.lock().get(&id) {
             return answer;
         }
@@ -126,11 +165,11 @@ impl Auth {
             // Semaphores that are never closed.
             if was_good {
                 let _turn = self.turns_of_the_known.acquire().await;
-                self.review(token).await
+                self.review(page, token).await
             } else {
                 let own = self.turns_of(peer);
                 let (_own, _turn) = (own.acquire().await, self.turns.acquire().await);
-                self.review(token).await
+                self.review(page, token).await
             }
         });
         let cause = match reviewed.await {
@@ -163,7 +202,7 @@ impl Auth {
         Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(OF_ONE_PEER))))
     }
 
-    async fn review(&self, token: &str) -> kube::Result<Result<(), Refusal>> {
+    async fn review(&self, page: Page, token: &str) -> kube::Result<Result<(), Refusal>> {
         let review = TokenReview {
             spec: TokenReviewSpec {
                 token: token.to_owned(),
@@ -185,7 +224,7 @@ impl Auth {
                 groups: user.groups,
                 extra: user.extra,
                 non_resource_attributes: Some(NonResourceAttributes {
-                    path: Some("/metrics".to_owned()),
+                    path: Some(page.path().to_owned()),
                     verb: Some("get".to_owned()),
                 }),
                 ..SubjectAccessReviewSpec::default()
@@ -196,7 +235,7 @@ impl Auth {
         let reviewed = reviews.create(&PostParams::default(), &review).await?;
         Ok(match reviewed.status {
             Some(status) if status.allowed => Ok(()),
-            _ => Err(Refusal::NotAllowed(name, self.app.name)),
+            _ => Err(Refusal::NotAllowed(name, page, self.app.name)),
         })
     }
 

@@ -1,6 +1,6 @@
-//! What is served over HTTP: `/livez` and `/readyz` for the kubelet, and `/metrics`.
+//! What is served over HTTP: `/livez` and `/readyz` for the kubelet, `/metrics`, and `/debug/state`.
 //!
-//! The kubelet speaks plain HTTP and brings no credentials. So with `http.metrics_auth` metrics are served at another
+//! The kubelet speaks plain HTTP and brings no credentials. So with `http.metrics_auth` metrics and state are served at another
 //! address, over TLS, to who may read them. Each connection carries one request: probes and scrapes are rare, and an idle
 //! connection would take another one's place.
 
@@ -35,11 +35,11 @@ use tracing::{info, warn};
 
 use super::{
     Metrics,
-    auth::Auth,
+    auth::{Auth, Page},
     health::{Health, Probe},
     tls::{self, Certificate, Tls},
 };
-use crate::{App, config};
+use crate::{App, config, state::State};
 
 /// Connections served at once at one address. One more ends the oldest of the peer that has the most: a probe takes
 /// milliseconds, so that is somebody's who dawdles, and a crowd makes way for the others.
@@ -72,7 +72,12 @@ pub struct Server {
     plain: Option<TcpListener>,
     /// For metrics that are not.
     secure: Option<(TcpListener, Tls)>,
+    /// What is served beside metrics.
+    state: Option<Arc<Show>>,
 }
+
+/// Says how the replica is, whenever it is called.
+type Show = dyn Fn() -> State + Send + Sync;
 
 impl Server {
     /// Listens, so that a port that is taken is known before anything else is done.
@@ -90,7 +95,19 @@ impl Server {
         } else {
             None
         };
-        Ok(Self { plain, secure })
+        Ok(Self {
+            plain,
+            secure,
+            state: None,
+        })
+    }
+
+    /// The same, with `/debug/state`.
+    pub(crate) fn with_state(self, state: impl Fn() -> State + Send + Sync + 'static) -> Self {
+        Self {
+            state: Some(Arc::new(state)),
+            ..self
+        }
     }
 
     /// Serves for ever. `client` asks the API server who may read metrics.
@@ -105,6 +122,7 @@ impl Server {
             let routes = Routes {
                 health: Some(Arc::clone(&health)),
                 metrics: open.then(|| metrics.clone()),
+                state: self.state.clone().filter(|_| open),
                 auth: None,
             };
             accept(listener, None, routes).await;
@@ -119,6 +137,7 @@ impl Server {
             let routes = Routes {
                 health: None,
                 metrics: Some(metrics.clone()),
+                state: self.state.clone(),
                 auth: Some(Auth::new(metrics.app(), client)),
             };
             accept_secure(listener, tls, routes).await;
@@ -177,6 +196,7 @@ pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
     let routes = Routes {
         health: None,
         metrics: None,
+        state: None,
         auth: None,
     };
     accept_secure(listener, tls, routes).await;
@@ -261,6 +281,7 @@ async fn serve_connection(
 struct Routes {
     health: Option<Arc<Health>>,
     metrics: Option<Metrics>,
+    state: Option<Arc<Show>>,
     auth: Option<Auth>,
 }
 
@@ -275,11 +296,16 @@ impl Routes {
             return answer;
         }
         let path = request.uri().path();
-        let found = match (&self.health, &self.metrics) {
-            (_, Some(metrics)) if path == "/metrics" => {
-                Some(self.scrape(metrics, peer, request).await)
+        let found = match (&self.health, &self.metrics, &self.state) {
+            (_, Some(metrics), _) if path == Page::Metrics.path() => {
+                let answer = || scrape(metrics, request);
+                Some(self.guarded(Page::Metrics, peer, request, answer).await)
             }
-            (Some(health), _) => {
+            (_, _, Some(state)) if path == Page::State.path() => {
+                let answer = || json(&state());
+                Some(self.guarded(Page::State, peer, request, answer).await)
+            }
+            (Some(health), ..) => {
                 let query = request.uri().query().unwrap_or_default();
                 let keys = query.split('&').filter_map(|pair| pair.split('=').next());
                 health_response(health, path, keys.into_iter().any(|key| key == "verbose"))
@@ -291,7 +317,8 @@ impl Routes {
             if self.health.is_some() {
                 there.extend(["/livez", "/readyz"]);
             }
-            there.extend(self.metrics.as_ref().map(|_| "/metrics"));
+            there.extend(self.metrics.as_ref().map(|_| Page::Metrics.path()));
+            there.extend(self.state.as_ref().map(|_| Page::State.path()));
             text(
                 StatusCode::NOT_FOUND,
                 format!("there is nothing but {}\n", there.join(", ")),
@@ -299,9 +326,16 @@ impl Routes {
         })
     }
 
-    async fn scrape(&self, metrics: &Metrics, peer: IpAddr, request: &Request<Incoming>) -> Answer {
+    /// What is answered to who may read a page.
+    async fn guarded(
+        &self,
+        page: Page,
+        peer: IpAddr,
+        request: &Request<Incoming>,
+        answer: impl FnOnce() -> Answer,
+    ) -> Answer {
         if let Some(auth) = &self.auth
-            && let Err(refusal) = auth.check(peer, request.headers()).await
+            && let Err(refusal) = auth.check(page, peer, request.headers()).await
         {
             let mut answer = text(refusal.status(), format!("{refusal}\n"));
             if let Some(challenge) = refusal.challenge() {
@@ -310,12 +344,20 @@ impl Routes {
             }
             return answer;
         }
-        let accept = request.headers().get(ACCEPT);
-        let (kind, body) = metrics.scrape(accept.and_then(|accept| accept.to_str().ok()));
-        let mut answer = text(StatusCode::OK, body);
-        let kind = HeaderValue::from_static(kind);
-        answer.headers_mut().insert(CONTENT_TYPE, kind);
-        answer
+        answer()
+    }
+}
+
+fn scrape(metrics: &Metrics, request: &Request<Incoming>) -> Answer {
+    let accept = request.headers().get(ACCEPT);
+    let (kind, body) = metrics.scrape(accept.and_then(|accept| accept.to_str().ok()));
+    answer(StatusCode::OK, kind, body)
+}
+
+fn json(state: &State) -> Answer {
+    match serde_json::to_vec_pretty(state) {
+        Ok(body) => answer(StatusCode::OK, "application/json", body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
 }
 
@@ -363,9 +405,13 @@ fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer>
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    answer(status, TEXT, body)
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
-    let kind = HeaderValue::from_static(TEXT);
+    let kind = HeaderValue::from_static(kind);
     answer.headers_mut().insert(CONTENT_TYPE, kind);
     answer
 }

@@ -28,7 +28,8 @@ async fn ask(auth: &Auth, peer: u8, token: &str) -> Result<(), Refusal> {
     let mut headers = HeaderMap::new();
     let bearer = HeaderValue::try_from(format!("Bearer {token}")).unwrap();
     headers.insert(AUTHORIZATION, bearer);
-    auth.check([10, 0, 0, peer].into(), &headers).await
+    auth.check(Page::Metrics, [10, 0, 0, peer].into(), &headers)
+        .await
 }
 
 /// 60 tokens a second, each another one, none good.

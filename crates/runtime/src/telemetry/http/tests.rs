@@ -6,9 +6,13 @@
 
 use std::net::Ipv6Addr;
 
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower::{BoxError, service_fn};
+
 use super::*;
-use crate::Config;
-use crate::app::tests::APP;
+use crate::{Config, Host, app::tests::APP, doctor::replica::ask, state};
 
 /// Both addresses, as they are by default, on a port that is free.
 fn defaults() -> [SocketAddr; 2] {
@@ -74,4 +78,98 @@ fn a_crowd_makes_way_for_the_others() {
     assert_eq!(peers("cabab"), Some(1));
     assert_eq!(peers("abc"), Some(0));
     assert_eq!(peers(""), None);
+}
+
+/// What one replica says.
+fn state() -> State {
+    let fence = state::Fence {
+        open: false,
+        record: None,
+        policy_rejects_for_seconds: None,
+    };
+    State {
+        identity: "a".into(),
+        version: "1".into(),
+        commit: None,
+        uptime_seconds: 1.5,
+        caches: Vec::new(),
+        lease: None,
+        term: None,
+        fence,
+        queue: None,
+    }
+}
+
+/// An API server that knows the bearer of "good", who may get `/debug/state` alone.
+fn api_server() -> Client {
+    let service = service_fn(|request: Request<Body>| async move {
+        let body = request.into_body().collect().await?.to_bytes();
+        let mut review: Value = serde_json::from_slice(&body)?;
+        let allowed = review["spec"]["nonResourceAttributes"]["path"] == "/debug/state";
+        let authenticated = review["spec"]["token"] == "good";
+        review["status"] = json!({
+            "authenticated": authenticated, "allowed": allowed, "user": { "username": "u" },
+        });
+        Ok::<_, BoxError>(Response::new(Body::from(serde_json::to_vec(&review)?)))
+    });
+    Client::new(service, "default")
+}
+
+/// The address of a server of health, metrics and, by default or not, state.
+async fn serve(metrics_auth: bool, debug_state: bool) -> (String, JoinSet<()>) {
+    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let config = config::Http {
+        addr: Some(free),
+        metrics_addr: free,
+        metrics_auth,
+        ..Config::shipped(&APP).http
+    };
+    let server = Server::bind(&APP, &config).await.unwrap();
+    let server = if debug_state {
+        server.with_state(state)
+    } else {
+        server
+    };
+    let address = match &server.secure {
+        Some((listener, _)) => format!("https://{}", listener.local_addr().unwrap()),
+        None => {
+            let plain = server.plain.as_ref().unwrap().local_addr().unwrap();
+            format!("http://{plain}")
+        }
+    };
+    let mut serving = JoinSet::new();
+    let health = Health::new(&Host::of_this_process());
+    serving.spawn(server.serve(api_server(), health, Metrics::disconnected(&APP)));
+    (address, serving)
+}
+
+fn bearer(token: &str) -> kube::Config {
+    let mut kube = kube::Config::new(http::Uri::default());
+    kube.auth_info.token = Some(token.to_owned().into());
+    kube
+}
+
+/// `doctor` gets what is served, where it is served, and not elsewhere; with authorisation, by a token for just that.
+#[tokio::test]
+async fn state_is_for_who_may_get_it() {
+    let (open, _serving) = serve(false, true).await;
+    let nobody = || kube::Config::new(http::Uri::default());
+    assert_eq!(ask(&open, nobody()).await, Ok(state()));
+
+    let (guarded, _serving) = serve(true, true).await;
+    assert_eq!(ask(&guarded, bearer("good")).await, Ok(state()));
+    for (kube, refusal) in [
+        (nobody(), "401 Unauthorized: unauthorized: send "),
+        (
+            bearer("bad"),
+            "401 Unauthorized: unauthorized: the API server does not take this token",
+        ),
+    ] {
+        let refused = ask(&guarded, kube).await.unwrap_err();
+        assert!(refused.starts_with(refusal), "{refused}");
+    }
+
+    let (off, _serving) = serve(true, false).await;
+    let missing = "404 Not Found: there is nothing but /metrics";
+    assert_eq!(ask(&off, bearer("good")).await, Err(missing.to_owned()));
 }

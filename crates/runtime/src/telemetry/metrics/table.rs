@@ -122,6 +122,8 @@ metrics! {
             "Kubernetes events about objects that were not written: refused (the API server does not take them); late (it failed for a minute); full (too many wait).";
         CACHE_OBJECTS: Gauge "{app}_cache_objects" "" ["kind"]
             "Objects in the cache.";
+        CACHE_AGE: Gauge "{app}_cache_age_seconds" "s" ["kind", "scope"]
+            "How long ago the API server last told the watch of a kind, in a namespace or all of them (*), anything: an event, a part of a list, or a bookmark, which comes about once a minute.";
         WATCH_RESTARTS: Counter "{app}_watch_restarts_total" "" ["kind"]
             "Times that a watch was opened again after an error, or an end within 5 s of its opening.";
     }

@@ -1,0 +1,252 @@
+//! What is to be done in one term: the queue, and what is known of its keys beside it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Key,
+    failure::{Failure as _, brief},
+    queue::{Lane, Queue},
+    reconciler::Failed,
+    state,
+};
+
+/// The queue of a term, with why its keys are in it; clones share it.
+#[derive(Clone)]
+pub(crate) struct Agenda {
+    pub queue: Queue<Key>,
+    pub triggers: Arc<Triggers>,
+    pub failures: Arc<Failures>,
+}
+
+impl Agenda {
+    pub fn new(queue: Queue<Key>) -> Self {
+        Self {
+            queue,
+            triggers: Arc::default(),
+            failures: Arc::default(),
+        }
+    }
+
+    /// Enqueues what a change of an object of this kind concerns.
+    pub fn changed(&self, key: Key, kind: &'static str) {
+        self.triggers.note(&key, Lane::Event, kind);
+        self.queue.add(key, Lane::Event);
+    }
+
+    /// How it is, for `/debug/state`.
+    pub fn state(&self) -> state::Queue {
+        let stats = self.queue.stats();
+        let [event, retry, background] = stats.depth;
+        let mut running = self.queue.running();
+        running.sort_unstable_by(|(a, long), (b, longer)| (longer, a).cmp(&(long, b)));
+        let total = running.len();
+        running.truncate(state::MOST);
+        let running = running.into_iter().map(|(key, since)| state::Running {
+            namespace: key.namespace().to_owned(),
+            name: key.name().to_owned(),
+            seconds: state::seconds(since),
+        });
+        state::Queue {
+            waiting: state::Waiting {
+                event,
+                retry,
+                background,
+            },
+            delayed: stats.delayed,
+            in_work: state::List {
+                total,
+                objects: running.collect(),
+            },
+            failing: self.failing(),
+        }
+    }
+
+    fn failing(&self) -> state::List<state::Failing> {
+        let failures = self.failures.0.lock();
+        let total = failures.known.len() + failures.others.len();
+        let known = failures.known.iter();
+        let mut known: Vec<_> = known.map(|(key, why)| (key.clone(), why.clone())).collect();
+        drop(failures);
+        known.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let tries = self.queue.tries(known.iter().map(|(key, _)| key));
+        let failing = known
+            .into_iter()
+            .zip(tries)
+            .map(|((key, why), (tries, next))| state::Failing {
+                namespace: key.namespace().to_owned(),
+                name: key.name().to_owned(),
+                attempts: tries.max(1),
+                reason: why.reason.to_owned(),
+                error: why.error,
+                retry_in_seconds: next.map(state::seconds),
+            });
+        state::List {
+            total,
+            objects: failing.collect(),
+        }
+    }
+}
+
+/// Why a key is in the queue, by the lane that it is on for that: what its trace says.
+#[derive(Default)]
+pub(crate) struct Triggers(Mutex<HashMap<Key, (Lane, &'static str)>>);
+
+impl Triggers {
+    /// Notes why a key is about to be added on `lane`. The last cause counts, but for one that is less urgent than another.
+    pub fn note(&self, key: &Key, lane: Lane, why: &'static str) {
+        let mut triggers = self.0.lock();
+        let noted = triggers.entry(key.clone()).or_insert((lane, why));
+        if lane <= noted.0 {
+            *noted = (lane, why);
+        }
+    }
+
+    /// Why the key has come from `lane`, where that was noted.
+    pub fn take(&self, key: &Key, lane: Lane) -> Option<&'static str> {
+        let noted = self.0.lock().remove(key);
+        noted.filter(|noted| noted.0 == lane).map(|(_, why)| why)
+    }
+
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+/// The objects that fail and are tried again, and of as many as are ever shown, why.
+#[derive(Default)]
+pub(crate) struct Failures(Mutex<Failing>);
+
+#[derive(Default)]
+struct Failing {
+    known: HashMap<Key, Why>,
+    others: HashSet<Key>,
+}
+
+#[derive(Clone)]
+struct Why {
+    reason: &'static str,
+    error: String,
+}
+
+impl Failures {
+    /// The object has failed, and is tried again.
+    pub fn note(&self, key: &Key, failed: &Failed) {
+        let mut failing = self.0.lock();
+        if failing.known.len() < state::MOST || failing.known.contains_key(key) {
+            let why = Why {
+                reason: failed.reason().unwrap_or(failed.name()),
+                error: brief(&failed.to_string()),
+            };
+            failing.known.insert(key.clone(), why);
+            failing.others.remove(key);
+        } else {
+            failing.others.insert(key.clone());
+        }
+    }
+
+    /// It has not failed, or is not tried again.
+    pub fn forget(&self, key: &Key) {
+        let mut failing = self.0.lock();
+        if failing.known.remove(key).is_none() {
+            failing.others.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        Cached as _, Config,
+        app::tests::APP,
+        fixtures::{Parent, TestError as Error},
+    };
+
+    fn agenda() -> Agenda {
+        Agenda::new(Queue::new(
+            &Config::shipped(&APP).backoff,
+            2,
+            Key::namespace,
+        ))
+    }
+
+    /// However many objects fail, and for whatever it is: all are counted, and as many are shown as may be.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_shown_of_failures_is_bounded() {
+        let agenda = agenda();
+        let failed = Failed::of(&Parent::KIND, &Error::Transient("long ".repeat(1000)));
+        let keys: Vec<_> = (0..1000)
+            .map(|number| Key::new("n", &format!("{number:03}")))
+            .collect();
+        for _ in 0..2 {
+            keys.iter()
+                .for_each(|key| agenda.failures.note(key, &failed));
+        }
+        let state = agenda.state();
+        assert_eq!(
+            (state.failing.total, state.failing.objects.len()),
+            (1000, state::MOST)
+        );
+        let text = serde_json::to_string(&state).unwrap_or_default();
+        assert!(text.len() < 100_000, "{}", text.len());
+        keys[..500]
+            .iter()
+            .for_each(|key| agenda.failures.forget(key));
+        assert_eq!(agenda.failing().total, 500);
+        // There is room for another one that fails.
+        agenda.failures.note(&keys[500], &failed);
+        let state = agenda.failing();
+        assert_eq!((state.total, &*state.objects[0].name), (500, "500"));
+    }
+
+    /// What is shown is what the queue knows: tries, and when the next is.
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_object_is_shown_with_its_retry() {
+        let agenda = agenda();
+        let key = Key::new("n", "a");
+        agenda.queue.add(key.clone(), Lane::Event);
+        assert_eq!(agenda.state().waiting.event, 1);
+        let Some(item) = agenda.queue.get().await else {
+            return;
+        };
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let state = agenda.state();
+        assert_eq!(
+            (state.in_work.total, state.in_work.objects[0].seconds),
+            (1, 3.)
+        );
+        agenda.failures.note(
+            &key,
+            &Failed::of(&Parent::KIND, &Error::Rejected("no".into())),
+        );
+        item.add_rate_limited_after(Duration::from_secs(7));
+        let state = agenda.state();
+        assert_eq!((state.delayed, state.in_work.total), (1, 0));
+        let shown = &state.failing.objects[0];
+        assert_eq!((shown.attempts, shown.retry_in_seconds), (1, Some(7.)));
+        assert_eq!((&*shown.reason, &*shown.error), ("Rejected", "no"));
+    }
+
+    /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.
+    #[test]
+    fn the_cause_of_the_lane_is_told() {
+        let triggers = Triggers::default();
+        let key = Key::new("n", "a");
+        triggers.note(&key, Lane::Background, "takeover");
+        triggers.note(&key, Lane::Event, "Child");
+        triggers.note(&key, Lane::Event, "Parent");
+        triggers.note(&key, Lane::Background, "status");
+        assert_eq!(triggers.take(&key, Lane::Event), Some("Parent"));
+        triggers.note(&key, Lane::Background, "takeover");
+        assert_eq!(triggers.take(&key, Lane::Retry), None);
+        assert!(triggers.is_empty());
+    }
+}

@@ -1,0 +1,284 @@
+//! What a replica says of itself: `/debug/state`, what `doctor` makes of it, and how old its caches are.
+
+use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::{
+    cluster::{Cluster, bound_command, eventually},
+    controller::Controller,
+    foos::{audited, create},
+    proxy::Proxy,
+};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+async fn get(addr: SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: it\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+async fn state(controller: &Controller) -> Value {
+    let (head, body) = get(controller.http_addr().await, "/debug/state").await;
+    assert!(
+        head.starts_with("HTTP/1.1 200 ") && head.contains("\r\ncontent-type: application/json"),
+        "{head}"
+    );
+    serde_json::from_str(&body).unwrap()
+}
+
+/// The state once this is so.
+async fn state_until(controller: &Controller, what: &str, so: impl Fn(&Value) -> bool) -> Value {
+    eventually(DEADLINE, what, async || {
+        let state = state(controller).await;
+        if so(&state) { Ok(state) } else { Err(state) }
+    })
+    .await
+}
+
+/// What `doctor` prints of the replica at this address, as `grade check: text`.
+async fn doctor(kubeconfig: &Path, namespace: &str, addr: SocketAddr) -> Vec<String> {
+    let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
+    command
+        .env_clear()
+        .env("KUBECONFIG", kubeconfig)
+        .args(["doctor", "--http-debug-state"])
+        .arg(format!("--lease-namespace={namespace}"))
+        .arg(format!("--namespace={namespace}"))
+        .arg(format!("--http-addr={addr}"))
+        .stdin(Stdio::null());
+    let output = tokio::process::Command::from(command).output().await;
+    let output = String::from_utf8(output.unwrap().stdout).unwrap();
+    let lines = output.lines().map(|line| {
+        let (grade, rest) = line.split_at(9);
+        let (check, text) = rest.split_once("  ").unwrap();
+        format!("{} {check}: {}", grade.trim_end(), text.trim_start())
+    });
+    lines
+        .skip_while(|line| !line.contains(" replica: "))
+        .collect()
+}
+
+/// Says whether each of these lines begins and ends so.
+fn are(lines: &[String], expected: &[(&str, &str)]) {
+    let so = |(line, (begin, end)): (&String, &(&str, &str))| {
+        line.starts_with(begin) && line.ends_with(end)
+    };
+    assert!(
+        lines.len() == expected.len() && lines.iter().zip(expected).all(so),
+        "{lines:#?}"
+    );
+}
+
+fn replica(cluster: &Cluster, namespace: &str, pod: &str) -> Controller {
+    Controller::spawn(|command| {
+        command
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .env("POD_NAME", pod)
+            .env("POD_UID", "1")
+            .args(["--leader-election", "--http-debug-state"])
+            .args(["--lease-duration=4s", "--lease-renew-deadline=2s"])
+            .args(["--lease-retry-period=500ms"])
+            .arg(format!("--lease-namespace={namespace}"))
+            .arg(format!("--namespace={namespace}"));
+    })
+}
+
+/// Who leads says so, with what is in its caches and what fails; who stands by says whom it has seen; and after a hand-over it
+/// is the other way round. `doctor` says the same in a few lines.
+#[tokio::test]
+async fn a_leader_and_a_standby_say_what_they_are_about() {
+    let cluster = audited().await;
+    let namespace = cluster.namespace("state").await;
+    let foreign = ["create", "deployment", "taken", "--image=theirs"];
+    let foreign = [&["-n", &*namespace], &foreign[..]].concat();
+    cluster.kubectl(&foreign).await.success();
+    let names = ["fine", "taken"].map(str::to_owned);
+    create(&cluster.client().await, &namespace, &names).await;
+    cluster.release_lease(&namespace, "foo-controller").await;
+
+    let mut first = replica(cluster, &namespace, "first");
+    first.wait_for_log("gained the lease").await;
+    let second = replica(cluster, &namespace, "second");
+    let leads = state_until(&first, "the Foo fails", |state| {
+        state["queue"]["failing"]["objects"][0]["attempts"].as_u64() > Some(1)
+            && state["caches"][1]["objects"] == 2
+    })
+    .await;
+    let lease = format!("{namespace}/foo-controller");
+    assert_eq!(leads["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(leads["identity"], "first_1");
+    assert_eq!(leads["lease"]["name"], *lease);
+    assert_eq!(leads["lease"]["holder"], "first_1");
+    assert_eq!(leads["lease"]["durationSeconds"], 4.0);
+    assert!(leads["lease"]["seenSecondsAgo"].as_f64() < Some(4.0));
+    assert!(leads["term"]["endsInSeconds"].as_f64() <= Some(2.0));
+    assert_eq!(leads["term"]["transitions"], leads["lease"]["transitions"]);
+    let fence = json!({ "open": true, "record": "notInstalled", "policyRejectsForSeconds": null });
+    assert_eq!(leads["fence"], fence);
+    assert_eq!(leads["queue"]["failing"]["total"], 1);
+    let failing = &leads["queue"]["failing"]["objects"][0];
+    assert_eq!(
+        (&failing["namespace"], &failing["name"]),
+        (&json!(namespace), &json!("taken"))
+    );
+    assert_eq!(failing["reason"], "ErrResourceExists");
+    let error = "Resource \"taken\" already exists and is not managed by Foo";
+    assert_eq!(failing["error"], error);
+    let caches = |state: &Value| {
+        let caches = state["caches"].as_array().unwrap().iter().map(|cache| {
+            assert!(
+                cache["resourceVersion"]
+                    .as_str()
+                    .unwrap()
+                    .parse::<u64>()
+                    .is_ok(),
+                "{cache}"
+            );
+            json!([
+                cache["kind"],
+                cache["namespace"],
+                cache["objects"],
+                cache["inSync"],
+                cache["failure"]
+            ])
+        });
+        caches.collect::<Vec<_>>()
+    };
+    let both = [
+        json!(["Foo", namespace, 2, true, null]),
+        json!(["Deployment", namespace, 2, true, null]),
+    ];
+    assert_eq!(caches(&leads), both);
+
+    let stands_by = state_until(&second, "it is in sync", |state| {
+        state["caches"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|it| it["inSync"] == true)
+            && state["lease"]["holder"] == "first_1"
+    })
+    .await;
+    assert_eq!(caches(&stands_by), both);
+    assert_eq!(
+        (&stands_by["term"], &stands_by["queue"]),
+        (&Value::Null, &Value::Null)
+    );
+    let fence = json!({ "open": false, "record": null, "policyRejectsForSeconds": null });
+    assert_eq!(stands_by["fence"], fence);
+    let addr = second.http_addr().await;
+    let held = format!("ok its Lease: stands by; {lease} is held by first_1, seen to renew it ");
+    let cached = format!("ok its caches: 2 of Foo in namespace {namespace} at ");
+    are(
+        &doctor(cluster.kubeconfig(), &namespace, addr).await,
+        &[
+            ("ok replica: second_1, version ", "s"),
+            (&cached, " ago at most"),
+            (&held, " ago"),
+            ("ok its queue: none: ", ""),
+        ],
+    );
+
+    assert_eq!(first.stop().await, 0);
+    // Its status says all already, which is nothing to do for a new leader.
+    second.wait_for_log("started workers").await;
+    let scale = ["scale", "foo", "taken", "--replicas=2"];
+    let scale = [&["-n", &*namespace], &scale[..]].concat();
+    cluster.kubectl(&scale).await.success();
+    let leads = state_until(&second, "it has taken over", |state| {
+        state["queue"]["failing"]["total"] == 1
+    })
+    .await;
+    assert_eq!(leads["lease"]["holder"], "second_1");
+    assert_eq!(leads["fence"]["open"], true);
+    let leads = format!("; {lease} is held by second_1, seen to renew it ");
+    let lines = doctor(cluster.kubeconfig(), &namespace, addr).await;
+    assert!(lines[2].contains(&leads), "{lines:?}");
+    let failing = format!("warning its failures: {namespace}/taken: ErrResourceExists, ");
+    are(
+        &lines,
+        &[
+            ("ok replica: second_1, version ", "s"),
+            (&cached, " ago at most"),
+            ("ok its Lease: leads for ", " ago"),
+            ("warning its queue: ", "1 failing"),
+            (&failing, error),
+        ],
+    );
+}
+
+/// Where it is not asked for, there is none; and who is not there is told as that.
+#[tokio::test]
+async fn there_is_no_state_by_default() {
+    let cluster = audited().await;
+    let namespace = cluster.namespace("no-state").await;
+    let mut controller = Controller::start(cluster, &["--namespace", &namespace]);
+    let addr = controller.http_addr().await;
+    let (head, body) = get(addr, "/debug/state").await;
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    assert_eq!(body, "there is nothing but /livez, /readyz, /metrics\n");
+    let begin = format!("warning replica: cannot get http://{addr}/debug/state: ");
+    let missing = format!("{begin}404 Not Found: there is nothing but /livez, /readyz, /metrics; ");
+    let hint = "kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor";
+    let lines = doctor(cluster.kubeconfig(), &namespace, addr).await;
+    are(&lines, &[(&missing, hint)]);
+    assert_eq!(controller.stop().await, 0);
+    let lines = doctor(cluster.kubeconfig(), &namespace, addr).await;
+    are(&lines, &[(&begin, hint)]);
+}
+
+/// The age of the cache of this kind, in whichever scope.
+async fn age(addr: SocketAddr, kind: &str) -> f64 {
+    let (_, metrics) = get(addr, "/metrics").await;
+    let series = format!("foo_controller_cache_age_seconds{{kind=\"{kind}\",");
+    let line = metrics.lines().find(|line| line.starts_with(&series));
+    line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+/// A cache grows old while its watch hears nothing, whatever there is to hear, and is young again with the first word.
+#[tokio::test]
+async fn a_cache_is_as_old_as_what_its_watch_heard_last() {
+    const OLD: f64 = 3.;
+    let cluster = audited().await;
+    let namespace = cluster.namespace("age").await;
+    let proxy = Proxy::start(cluster.kube_config().await).await;
+    let url = proxy.url();
+    let controller = Controller::start(cluster, &["--master", &url, "--namespace", &namespace]);
+    controller.wait_for_log("started workers").await;
+    let addr = controller.http_addr().await;
+    proxy.stall();
+    create(&cluster.client().await, &namespace, &["a".to_owned()]).await;
+    let stalled = age(addr, "Foo").await;
+    let mut last = stalled;
+    eventually(DEADLINE, "it is old", async || {
+        let age = age(addr, "Foo").await;
+        assert!(age >= last, "{age} after {last}");
+        last = age;
+        if age > stalled + OLD {
+            Ok(())
+        } else {
+            Err(age)
+        }
+    })
+    .await;
+    proxy.resume();
+    eventually(DEADLINE, "both are young", async || {
+        let ages = [age(addr, "Foo").await, age(addr, "Deployment").await];
+        if ages.iter().all(|age| *age < OLD) {
+            Ok(())
+        } else {
+            Err(ages)
+        }
+    })
+    .await;
+}
