@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, eventually},
-    collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS},
+    collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS, page},
     controller::Controller,
     foos::{self, DEADLINE, with_pods},
     proxy::{Answer, Proxy},
@@ -158,6 +158,16 @@ async fn a_foos_life_is_traced() {
     })
     .await;
 
+    let patch = ["scale", "deployment", "life", "--replicas=7"];
+    let patch = [&["-n", &*namespace], &patch[..]].concat();
+    cluster.kubectl(&patch).await.success();
+    reconciled(&collector, "life", "the correction", |trace| {
+        let mut roots = trace.roots();
+        has("patch")(trace)
+            && roots.all(|root| root.attributes["reconcile.changed"] == "Deployment")
+    })
+    .await;
+
     foreign(cluster, &namespace, "taken").await;
     apply(&namespace, &foo("life", "taken", 2)).await;
     let conflict = "Resource \"taken\" already exists and is not managed by Foo";
@@ -194,7 +204,17 @@ async fn a_foos_life_is_traced() {
 
     assert_eq!(controller.stop().await, 0);
     let received = collector.received();
-    received.reconciles("life").iter().for_each(is_whole);
+    let reconciles = received.reconciles("life");
+    reconciles.iter().for_each(is_whole);
+    let page = page("life", &reconciles);
+    for heading in [
+        "  Foo changed: create, status</summary>",
+        "  Deployment changed: patch",
+        "  retry: failed: Resource &quot;taken&quot; already exists",
+        "  Foo changed: nothing: the Foo is gone</summary>",
+    ] {
+        assert!(page.contains(heading), "{heading} is not in {page}");
+    }
     let said = |received: &Received| {
         let mut logs = received.logs.iter();
         logs.find(|log| log.body == "stopped").map(drop)
@@ -206,6 +226,7 @@ async fn a_foos_life_is_traced() {
 fn is_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     let root = trace.roots().next().unwrap();
     assert_eq!(root.attributes["reconcile.trigger"], "change");
+    assert_eq!(root.attributes["reconcile.changed"], "Foo");
     assert_eq!(root.attributes["reconcile.attempt"], 1);
     assert_eq!(root.attributes["object.generation"], 1);
     assert_eq!(root.attributes["object.namespace"], namespace);

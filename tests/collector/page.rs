@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    received::Span,
-    trace::{Trace, details, line},
-};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::trace::{Trace, details, line};
 
 const STYLE: &str = "
 body { font: 14px system-ui, sans-serif; margin: 2em; }
@@ -61,9 +61,29 @@ fn waterfall(trace: &Trace<'_>) -> String {
     html
 }
 
+/// When a reconcile began, what woke it, and what came of it; of another trace, its name.
 fn heading(trace: &Trace<'_>) -> String {
-    let name = trace.roots().next().map_or("", |root: &Span| &root.name);
-    format!("{name}, trace {}", trace.id())
+    let Some(root) = trace.roots().next() else {
+        return format!("trace {}", trace.id());
+    };
+    let begun = Timestamp::from_nanosecond(root.start_time_unix_nano.into()).unwrap_or_default();
+    let begun = begun.strftime("%H:%M:%S%.3f");
+    let of_root = |name: &str| root.attributes.get(name).and_then(Value::as_str);
+    let Some(trigger) = of_root("reconcile.trigger") else {
+        return format!("{begun}  {}", root.name);
+    };
+    let woken = match (trigger, of_root("reconcile.changed")) {
+        ("change", Some(kind)) => format!("{kind} changed"),
+        ("change", None) => "something changed".to_owned(),
+        ("takeover", _) => "a new leader".to_owned(),
+        ("status", _) => "its status was due".to_owned(),
+        (other, _) => other.to_owned(),
+    };
+    let decided = root.events.iter();
+    let decided = decided.filter_map(|event| event.attributes.get("decision")?.as_str());
+    let failed = root.error().map(|error| format!("failed: {error}"));
+    let outcome: Vec<_> = decided.map(str::to_owned).chain(failed).collect();
+    format!("{begun}  {woken}: {}", outcome.join(", "))
 }
 
 fn escape(text: &str) -> String {
