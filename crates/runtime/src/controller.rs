@@ -115,9 +115,12 @@ impl<R: Reconciler> Work<R> {
             trace::because_of(by);
         }
         let cx = self.context(key, &seen, others_wait, leads, gets_on);
-        self.check(&cx, &seen).await.inspect_err(|_| {
+        self.check(&cx, &seen).await.inspect_err(|error| {
             let kind = R::Primary::KIND.kind;
-            trace::decided(format!("nothing: the watch of the {kind} is behind"));
+            trace::decided(match error {
+                ApiError::Conflict => format!("nothing: the watch of the {kind} is behind"),
+                _ => format!("nothing: the {kind} cannot be looked up"),
+            });
         })?;
         self.reconciler.reconcile(&cx, &seen).await
     }
@@ -129,22 +132,10 @@ impl<R: Reconciler> Work<R> {
         seen: &Snapshot<R::Primary>,
     ) -> Result<(), ApiError> {
         let (key, objects) = (cx.key(), self.primary.store());
-        let standing = match objects.standing(key) {
-            Standing::Doubtful => {
-                let asked = objects.now(key);
-                let standing = match self.primary.confirm(cx, seen).await {
-                    Ok(()) => Standing::Current,
-                    Err(ApiError::Conflict) => Standing::Outdated,
-                    Err(error) => return Err(error),
-                };
-                objects.note(key, seen.version, standing, asked);
-                standing
-            }
-            known => known,
-        };
-        match standing {
+        match objects.standing(key) {
+            Standing::Current => Ok(()),
+            Standing::Conflicting | Standing::Doubtful => self.primary.confirm(cx, seen).await,
             Standing::Outdated => Err(ApiError::Conflict),
-            _ => Ok(()),
         }
     }
 

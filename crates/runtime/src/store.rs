@@ -36,6 +36,8 @@ pub(crate) enum Standing {
     /// Nothing.
     Current,
     /// A write met another version. What reconcile goes by may be the same in it.
+    Conflicting,
+    /// It was outdated, or may be, and the API server has to be asked: a watch that is behind may have another version of it.
     Doubtful,
     /// The API server has it no more, or another one of its name, or one that asks for something else.
     Outdated,
@@ -191,19 +193,25 @@ impl<V: Cached> Store<V> {
         Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
-    /// Notes what is known of this version by an answer to what was `sent` then, until the watch tells of another, or a list of
-    /// the same. What such a list has told meanwhile may be newer than the answer, or out of a backup.
-    pub(crate) fn note(&self, key: &Key, version: u64, standing: Standing, sent: Expectation) {
+    /// Notes what is known of this version of the object of this UID, by an answer to what was `sent` then, until the watch or a
+    /// list reports it anew. What they have reported meanwhile may be newer than the answer, or not, or out of a backup.
+    pub(crate) fn note(
+        &self,
+        key: &Key,
+        (uid, version): (&str, u64),
+        standing: Standing,
+        sent: Expectation,
+    ) {
         let mut state = self.state.write();
         let met_list = state.epoch_of(key) != sent;
-        if let Some(entry) = state.objects.get_mut(key)
-            && entry.version == version
-        {
-            entry.standing = if met_list {
-                Standing::Doubtful
-            } else {
-                standing
-            };
+        let Some(entry) = state.objects.get_mut(key) else {
+            return;
+        };
+        let says_of_any = matches!(standing, Standing::Doubtful | Standing::Outdated);
+        if entry.version == version && !met_list {
+            entry.standing = standing;
+        } else if entry.version == version || says_of_any && entry.view.uid() == uid {
+            entry.standing = Standing::Doubtful;
         }
     }
 
@@ -297,7 +305,13 @@ impl<V: Cached> Store<V> {
         if told || known.is_some() {
             return Some(Arc::new(answer.view));
         }
-        Some(state.put(answer, sent.0).1)
+        let key = answer.key.clone();
+        let (_, view) = state.put(answer, sent.0);
+        // Which was on the condition that it was current.
+        if let Some(entry) = state.objects.get_mut(&key) {
+            entry.standing = Standing::Current;
+        }
+        Some(view)
     }
 
     /// A watch begins to list anew.
@@ -320,8 +334,7 @@ impl<V: Cached> Store<V> {
         let is_awaited = known.is_some_and(|entry| {
             let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            entry.marked && is_changed
-                || entry.standing == Standing::Outdated && (is_changed || is_listed_anew)
+            entry.marked && is_changed || entry.is_in_doubt() && (is_changed || is_listed_anew)
         });
         let (old, new) = state.put(object, epoch);
         (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
@@ -427,7 +440,7 @@ impl<V: Cached> State<V> {
         // A cluster that was restored from a backup knows nothing of the deletion.
         let is_restored = entry.version > version;
         entry.going = entry.going && !is_restored && is_this_one;
-        if entry.standing == Standing::Outdated && is_this_one && (is_changed || is_listed_anew) {
+        if entry.is_in_doubt() && is_this_one && (is_changed || is_listed_anew) {
             // By a watch or a list that is on its way there, or out of a backup.
             entry.standing = Standing::Doubtful;
         } else if is_changed {
@@ -542,6 +555,10 @@ impl Keys {
 }
 
 impl<V> Entry<V> {
+    /// Whether it is, or may be, outdated, whatever version of it a watch has.
+    fn is_in_doubt(&self) -> bool {
+        matches!(self.standing, Standing::Doubtful | Standing::Outdated)
+    }
     fn snapshot(&self) -> Snapshot<V> {
         Snapshot {
             version: self.version,
@@ -763,23 +780,23 @@ mod tests {
     #[test]
     fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
         let key = Key::new("n", "a");
-        for standing in [Standing::Doubtful, Standing::Outdated] {
+        for standing in [
+            Standing::Conflicting,
+            Standing::Doubtful,
+            Standing::Outdated,
+        ] {
             let cache = listed([at("n", "a", 1, "d")]);
-            let note = |version| cache.note(&key, version, standing, cache.now(&key));
-            note(0);
-            assert_eq!(
-                cache.standing(&key),
-                Standing::Current,
-                "of another version"
-            );
-            note(1);
+            let note = |of| cache.note(&key, of, standing, cache.now(&key));
+            note(("v", 0));
+            assert_eq!(cache.standing(&key), Standing::Current, "another one");
+            note(("u", 1));
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
             assert_eq!(cache.standing(&key), standing, "told before");
             let mut again = at("n", "a", 3, "d");
             again.view.uid = "v".into();
             cache.apply(0, again);
             assert_eq!(cache.standing(&key), Standing::Current, "created again");
-            note(3);
+            note(("v", 3));
             cache.delete(0, &key, 4);
             assert_eq!(cache.standing(&key), Standing::Current, "gone");
         }
@@ -791,7 +808,7 @@ mod tests {
     fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        let note = || cache.note(&key, 1, Standing::Outdated, cache.now(&key));
+        let note = || cache.note(&key, ("u", 1), Standing::Outdated, cache.now(&key));
         note();
         for _ in 0..2 {
             cache.list_begins(0);
@@ -812,12 +829,47 @@ mod tests {
     fn what_is_outdated_is_looked_up_when_the_watch_has_another_version_of_it() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        cache.note(&key, 1, Standing::Outdated, cache.now(&key));
-        for version in 2..4 {
-            cache.apply(0, at("n", "a", version, "e"));
-            assert_eq!(cache.standing(&key), Standing::Doubtful);
-            cache.note(&key, version, Standing::Outdated, cache.now(&key));
+        let note = |version, standing| cache.note(&key, ("u", version), standing, cache.now(&key));
+        note(1, Standing::Outdated);
+        for version in 2..5 {
+            let woken = cache.apply(0, at("n", "a", version, "d"));
+            assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
+            assert_eq!(cache.standing(&key), Standing::Doubtful, "{version}");
         }
+        note(4, Standing::Current);
+        assert_eq!(cache.apply(0, at("n", "a", 5, "d")), None);
+        assert_eq!(cache.standing(&key), Standing::Current, "and was current");
+
+        // Another version was there when the answer came that said so.
+        note(4, Standing::Outdated);
+        assert_eq!(cache.standing(&key), Standing::Doubtful);
+        note(4, Standing::Current);
+        assert_eq!(cache.standing(&key), Standing::Doubtful);
+    }
+
+    /// The API server has taken a write on the condition that the object was current: there is nothing left to ask.
+    #[test]
+    fn what_was_written_is_current() {
+        let key = Key::new("n", "a");
+        for standing in [Standing::Doubtful, Standing::Outdated] {
+            let cache = listed([at("n", "a", 1, "d")]);
+            let sent = cache.expect_write(&key);
+            cache.note(&key, ("u", 1), standing, sent);
+            cache.record_response(at("n", "a", 2, "e"), sent);
+            assert_eq!(cache.standing(&key), Standing::Current);
+        }
+    }
+
+    /// A write that met another version says nothing against the next one, which the watch reports.
+    #[test]
+    fn a_conflict_is_over_with_the_next_version() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        cache.note(&key, ("u", 1), Standing::Conflicting, cache.now(&key));
+        cache.apply(0, at("n", "a", 2, "d"));
+        assert_eq!(cache.standing(&key), Standing::Current);
+        cache.note(&key, ("u", 1), Standing::Conflicting, cache.now(&key));
+        assert_eq!(cache.standing(&key), Standing::Current, "of the one before");
     }
 
     /// An answer from before a list is older than that: a backup may have been restored between them.
@@ -830,7 +882,7 @@ mod tests {
             cache.list_begins(0);
             cache.apply(0, at("n", "a", 1, "d"));
             cache.list_ends(0, 1);
-            cache.note(&key, 1, standing, sent);
+            cache.note(&key, ("u", 1), standing, sent);
             assert_eq!(cache.standing(&key), Standing::Doubtful);
         }
     }

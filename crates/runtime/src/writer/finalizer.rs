@@ -162,7 +162,7 @@ impl<P: Primary> Writer<P> {
             ..PatchParams::default()
         };
         let answer = self.api(key).patch(key.name(), &params, &patch).await;
-        self.notice_outdated(key, version, expectation, &answer);
+        self.notice_outdated(key, (seen.view.uid(), version), expectation, &answer);
         self.note_unknown(cx, key, &answer, asked, version);
         let answer = self.written(cx, key, answer)?;
         self.corrections.record(

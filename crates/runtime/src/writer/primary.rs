@@ -97,6 +97,7 @@ impl<P: Primary> Writer<P> {
         let key = cx.key();
         // Somebody may have annotated the object while others were written: no conflict.
         let version = self.store.newest(key, seen);
+        let of = (seen.view.uid(), version);
         let update = json!({
             "apiVersion": P::KIND.api_version(),
             "kind": P::KIND.kind,
@@ -115,12 +116,11 @@ impl<P: Primary> Writer<P> {
             .await;
         // So it answers, too, where there is the object, and no status of its kind.
         if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
-            self.store
-                .note(key, version, Standing::Doubtful, expectation);
+            let noted = |standing| self.store.note(key, of, standing, expectation);
+            noted(Standing::Doubtful);
             let there = self.look_up(cx, key).await?;
             if there.is_some_and(|there| there.uid() == seen.view.uid()) {
-                self.store
-                    .note(key, version, Standing::Current, expectation);
+                noted(Standing::Current);
                 self.store.withdraw_write(key);
                 return Err(ApiError::Rejected(format!(
                     "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
@@ -128,7 +128,7 @@ impl<P: Primary> Writer<P> {
                 )));
             }
         }
-        self.notice_outdated(key, version, expectation, &answer);
+        self.notice_outdated(key, of, expectation, &answer);
         let asked = asked_of::<P>(status);
         let asked = Asked::Fields(&asked);
         let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
@@ -155,14 +155,14 @@ impl<P: Primary> Writer<P> {
     pub(super) fn notice_outdated<T>(
         &self,
         key: &Key,
-        version: u64,
+        of: (&str, u64),
         sent: Expectation,
         answer: &kube::Result<T>,
     ) {
         if let Err(kube::Error::Api(status)) = answer
             && let Some(standing) = standing(status, key)
         {
-            self.store.note(key, version, standing, sent);
+            self.store.note(key, of, standing, sent);
         }
     }
 
@@ -194,8 +194,17 @@ impl<P: Primary> Writer<P> {
     ) -> Result<P, ApiError> {
         // A restored backup counts generations anew.
         let asks = |it: &P| (it.generation(), it.is_deleting(), fingerprint(&Content(it)));
-        let current = self.look_up(cx, cx.key()).await?;
-        let current = current.filter(|is| asks(is) == asks(&seen.view));
+        let key = cx.key();
+        let asked = self.store.now(key);
+        let current = self.look_up(cx, key).await?;
+        let current =
+            current.filter(|is| is.uid() == seen.view.uid() && asks(is) == asks(&seen.view));
+        let standing = match current {
+            Some(_) => Standing::Current,
+            None => Standing::Outdated,
+        };
+        let of = (seen.view.uid(), seen.version);
+        self.store.note(key, of, standing, asked);
         current.ok_or(ApiError::Conflict)
     }
 }
@@ -250,7 +259,7 @@ fn standing(status: &Status, key: &Key) -> Option<Standing> {
         _ if is_denied(&status.message) => None,
         404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Outdated),
         409 if status.message.contains("UID in precondition") => Some(Standing::Outdated),
-        409 => Some(Standing::Doubtful),
+        409 => Some(Standing::Conflicting),
         _ => None,
     }
 }
