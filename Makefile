@@ -10,7 +10,7 @@ help: ## this list
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
-test: ## every check, and the tests but for those that tests/README.md says are left out
+test: ## every check and test, but for those that tests/README.md lists as left out
 	tests/require.sh
 	cargo fmt --check
 	$(MAKE) lint
@@ -34,10 +34,10 @@ test-simulated:
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
 	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
 
-e2e: ## what Nix builds and deploy/ installs, with real pods (IMAGE=archive: of that image; takes root)
+e2e: ## the image that Nix builds, installed by deploy/, with real pods (IMAGE=archive: that image; needs root)
 	tests/node/e2e.sh $(IMAGE)
 
-lint: $(DENY)/bin/cargo-deny ## clippy, rustdoc, and what deny.toml says of the dependencies
+lint: $(DENY)/bin/cargo-deny ## clippy, rustdoc, and cargo-deny: licences, sources and versions of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --package operator-runtime
 	cargo fetch --locked # for cargo-deny, which looks at other platforms' crates too
@@ -49,21 +49,21 @@ audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs 
 fmt: ## format the code
 	cargo fmt
 
-fork: ## another operator of this: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
+fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
 	@tests/tools/fork.sh "$(NAME)" "$(KIND)" "$(GROUP)" "$(PLURAL)" "$(SHORT)"
 
-generate: ## write the CRD, the dashboard, the comments of the shipped settings, the references of metrics and settings, completions and the manual
+generate: ## the generated files: CRD, dashboard, settings, references, completions, manual page
 	cargo build --locked --bins --example generate
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
 	cargo run --locked --quiet --example generate
 
-run: ## the controller, against the current kubectl context
+run: ## the controller, against the cluster of the current kubectl context
 	cargo run --locked -- run --leader-election=false
 
 image: ## the image, by nix, into the cache folder, for tests
 	tests/nix/image.sh
 
-nix-check: ## what flake.nix builds, built for real
+nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # A quick one is to show that it works: the controller that ships takes minutes to build.
@@ -76,11 +76,11 @@ bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/examples/bench $(ARGS)
 
-simulate: ## the operator under simulation: SEEDS=2000 FROM=1 to judge many, SEED=17 to read one, EXHAUSTIVE=1: faults at each of the first requests and writes (ONLY=script)
+simulate: ## the operator under simulation: SEEDS=2000 FROM=1: judge many; SEED=17: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1)))
 
-mutants: ## each protection taken out, for the simulation to find: an hour (NAME=part of a name: those)
+mutants: ## take out each protection, which the simulation has to notice: an hour (NAME=part of a name: those)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 

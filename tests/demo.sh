@@ -79,7 +79,7 @@ made_namespace=yes
 kubectl config set-context --current --namespace="$namespace" >/dev/null
 
 if ! kubectl get crd foos.samplecontroller.k8s.io >/dev/null 2>&1; then
-  say "Teaching the API server what a Foo is"
+  say "Installing the CRD"
   run kubectl create -f deploy/crd.yaml
   made_crd=yes
 fi
@@ -96,7 +96,7 @@ until [ -n "$port" ]; do
   sleep 0.1
   port=$(sed -nE 's/.*"endpoint": "127\.0\.0\.1:([0-9]+)".*/\1/p' "$telemetry/log")
 done
-echo "it takes OTLP at http://127.0.0.1:$port"
+echo "it receives OTLP at http://127.0.0.1:$port"
 
 say "Starting the controller"
 controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace"
@@ -106,14 +106,14 @@ printf '$ %s\n' "${controller_command[*]}"
 OTEL_BSP_SCHEDULE_DELAY=500 "${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
 controller=$!
 
-say "A Foo, and it gets a Deployment"
+say "A Foo is created, and gets its Deployment"
 run cat config/samples/foo.yaml
 run kubectl apply -f config/samples/foo.yaml
 run kubectl wait --for=condition=Ready --timeout=120s foo/foo-sample
 run kubectl get foo,deploy
 controller_log
 
-say "The first reconcile of that Foo, as the collector has got it"
+say "The first reconcile of that Foo, as the collector received it"
 "$target/examples/trace" "$telemetry" foo-sample
 
 say "The Foo is scaled, and its Deployment follows"
@@ -122,13 +122,13 @@ run kubectl wait --for='jsonpath={.status.availableReplicas}=3' --timeout=120s f
 run kubectl get foo,deploy
 controller_log
 
-say "Someone scales the Deployment behind the Foo's back, and it is put back"
+say "Someone scales the Deployment instead of the Foo, and it is scaled back"
 run kubectl scale deployment/foo-sample --replicas=7
 run kubectl wait --for='jsonpath={.spec.replicas}=3' --timeout=60s deployment/foo-sample
 run kubectl get foo,deploy
 controller_log
 
-say "Someone deletes the Deployment, and there is a new one"
+say "Someone deletes the Deployment, and it is created again"
 run kubectl get deployment/foo-sample -o custom-columns=NAME:.metadata.name,UID:.metadata.uid,REPLICAS:.spec.replicas
 run kubectl delete deployment/foo-sample
 run kubectl wait --for=create --timeout=60s deployment/foo-sample
@@ -136,10 +136,10 @@ run kubectl wait --for='jsonpath={.status.availableReplicas}=3' --timeout=120s d
 run kubectl get deployment/foo-sample -o custom-columns=NAME:.metadata.name,UID:.metadata.uid,REPLICAS:.spec.replicas
 controller_log
 
-say "What the controller reported about it"
+say "The events of the Foo"
 run kubectl get events --field-selector=involvedObject.kind=Foo
 
-say "All its reconciles, as a page for a browser"
+say "All reconciles of the Foo, as a page for a browser"
 "$target/examples/trace" "$telemetry" foo-sample "$work/traces.html"
 echo "file://$work/traces.html"
 

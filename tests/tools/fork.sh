@@ -126,5 +126,5 @@ git add --all
 cache=${XDG_CACHE_HOME:-$HOME/.cache}
 if [ -d "$cache/foo-controller" ] && [ ! -e "$cache/$name" ]; then ln -s foo-controller "$cache/$name"; fi
 echo "
-This is $name, of the kind $kind ($plural.$group): git diff --cached --stat. To see it work: make demo.
-docs/make-it-yours.md goes on from here."
+This is $name now, for the kind $kind ($plural.$group). All of it is staged: git diff --cached --stat.
+Next: make demo, and git commit. docs/make-it-yours.md goes on from there."
