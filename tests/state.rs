@@ -17,6 +17,9 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// What the Foo fails with whose Deployment is somebody else's.
+const ERROR: &str = "Resource \"taken\" already exists and is not managed by Foo";
+
 async fn get(addr: SocketAddr, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: it\r\n\r\n");
@@ -86,11 +89,43 @@ fn replica(cluster: &Cluster, namespace: &str, pod: &str) -> Controller {
             .env("POD_NAME", pod)
             .env("POD_UID", "1")
             .args(["--leader-election", "--http-debug-state"])
-            .args(["--lease-duration=4s", "--lease-renew-deadline=2s"])
-            .args(["--lease-retry-period=500ms"])
             .arg(format!("--lease-namespace={namespace}"))
             .arg(format!("--namespace={namespace}"));
     })
+}
+
+/// The state of the first replica, which leads, and of whose Foos one fails.
+fn is_of_the_leader(leads: &Value, namespace: &str) {
+    assert_eq!(leads["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(leads["identity"], "first_1");
+    assert_eq!(
+        leads["lease"]["name"],
+        format!("{namespace}/foo-controller")
+    );
+    assert_eq!(leads["lease"]["holder"], "first_1");
+    assert_eq!(leads["lease"]["durationSeconds"], 15.0);
+    assert!(leads["lease"]["seenSecondsAgo"].as_f64() < Some(15.0));
+    assert!(leads["term"]["endsInSeconds"].as_f64() <= Some(10.0));
+    assert_eq!(leads["term"]["transitions"], leads["lease"]["transitions"]);
+    let fence = json!({ "open": true, "record": "notInstalled", "policyRejectsForSeconds": null });
+    assert_eq!(leads["fence"], fence);
+    assert_eq!(leads["queue"]["failing"]["total"], 1);
+    let failing = &leads["queue"]["failing"]["objects"][0];
+    assert_eq!(failing["namespace"], namespace);
+    assert_eq!(failing["name"], "taken");
+    assert_eq!(failing["reason"], "ErrResourceExists");
+    assert_eq!(failing["error"], ERROR);
+}
+
+/// Each cache as its kind, its namespace, how many objects are in it, whether it is in sync, and what is wrong.
+fn caches(state: &Value) -> Vec<Value> {
+    let caches = state["caches"].as_array().unwrap().iter().map(|cache| {
+        let version = cache["resourceVersion"].as_str().unwrap();
+        assert!(version.parse::<u64>().is_ok(), "{cache}");
+        let fields = ["kind", "namespace", "objects", "inSync", "failure"];
+        fields.iter().map(|field| cache[field].clone()).collect()
+    });
+    caches.collect()
 }
 
 /// Who leads says so, with what is in its caches and what fails; who stands by says whom it has seen; and after a hand-over it
@@ -115,45 +150,7 @@ async fn a_leader_and_a_standby_say_what_they_are_about() {
     })
     .await;
     let lease = format!("{namespace}/foo-controller");
-    assert_eq!(leads["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(leads["identity"], "first_1");
-    assert_eq!(leads["lease"]["name"], *lease);
-    assert_eq!(leads["lease"]["holder"], "first_1");
-    assert_eq!(leads["lease"]["durationSeconds"], 4.0);
-    assert!(leads["lease"]["seenSecondsAgo"].as_f64() < Some(4.0));
-    assert!(leads["term"]["endsInSeconds"].as_f64() <= Some(2.0));
-    assert_eq!(leads["term"]["transitions"], leads["lease"]["transitions"]);
-    let fence = json!({ "open": true, "record": "notInstalled", "policyRejectsForSeconds": null });
-    assert_eq!(leads["fence"], fence);
-    assert_eq!(leads["queue"]["failing"]["total"], 1);
-    let failing = &leads["queue"]["failing"]["objects"][0];
-    assert_eq!(
-        (&failing["namespace"], &failing["name"]),
-        (&json!(namespace), &json!("taken"))
-    );
-    assert_eq!(failing["reason"], "ErrResourceExists");
-    let error = "Resource \"taken\" already exists and is not managed by Foo";
-    assert_eq!(failing["error"], error);
-    let caches = |state: &Value| {
-        let caches = state["caches"].as_array().unwrap().iter().map(|cache| {
-            assert!(
-                cache["resourceVersion"]
-                    .as_str()
-                    .unwrap()
-                    .parse::<u64>()
-                    .is_ok(),
-                "{cache}"
-            );
-            json!([
-                cache["kind"],
-                cache["namespace"],
-                cache["objects"],
-                cache["inSync"],
-                cache["failure"]
-            ])
-        });
-        caches.collect::<Vec<_>>()
-    };
+    is_of_the_leader(&leads, &namespace);
     let both = [
         json!(["Foo", namespace, 2, true, null]),
         json!(["Deployment", namespace, 2, true, null]),
@@ -178,12 +175,12 @@ async fn a_leader_and_a_standby_say_what_they_are_about() {
     assert_eq!(stands_by["fence"], fence);
     let addr = second.http_addr().await;
     let held = format!("ok its Lease: stands by; {lease} is held by first_1, seen to renew it ");
-    let cached = format!("ok its caches: 2 of Foo in namespace {namespace} at ");
+    let objects = format!("ok its caches: 2 of Foo in namespace {namespace} at ");
     are(
         &doctor(cluster.kubeconfig(), &namespace, addr).await,
         &[
             ("ok replica: second_1, version ", "s"),
-            (&cached, " ago at most"),
+            (&objects, " ago at most"),
             (&held, " ago"),
             ("ok its queue: none: ", ""),
         ],
@@ -209,10 +206,10 @@ async fn a_leader_and_a_standby_say_what_they_are_about() {
         &lines,
         &[
             ("ok replica: second_1, version ", "s"),
-            (&cached, " ago at most"),
+            (&objects, " ago at most"),
             ("ok its Lease: leads for ", " ago"),
             ("warning its queue: ", "1 failing"),
-            (&failing, error),
+            (&failing, ERROR),
         ],
     );
 }

@@ -206,7 +206,17 @@ async fn a_foos_life_is_traced() {
     let received = collector.received();
     let reconciles = received.reconciles("life");
     reconciles.iter().for_each(is_whole);
-    let page = page("life", &reconciles);
+    page_names(&reconciles);
+    let said = |received: &Received| {
+        let mut logs = received.logs.iter();
+        logs.find(|log| log.body == "stopped").map(drop)
+    };
+    collector.wait_for("the last words", said).await;
+}
+
+/// On the page of traces, each of them is found by what woke it and what came of it.
+fn page_names(reconciles: &[Trace<'_>]) {
+    let page = page("life", reconciles);
     for heading in [
         "  Foo changed: create, status</summary>",
         "  Deployment changed: patch",
@@ -215,11 +225,6 @@ async fn a_foos_life_is_traced() {
     ] {
         assert!(page.contains(heading), "{heading} is not in {page}");
     }
-    let said = |received: &Received| {
-        let mut logs = received.logs.iter();
-        logs.find(|log| log.body == "stopped").map(drop)
-    };
-    collector.wait_for("the last words", said).await;
 }
 
 /// The trace of a reconcile that creates the Deployment, of a Foo that names a trace, in the pod that the test describes.

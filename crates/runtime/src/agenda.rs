@@ -187,8 +187,9 @@ mod tests {
             .map(|number| Key::new("n", &format!("{number:03}")))
             .collect();
         for _ in 0..2 {
-            keys.iter()
-                .for_each(|key| agenda.failures.note(key, &failed));
+            for key in &keys {
+                agenda.failures.note(key, &failed);
+            }
         }
         let state = agenda.state();
         assert_eq!(
@@ -197,9 +198,9 @@ mod tests {
         );
         let text = serde_json::to_string(&state).unwrap_or_default();
         assert!(text.len() < 100_000, "{}", text.len());
-        keys[..500]
-            .iter()
-            .for_each(|key| agenda.failures.forget(key));
+        for key in &keys[..500] {
+            agenda.failures.forget(key);
+        }
         assert_eq!(agenda.failing().total, 500);
         // There is room for another one that fails.
         agenda.failures.note(&keys[500], &failed);

@@ -130,13 +130,11 @@ async fn serve(metrics_auth: bool, debug_state: bool) -> (String, JoinSet<()>) {
     } else {
         server
     };
-    let address = match &server.secure {
-        Some((listener, _)) => format!("https://{}", listener.local_addr().unwrap()),
-        None => {
-            let plain = server.plain.as_ref().unwrap().local_addr().unwrap();
-            format!("http://{plain}")
-        }
+    let (scheme, listener) = match &server.secure {
+        Some((listener, _)) => ("https", listener),
+        None => ("http", server.plain.as_ref().unwrap()),
     };
+    let address = format!("{scheme}://{}", listener.local_addr().unwrap());
     let mut serving = JoinSet::new();
     let health = Health::new(&Host::of_this_process());
     serving.spawn(server.serve(api_server(), health, Metrics::disconnected(&APP)));
