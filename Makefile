@@ -1,6 +1,7 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+TESTS := $(if $(KUBERNETES),--test integration,--tests)
 
 .PHONY: help demo test e2e bench simulate mutants lint audit fmt fork generate run image nix-check
 
@@ -10,25 +11,27 @@ help: ## this list
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
-test: ## every check and test, but for those that tests/README.md lists as left out
+test: ## every check and test, but for those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
 	tests/require.sh
+ifndef KUBERNETES
 	cargo fmt --check
 	$(MAKE) lint
+endif
 	tests/cluster/build.sh
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
 	cargo build --locked --example cluster --example second_kind --example kube_controller # those that tests run
-	cargo test --locked --tests --no-run
-	$(MAKE) --jobs 2 test-real test-simulated
+	cargo test --locked $(TESTS) --no-run
+	$(MAKE) --jobs 2 test-real $(if $(KUBERNETES),,test-simulated)
 
 # On real processes, which wait more than they work; what is simulated has the cores meanwhile. Those of `make e2e`, which have
 # deadlines, too, do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
 .PHONY: test-real test-simulated
 test-real:
 	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock sh -ec ' \
-	  cargo test --locked --tests; \
+	  cargo test --locked $(TESTS); \
 	  cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs'
-	cargo test --locked --doc
+	$(if $(KUBERNETES),,cargo test --locked --doc)
 test-simulated:
 	chrt --idle 0 cargo test --locked --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000

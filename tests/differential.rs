@@ -29,7 +29,7 @@ use side::{ADMIN, Events, Sent, Side, Simulated, Told, path, sent};
 use steps::{Act, By, KINDS, Step};
 
 use crate::{
-    cluster::{Cluster, Options, eventually},
+    cluster::{AS_SIMULATED, Cluster, Options, eventually},
     simulation::api::{Kind, Method},
 };
 
@@ -348,6 +348,9 @@ fn sequences(first: u64, by: u64, enough: usize) {
 
 #[tokio::test]
 async fn what_once_differed_is_the_same() {
+    if !CLUSTER.has(AS_SIMULATED).await {
+        return;
+    }
     install(&CLUSTER).await;
     let client = client(&CLUSTER).await;
     let compared = cases::cases().into_iter().map(async |(name, steps)| {
@@ -366,6 +369,9 @@ fn the_same_requests_get_the_same_answers() {
         .enable_all()
         .build()
         .unwrap();
+    if !runtime.block_on(CLUSTER.has(AS_SIMULATED)) {
+        return;
+    }
     runtime.block_on(install(&CLUSTER));
     let enough = requests();
     std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ mod ready;
 
 use std::{
     fmt::Debug,
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, OnceLock},
@@ -30,6 +30,11 @@ use tokio::{io::AsyncWriteExt, time::Instant};
 
 pub use audit::AuditEvent;
 pub use ready::{Ready, bound_command};
+
+/// What older API servers do not have, and since which 1.x they do; docs/operations.md has the tests that take it.
+pub const MUTATING_POLICIES: (u32, &str) = (36, "MutatingAdmissionPolicy is served");
+pub const STREAMED_LISTS: (u32, &str) = (34, "lists are streamed");
+pub const AS_SIMULATED: (u32, &str) = (36, "its answers are those of the simulated API server");
 
 /// What a control plane has beyond etcd and kube-apiserver.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,6 +100,19 @@ impl Cluster {
     /// A client of the user `admin`. It lives on the calling test's runtime: tests must not share one.
     pub async fn client(&self) -> Client {
         self.kube_config().await.try_into().unwrap()
+    }
+
+    /// Whether the API server has this. A test that takes it is left out where it has not, and says so past libtest's capture.
+    pub async fn has(&self, (since, what): (u32, &str)) -> bool {
+        let version = self.client().await.apiserver_version().await.unwrap();
+        let has = version.minor.parse::<u32>().unwrap() >= since;
+        if !has {
+            let (test, on) = (std::thread::current(), version.git_version);
+            let test = test.name().unwrap_or("a test");
+            let says = format!("{test} is left out on {on}: only since 1.{since}, {what}");
+            writeln!(io::stderr(), "{says}").unwrap();
+        }
+        has
     }
 
     /// Creates a namespace whose name starts with `prefix` and nobody else has.

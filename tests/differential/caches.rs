@@ -13,7 +13,7 @@ use super::{
 };
 
 use crate::{
-    cluster::{Cluster, Options, eventually},
+    cluster::{Cluster, Options, STREAMED_LISTS, eventually},
     simulation::api::{Kind, Lag, Method, Server},
 };
 
@@ -100,6 +100,9 @@ const WATCHES: [Query; 3] = [
 #[tokio::test]
 async fn versions_that_are_gone_are_refused_alike() {
     let cluster = Cluster::start(Options::default());
+    if !cluster.has(STREAMED_LISTS).await {
+        return;
+    }
     cluster.install_crd().await;
     let namespace = "gone";
     let foos = path(Kind::Foo, namespace);

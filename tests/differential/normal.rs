@@ -48,6 +48,8 @@ impl Names {
                 fields.remove("managedFields");
                 // What an Event has of an older API.
                 fields.retain(|field, _| !field.starts_with("deprecated"));
+                // Older API servers say that there is none.
+                fields.retain(|field, value| field != "creationTimestamp" || !value.is_null());
                 for (field, value) in fields.iter_mut() {
                     match (field.as_str(), &mut *value) {
                         ("uid", Value::String(uid)) if uid.len() == 36 => {

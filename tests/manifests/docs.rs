@@ -198,6 +198,37 @@ fn what_is_ignored_is_listed_with_what_runs_it() {
     assert_eq!(listed, ignored);
 }
 
+/// The versions of Kubernetes that are documented are those that are pinned; `check` tests the newest, and a workflow the others.
+#[test]
+fn supported_versions_of_kubernetes_are_tested() {
+    let mut pinned = BTreeSet::new();
+    for path in files(&root().join("tests/cluster/kubernetes"), "sum") {
+        let minor = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let sums = fs::read_to_string(&path).unwrap();
+        let version = sums.lines().find_map(|line| {
+            let rest = line.strip_prefix("k8s.io/kubernetes v")?;
+            Some(rest.split(' ').next()?.to_owned())
+        });
+        pinned.insert((minor, version.unwrap()));
+    }
+    let page = document("docs/operations.md");
+    let rows = page.section("Kubernetes versions").text.lines();
+    let documented = rows.filter_map(|row| {
+        let (minor, rest) = row.strip_prefix("| 1")?.split_once(" | ")?;
+        Some((format!("1{minor}"), rest.split_once(' ')?.0.to_owned()))
+    });
+    assert_eq!(documented.collect::<BTreeSet<_>>(), pinned);
+    let workflow = root().join(".github/workflows/kubernetes.yml");
+    let workflow = fs::read_to_string(workflow).unwrap();
+    let workflow: Value = serde_saphyr::from_str(&workflow).unwrap();
+    let mut older: Vec<_> = pinned.into_iter().map(|(minor, _)| minor).collect();
+    older.pop();
+    assert_eq!(
+        workflow["jobs"]["test"]["strategy"]["matrix"]["kubernetes"],
+        serde_json::json!(older)
+    );
+}
+
 /// Who makes another operator of this one reads of each of the test programs what becomes of it.
 #[test]
 fn make_it_yours_has_every_test_program() {

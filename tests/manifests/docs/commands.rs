@@ -24,6 +24,11 @@ const DEADLINE: Duration = Duration::from_mins(5);
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("make demo", ".ci/run", " make demo\n"),
     ("make test", ".ci/run", "make test"),
+    (
+        "make test KUBERNETES=1.33",
+        ".github/workflows/kubernetes.yml",
+        "make test KUBERNETES=",
+    ),
     ("make e2e", ".ci/run", "make e2e"),
     ("make bench", ".ci/run", "make bench"),
     ("make nix-check", ".ci/run", "make nix-check"),
@@ -35,7 +40,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     (
         "cargo test --locked --lib --package foo-controller",
         "Makefile",
-        "cargo test --locked --tests",
+        "cargo test --locked $(TESTS)",
     ),
     ("make generate", "tests/metrics.rs", "run `make generate`"),
     ("nix flake check", "tests/nix/check.sh", "nix flake check"),

@@ -9,8 +9,8 @@ use kube::client::Body;
 use super::{Doctor, Verdict, error, ok, skipped, warning, why};
 use crate::failure::brief;
 
-/// The oldest version 1.x that is supported: from here on, rules are part of CRDs' schemas.
-const OLDEST: u32 = 29;
+/// The oldest version 1.x that is supported: all tests run on it.
+const OLDEST: u32 = 33;
 
 /// How far the clocks may be apart.
 const APART: SignedDuration = SignedDuration::from_secs(5);
@@ -134,15 +134,15 @@ mod tests {
         let address = Uri::from_static("https://host:6443/");
         let judge = |answer| version(&address, &Ok(answer));
         assert_eq!(
-            judge(at_version("1", "29")),
-            ok("v1.29 at https://host:6443")
+            judge(at_version("1", "33")),
+            ok("v1.33 at https://host:6443")
         );
         assert_eq!(
             judge(at_version("1", "36+")),
             ok("v1.36+ at https://host:6443")
         );
-        let old = "v1.28 at https://host:6443 is not supported: 1.29 or later is";
-        assert_eq!(judge(at_version("1", "28")), warning(old));
+        let old = "v1.32 at https://host:6443 is not supported: 1.33 or later is";
+        assert_eq!(judge(at_version("1", "32")), warning(old));
         for (status, body, says) in [
             (401, "{}", "https://host:6443 answers 401 Unauthorized; "),
             (
