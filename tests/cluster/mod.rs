@@ -110,7 +110,8 @@ impl Cluster {
             let (test, on) = (std::thread::current(), version.git_version);
             let test = test.name().unwrap_or("a test");
             let says = format!("{test} is left out on {on}: only since 1.{since}, {what}");
-            writeln!(io::stderr(), "{says}").unwrap();
+            let mut stderr = io::stderr();
+            writeln!(stderr, "{says}").unwrap();
         }
         has
     }
