@@ -147,7 +147,7 @@ impl ControlPlane {
             format!("--cert-dir={}", self.path("pki")),
             format!("--token-auth-file={}", self.path("tokens.csv")),
             "--authorization-mode=RBAC".into(),
-            "--service-cluster-ip-range=10.0.0.0/24".into(),
+            "--service-cluster-ip-range=10.0.0.0/16".into(),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
             format!("--service-account-signing-key-file={}", self.path("sa.key")),
             format!("--service-account-key-file={}", self.path("sa.pub")),

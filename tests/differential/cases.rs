@@ -404,6 +404,31 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "a Service by a name that is a Foo's",
+            vec![create(
+                Kind::Service,
+                &json!({ "metadata": { "name": "a.b" } }),
+            )],
+        ),
+        (
+            "ports that are replaced",
+            vec![
+                create(Kind::Service, &json!({})),
+                patch(
+                    Kind::Service,
+                    "",
+                    STRATEGIC,
+                    json!({ "spec": { "ports": [{ "$patch": "replace" }, { "port": 81 }] } }),
+                ),
+                patch(
+                    Kind::Service,
+                    "",
+                    STRATEGIC,
+                    json!({ "spec": { "ports": [{ "port": 81, "targetPort": 8080 }, { "port": 82, "name": "b" }] } }),
+                ),
+            ],
+        ),
+        (
             "a container without a name",
             vec![
                 create(Kind::Deployment, &json!({})),

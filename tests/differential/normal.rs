@@ -66,6 +66,9 @@ impl Names {
                         ("creationTimestamp" | "deletionTimestamp", value @ Value::String(_)) => {
                             *value = json!("some time");
                         }
+                        // A Service's, which is any that is free.
+                        ("clusterIP", value @ Value::String(_)) => *value = json!("some address"),
+                        ("clusterIPs", value @ Value::Array(_)) => *value = json!(["some address"]),
                         (_, value) => self.walk(value),
                     }
                 }

@@ -10,7 +10,7 @@ pub const LIMITED: User<'static> = User {
 };
 
 /// What it may do, by part.
-const RIGHTS: [(Kind, &str, &[&str]); 9] = [
+const RIGHTS: [(Kind, &str, &[&str]); 10] = [
     (Kind::Namespace, "", &["get"]),
     (Kind::Foo, "", &["list", "watch"]),
     (Kind::Foo, "/status", &["update"]),
@@ -21,6 +21,7 @@ const RIGHTS: [(Kind, &str, &[&str]); 9] = [
         &["list", "watch", "create", "patch", "delete"],
     ),
     (Kind::Deployment, "/scale", &["update"]),
+    (Kind::Service, "", &["list", "watch", "create", "patch"]),
     // Of one that is not there, an update is a creation, too.
     (Kind::Lease, "", &["get", "watch", "patch", "update"]),
     (Kind::Event, "", &["create", "patch"]),

@@ -103,7 +103,11 @@ impl Side {
             Self::Real(client) => {
                 let answer = client.send(request(sent, user)).await.unwrap();
                 let code = answer.status().as_u16();
-                (code, whole_body(answer.into_body()).await)
+                let mut body = whole_body(answer.into_body()).await;
+                if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
+                    items.retain(|item| !is_its_own(item));
+                }
+                (code, body)
             }
             Self::Simulated(simulated) => match simulated.send(sent, user) {
                 Ok(Answer::Whole { code, body, .. }) => (code, body),
@@ -146,7 +150,10 @@ impl Side {
                     let Some(line) = next.expect("an event within 30 s").unwrap() else {
                         break;
                     };
-                    all.push(serde_json::from_str::<Value>(&line).unwrap());
+                    let event: Value = serde_json::from_str(&line).unwrap();
+                    if !is_its_own(&event["object"]) {
+                        all.push(event);
+                    }
                 }
             }
             (Self::Simulated(it), Events::Simulated(mut watch)) => {
@@ -188,6 +195,11 @@ impl Side {
 }
 
 /// JSON, or a text as a string.
+/// Whether it is an Event of the API server's own, which looks after the addresses of Services from time to time.
+fn is_its_own(object: &Value) -> bool {
+    object["regarding"]["kind"] == "Service"
+}
+
 async fn whole_body(body: Body) -> Value {
     let body = body.collect_bytes().await.unwrap();
     let text = || Value::String(String::from_utf8_lossy(&body).into_owned());

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use crate::simulation::api::{Kind, Method};
 
 /// The kinds that are asked about, and the names.
-pub const KINDS: [Kind; 5] = [
+pub const KINDS: [Kind; 6] = [
     Kind::Foo,
     Kind::Deployment,
+    Kind::Service,
     Kind::Lease,
     Kind::ServiceAccount,
     Kind::Event,
@@ -251,6 +252,28 @@ fn deployments() -> Vec<Value> {
     ]
 }
 
+/// What a Service may say; of those that lead to no pods, or are seen from elsewhere, nothing is known.
+fn services() -> Vec<Value> {
+    let service =
+        |ports: Value| json!({ "spec": { "selector": { "controller": "a" }, "ports": ports } });
+    vec![
+        service(json!([{ "port": 80 }])),
+        service(json!([{ "port": 81, "protocol": "TCP", "targetPort": 8080 }])),
+        service(
+            json!([{ "port": 80, "name": "x" }, { "port": 443, "name": "y", "targetPort": "y" }]),
+        ),
+        service(json!([{ "port": 80 }, { "port": 443 }])),
+        service(json!([{ "$patch": "replace" }, { "port": 80 }])),
+        service(json!([])),
+        service(json!(null)),
+        json!({ "spec": { "selector": { "bad key": "x" }, "ports": [{ "port": 80 }] } }),
+        json!({ "spec": { "selector": { "app": "nginx", "controller": null } } }),
+        json!({ "spec": { "ports": [{ "port": "x" }] } }),
+        json!({ "spec": {} }),
+        json!({}),
+    ]
+}
+
 /// What a Lease may say.
 fn leases() -> Vec<Value> {
     let spec = |spec: Value| json!({ "spec": spec });
@@ -399,11 +422,15 @@ fn bodies(kind: Kind) -> BoxedStrategy<Value> {
     let bodies = match kind {
         Kind::Foo => one_of(foos(), 3),
         Kind::Deployment => one_of(deployments(), 3),
+        Kind::Service => one_of(services(), 3),
         Kind::ServiceAccount => one_of(accounts(), 1),
         Kind::Event => return prop::sample::select(events()).boxed(),
         _ => one_of(leases(), 6),
     };
-    (bodies, one_of(metadata(), 1))
+    // A Service's address is looked for before its name.
+    let mut metadata = metadata();
+    metadata.retain(|it| kind != Kind::Service || !it.get("name").is_some_and(Value::is_null));
+    (bodies, one_of(metadata, 1))
         .prop_map(|(mut body, metadata)| {
             body["metadata"] = metadata;
             body
@@ -422,7 +449,7 @@ fn bases() -> impl Strategy<Value = Base> {
 
 fn parts(kind: Kind) -> BoxedStrategy<&'static str> {
     match kind {
-        Kind::Lease | Kind::ServiceAccount | Kind::Event => Just("").boxed(),
+        Kind::Service | Kind::Lease | Kind::ServiceAccount | Kind::Event => Just("").boxed(),
         _ => prop_oneof![4 => Just(""), 3 => Just("status"), 1 => Just("scale")].boxed(),
     }
 }
@@ -578,6 +605,7 @@ pub fn valid(kind: Kind) -> Value {
     let bodies = match kind {
         Kind::Foo => foos(),
         Kind::Deployment => deployments(),
+        Kind::Service => services(),
         Kind::ServiceAccount => accounts(),
         Kind::Event => events(),
         _ => leases(),

@@ -195,7 +195,7 @@ fn progressing(is: bool, now: Time) -> Value {
 
 /// The garbage collector's: what has an owner that is gone goes, and what its owner waits for; true if there was something.
 fn collect(world: &mut World) -> bool {
-    let all: Vec<(Key, std::sync::Arc<Value>)> = [Kind::Foo, Kind::Deployment]
+    let all: Vec<(Key, std::sync::Arc<Value>)> = [Kind::Foo, Kind::Deployment, Kind::Service]
         .into_iter()
         .flat_map(|kind| world.store.list(kind, None))
         .map(|(key, object)| (key.clone(), object.clone()))

@@ -52,8 +52,8 @@ impl Namespace {
     /// anywhere. Who holds something back lets it go when the namespace is wanted again.
     fn empty(&self, world: &mut World, is_wanted: bool) {
         let kinds = match draw(world.plan.seed, "namespace", self.deletions) % 2 {
-            0 => [Kind::Deployment, Kind::Foo, Kind::Event],
-            _ => [Kind::Foo, Kind::Deployment, Kind::Event],
+            0 => [Kind::Deployment, Kind::Service, Kind::Foo, Kind::Event],
+            _ => [Kind::Foo, Kind::Deployment, Kind::Service, Kind::Event],
         };
         let mut is_empty = true;
         for kind in kinds {

@@ -72,7 +72,7 @@ impl Server {
             if !request.is_dry_run()? {
                 store.put(now, request.call.user.name, key, None);
             }
-            if key.kind == Kind::ServiceAccount {
+            if matches!(key.kind, Kind::Service | Kind::ServiceAccount) {
                 return deleted(store, request, &old);
             }
             let info = key.kind.info();

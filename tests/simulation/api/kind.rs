@@ -6,6 +6,8 @@ pub enum Kind {
     Namespace,
     ServiceAccount,
     Deployment,
+    /// Nothing of ours: what a fork owns besides, as docs/make-it-yours.md has it.
+    Service,
     Lease,
     Event,
     Foo,
@@ -32,10 +34,11 @@ pub struct Info {
 
 impl Kind {
     /// Those that are served.
-    pub const SERVED: [Self; 6] = [
+    pub const SERVED: [Self; 7] = [
         Self::Namespace,
         Self::ServiceAccount,
         Self::Deployment,
+        Self::Service,
         Self::Lease,
         Self::Event,
         Self::Foo,
@@ -46,6 +49,7 @@ impl Kind {
             Self::Namespace => ("", "v1", "Namespace", "namespaces"),
             Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
+            Self::Service => ("", "v1", "Service", "services"),
             Self::Lease => ("coordination.k8s.io", "v1", "Lease", "leases"),
             Self::Event => ("events.k8s.io", "v1", "Event", "events"),
             Self::Foo => ("samplecontroller.k8s.io", "v1alpha1", "Foo", "foos"),
@@ -75,9 +79,13 @@ impl Kind {
             plural,
             unconditional: matches!(
                 self,
-                Self::Namespace | Self::ServiceAccount | Self::Deployment | Self::Event
+                Self::Namespace
+                    | Self::ServiceAccount
+                    | Self::Deployment
+                    | Self::Service
+                    | Self::Event
             ),
-            creates_on_update: matches!(self, Self::Lease | Self::Event),
+            creates_on_update: matches!(self, Self::Service | Self::Lease | Self::Event),
             generation: matches!(self, Self::Deployment | Self::Foo),
         }
     }

@@ -214,14 +214,22 @@ fn is_label(label: &str) -> bool {
 }
 
 /// A DNS-1123 label.
-pub fn check_label(field: &str, name: &str) -> Option<Cause> {
-    (!is_label(name)).then(|| Cause::invalid(
-        field,
-        format!("{name:?}"),
-        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with \
-         an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
-         '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
-    ))
+pub fn check_label(field: &str, name: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut invalid = |why: &str| causes.push(Cause::invalid(field, format!("{name:?}"), why));
+    if name.len() > 63 {
+        invalid("must be no more than 63 characters");
+    }
+    if name.contains('.') && name.split('.').all(is_label) {
+        invalid("must not contain dots");
+    } else if !is_label(name) {
+        invalid(
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
+             with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+             '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+        );
+    }
+    causes
 }
 
 fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
@@ -242,7 +250,7 @@ fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
 
 /// What a kind's objects may be called.
 pub fn is_strict(kind: Kind) -> bool {
-    !matches!(kind, Kind::CustomResourceDefinition)
+    !matches!(kind, Kind::CustomResourceDefinition | Kind::Service)
 }
 
 /// Owner references with their fields in the order that Go has.

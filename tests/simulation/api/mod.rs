@@ -28,6 +28,7 @@ mod request;
 mod scale;
 mod schema;
 mod server;
+mod service;
 mod status;
 mod store;
 mod strategy;

@@ -1,6 +1,6 @@
 //! What a patch makes of an object.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     Kind,
@@ -35,7 +35,7 @@ impl Style {
         }
     }
 
-    pub fn apply(self, object: &Value, patch: &[u8]) -> Result<Value> {
+    pub fn apply(self, kind: Kind, object: &Value, patch: &[u8]) -> Result<Value> {
         let parsed: Value = serde_json::from_slice(patch).map_err(|error| match self {
             Self::Merge => Refusal::bad_request(format!("error decoding patch: {error}")),
             Self::Strategic => Refusal::bad_request(format!("not JSON: {error}")),
@@ -46,7 +46,7 @@ impl Style {
         let mut new = object.clone();
         match self {
             Self::Merge => merge(&mut new, &parsed),
-            Self::Strategic => strategic(&mut new, &parsed, "")?,
+            Self::Strategic => strategic(kind, &mut new, &parsed, "")?,
         }
         Ok(new)
     }
@@ -81,13 +81,14 @@ enum Elements {
     Replaced,
 }
 
-fn elements(field: &str) -> Elements {
+fn elements(kind: Kind, field: &str) -> Elements {
     match field {
         "ownerReferences" => Elements::By("uid"),
         "containers" | "initContainers" | "env" | "volumes" | "imagePullSecrets" | "secrets" => {
             Elements::By("name")
         }
         "conditions" => Elements::By("type"),
+        "ports" if kind == Kind::Service => Elements::By("port"),
         "ports" => Elements::By("containerPort"),
         "volumeMounts" => Elements::By("mountPath"),
         "finalizers" => Elements::Themselves,
@@ -95,7 +96,7 @@ fn elements(field: &str) -> Elements {
     }
 }
 
-fn strategic(target: &mut Value, patch: &Value, field: &str) -> Result<()> {
+fn strategic(kind: Kind, target: &mut Value, patch: &Value, field: &str) -> Result<()> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
             if let Some(directive) = patch.keys().find(|key| key.starts_with('$')) {
@@ -106,14 +107,14 @@ fn strategic(target: &mut Value, patch: &Value, field: &str) -> Result<()> {
             for (key, value) in patch {
                 match (target.get_mut(key), value) {
                     (_, Value::Null) => _ = target.remove(key),
-                    (Some(old), value) => strategic(old, value, key)?,
+                    (Some(old), value) => strategic(kind, old, value, key)?,
                     (None, value) => _ = target.insert(key.clone(), without_nulls(value)),
                 }
             }
             Ok(())
         }
         (Value::Array(target), Value::Array(patch)) => {
-            *target = merged_list(target, patch, field)?;
+            *target = merged_list(kind, target, patch, field)?;
             Ok(())
         }
         (target, patch) => {
@@ -123,8 +124,13 @@ fn strategic(target: &mut Value, patch: &Value, field: &str) -> Result<()> {
     }
 }
 
-fn merged_list(old: &[Value], patch: &[Value], field: &str) -> Result<Vec<Value>> {
-    let key = match elements(field) {
+fn merged_list(kind: Kind, old: &[Value], patch: &[Value], field: &str) -> Result<Vec<Value>> {
+    let replace = json!({ "$patch": "replace" });
+    if patch.contains(&replace) {
+        let rest = patch.iter().filter(|value| **value != replace);
+        return Ok(rest.map(without_nulls).collect());
+    }
+    let key = match elements(kind, field) {
         Elements::Replaced => return Ok(patch.to_vec()),
         Elements::By(key) => Some(key),
         Elements::Themselves => None,
@@ -146,7 +152,7 @@ fn merged_list(old: &[Value], patch: &[Value], field: &str) -> Result<Vec<Value>
             None => without_nulls(value),
         };
         if place(old, value).is_some() && key.is_some() {
-            strategic(&mut new, value, "")?;
+            strategic(kind, &mut new, value, "")?;
         }
         if place(&patched, value).is_none() {
             patched.push(new);

@@ -91,7 +91,7 @@ impl Server {
             return Ok(());
         };
         let belongs = [new, old].into_iter().flatten().any(belongs_to_a_foo);
-        if about.kind == Kind::Deployment && !belongs {
+        if about.kind != Kind::Foo && !belongs {
             return Ok(());
         }
         let holder = record["metadata"]["annotations"][HOLDER]

@@ -42,7 +42,7 @@ impl Server {
         let asked = match parsed {
             Some(put) => put,
             None => match Style::of(key.kind, request.call.content_type)? {
-                Style::Merge => Style::Merge.apply(&is, request.call.body)?,
+                Style::Merge => Style::Merge.apply(key.kind, &is, request.call.body)?,
                 Style::Strategic => {
                     return Err(Unknown("a strategic merge patch of a scale".to_owned()).into());
                 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Key, Kind, Server, Store, deployment, metadata,
     request::{Part, Unknown},
-    schema,
+    schema, service,
     status::{Cause, Refusal, Result},
     typed,
 };
@@ -31,8 +31,10 @@ impl Server {
             return Ok(object);
         }
         let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
-        if kind == Kind::Deployment {
-            deployment::fill(&mut object)?;
+        match kind {
+            Kind::Deployment => deployment::fill(&mut object)?,
+            Kind::Service => service::fill(&mut object)?,
+            _ => {}
         }
         Ok(object)
     }
@@ -44,6 +46,7 @@ impl Server {
         match key.kind {
             Kind::Foo => causes.extend(self.check_schema(store, object, None, Part::Whole)),
             Kind::Deployment => causes.extend(deployment::check(&object["spec"])),
+            Kind::Service => causes.extend(service::check(object)),
             Kind::Lease => causes.extend(check_lease(&object["spec"])),
             Kind::Event => known_event(object)?,
             _ => {}
@@ -83,6 +86,7 @@ impl Server {
                     ));
                 }
             }
+            (Kind::Service, _) => causes.extend(service::check(new)),
             (Kind::Lease, _) => causes.extend(check_lease(&new["spec"])),
             (Kind::ServiceAccount, _) => causes.extend(metadata::check(meta, true)),
             (Kind::Event, _) => known_event_change(new, old)?,
@@ -122,6 +126,7 @@ pub fn prepare_new(kind: Kind, object: &mut Value) {
             }
         }
         Kind::Deployment => object["status"] = json!({}),
+        Kind::Service => service::prepare_new(object),
         _ => {}
     }
     if kind.info().generation {
@@ -148,6 +153,7 @@ pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
         (Kind::Foo | Kind::Deployment | Kind::Namespace, _) => {
             keep(new, "status", old.get("status"));
         }
+        (Kind::Service, _) => service::prepare_change(new, old),
         _ => {}
     }
     keep(

@@ -4,7 +4,7 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     autoscaling::v1::Scale,
     coordination::v1::Lease,
-    core::v1::{Namespace, ServiceAccount},
+    core::v1::{Namespace, Service, ServiceAccount},
     events::v1::Event,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -20,6 +20,7 @@ pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
         Kind::Namespace => round_trip::<Namespace>(object),
         Kind::ServiceAccount => round_trip::<ServiceAccount>(object),
         Kind::Deployment => round_trip::<Deployment>(object),
+        Kind::Service => round_trip::<Service>(object),
         Kind::Lease => round_trip::<Lease>(object),
         Kind::Event => round_trip::<Event>(object),
         Kind::Foo
@@ -31,7 +32,9 @@ pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
     }?;
     tidy(&mut object);
     match kind {
-        Kind::Lease if object["spec"].is_null() => object["spec"] = serde_json::json!({}),
+        Kind::Lease | Kind::Service if object["spec"].is_null() => {
+            object["spec"] = serde_json::json!({})
+        }
         Kind::Deployment => {
             if !has_selector && let Some(spec) = object["spec"].as_object_mut() {
                 spec.remove("selector");

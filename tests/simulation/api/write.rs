@@ -169,7 +169,7 @@ impl Server {
             let old = old
                 .as_ref()
                 .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
-            let mut patched = style.apply(old, request.call.body)?;
+            let mut patched = style.apply(key.kind, old, request.call.body)?;
             if style == Style::Strategic {
                 // It goes by the type that the API server has for the kind, whatever the patch says.
                 patched["apiVersion"] = key.kind.api_version().into();
@@ -384,6 +384,7 @@ pub(super) fn failed(key: &Key, dry: bool, precondition: &str) -> Refusal {
     // What is only tried has the key that is below the prefix.
     let registry = if dry { "" } else { "/registry" };
     let path = match info.group {
+        _ if key.kind == Kind::Service => "services/specs".to_owned(),
         "" | "apps" | "coordination.k8s.io" | "events.k8s.io" => info.plural.to_owned(),
         group => format!("{group}/{}", info.plural),
     };

@@ -1,0 +1,96 @@
+//! Services: what is filled in, and what is checked. Those with an address of their own, which lead to pods, and no others.
+
+use serde_json::{Value, json};
+
+use super::{
+    metadata,
+    request::Unknown,
+    status::{Cause, Result},
+    strategy::keep,
+};
+
+/// What the API server gives a Service when it is created.
+const ADDRESS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
+
+/// Fills in what the API server fills in; of fields of which that is not known, it is not guessed.
+pub fn fill(object: &mut Value) -> Result<()> {
+    let spec = &mut object["spec"];
+    let own = [
+        "selector",
+        "ports",
+        "type",
+        "sessionAffinity",
+        "internalTrafficPolicy",
+    ];
+    let mut fields = spec.as_object().into_iter().flatten();
+    let is_known = |field: &str| own.contains(&field) || ADDRESS.contains(&field);
+    if let Some((field, _)) = fields.find(|(field, _)| !is_known(field)) {
+        return Err(Unknown(format!("{field} in a Service's spec")).into());
+    }
+    for (field, value) in [
+        ("sessionAffinity", "None"),
+        ("type", "ClusterIP"),
+        ("internalTrafficPolicy", "Cluster"),
+    ] {
+        if spec[field].is_null() {
+            spec[field] = value.into();
+        }
+        if spec[field] != value {
+            return Err(Unknown(format!("{field} {} of a Service", spec[field])).into());
+        }
+    }
+    let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        if port["protocol"].is_null() {
+            port["protocol"] = "TCP".into();
+        }
+        if port["targetPort"].is_null() {
+            port["targetPort"] = port["port"].clone();
+        }
+    }
+    Ok(())
+}
+
+/// Gives it an address, which nobody asks for.
+pub fn prepare_new(object: &mut Value) {
+    let spec = &mut object["spec"];
+    let address = json!(["10.96.0.1", ["10.96.0.1"], ["IPv4"], "SingleStack"]);
+    for (index, field) in ADDRESS.into_iter().enumerate() {
+        spec[field] = address[index].clone();
+    }
+    object["status"] = json!({ "loadBalancer": {} });
+}
+
+/// The address stays with it.
+pub fn prepare_change(new: &mut Value, old: &Value) {
+    for field in ADDRESS {
+        keep(&mut new["spec"], field, old["spec"].get(field));
+    }
+    keep(new, "status", old.get("status"));
+}
+
+/// What is wrong with it.
+pub fn check(object: &Value) -> Vec<Cause> {
+    let (name, spec) = (&object["metadata"]["name"], &object["spec"]);
+    let mut causes = metadata::check_labels("spec.selector", &spec["selector"]);
+    if let Some(name) = name.as_str() {
+        causes.extend(metadata::check_label("metadata.name", name));
+    }
+    let ports = spec["ports"].as_array().map_or(&[][..], Vec::as_slice);
+    if ports.is_empty() {
+        causes.push(Cause::required("spec.ports", ""));
+    }
+    for (index, port) in ports.iter().enumerate() {
+        for field in ["port", "targetPort"] {
+            let number = port[field].as_i64();
+            causes.extend(number.filter(|it| !(1..=65535).contains(it)).map(|it| {
+                let field = format!("spec.ports[{index}].{field}");
+                Cause::invalid(&field, it, "must be between 1 and 65535, inclusive")
+            }));
+        }
+        if ports.len() > 1 && port["name"].is_null() {
+            causes.push(Cause::required(&format!("spec.ports[{index}].name"), ""));
+        }
+    }
+    causes
+}
