@@ -33,7 +33,7 @@ pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
     tidy(&mut object);
     match kind {
         Kind::Lease | Kind::Service if object["spec"].is_null() => {
-            object["spec"] = serde_json::json!({})
+            object["spec"] = serde_json::json!({});
         }
         Kind::Deployment => {
             if !has_selector && let Some(spec) = object["spec"].as_object_mut() {
