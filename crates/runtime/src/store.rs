@@ -37,7 +37,8 @@ pub(crate) enum Standing {
     Current,
     /// A write met another version. What reconcile goes by may be the same in it.
     Conflicting,
-    /// It was outdated, or may be, and the API server has to be asked: a watch that is behind may have another version of it.
+    /// It was outdated, or may be, and the API server is asked before anything is done for it: a watch that is behind may have
+    /// another version of it.
     Doubtful,
     /// The API server has it no more, or another one of its name, or one that asks for something else.
     Outdated,

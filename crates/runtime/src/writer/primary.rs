@@ -199,9 +199,10 @@ impl<P: Primary> Writer<P> {
         let current = self.look_up(cx, key).await?;
         let current =
             current.filter(|is| is.uid() == seen.view.uid() && asks(is) == asks(&seen.view));
+        // Where it is not, it is asked again: the watch may have nothing to report, should this answer be wrong.
         let standing = match current {
             Some(_) => Standing::Current,
-            None => Standing::Outdated,
+            None => Standing::Doubtful,
         };
         let of = (seen.view.uid(), seen.version);
         self.store.note(key, of, standing, asked);
