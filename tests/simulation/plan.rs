@@ -122,7 +122,7 @@ pub enum Action {
 }
 
 /// What goes wrong. A replica is one of those that there are to be when it begins, by number.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// Killed; what comes after.
     Crash { replica: usize, then: Then },

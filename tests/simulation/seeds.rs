@@ -140,6 +140,28 @@ impl Plan {
             let deed = deed(&mut draw);
             self.deed(at, deed);
         }
+        // Whatever the storm has left behind, who leads after it sees to what changes then.
+        let mut draw = Draws::new(self.seed, "afterwards");
+        for foo in 0..FOOS {
+            let foo = small(foo);
+            let deed = match draw.below(5) {
+                0 => Deed::ScaleFoo {
+                    foo,
+                    replicas: replicas(&mut draw),
+                },
+                1 => Deed::RenameDeployment {
+                    foo,
+                    deployment: small(draw.below(DEPLOYMENTS)),
+                },
+                2 => Deed::ChangeImage { deployment: foo },
+                3 => Deed::LosePod { deployment: foo },
+                _ => Deed::DeleteDeployment {
+                    deployment: foo,
+                    policy: Policy::Background,
+                },
+            };
+            self.deed(heal + draw.between(15_000, 40_000), deed);
+        }
         // Whoever leads when all is mended is to see to somebody new, whom nothing that went wrong is about.
         let deed = Deed::CreateFoo {
             foo: small(FOOS),
@@ -368,6 +390,10 @@ const FAULTS: &[Kind] = &[
         let lasts = ms(draw.log_uniform(1_000, 60_000));
         let lasts = if draw.once_in(4) { FOR_GOOD } else { lasts };
         What::Fault(Fault::NoPods { deployment }, lasts)
+    }),
+    kind("lost pods", (3, 3_000), None, |draw, _| {
+        let deployment = small(draw.below(DEPLOYMENTS));
+        What::Action(Action::User(Deed::LosePod { deployment }))
     }),
     kind("namespace", (6, 20_000), Some((200, 20_000)), |_, _| {
         fault(Fault::NoNamespace)

@@ -78,6 +78,10 @@ pub enum Deed {
     CreateDeployment {
         deployment: u8,
     },
+    /// Not by a user: one of its pods dies, and is replaced.
+    LosePod {
+        deployment: u8,
+    },
     /// Its owner references go.
     OrphanDeployment {
         deployment: u8,
@@ -196,6 +200,7 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             deployment_path(deployment),
             json!({ "spec": { "replicas": replicas } }),
         ),
+        Deed::LosePod { deployment } => return lose_pod(world, &deployment_path(deployment)),
         Deed::ChangeImage { deployment } => {
             let containers = json!([{ "name": "nginx", "image": "another:1" }]);
             let spec = json!({ "template": { "spec": { "containers": containers } } });
@@ -300,6 +305,24 @@ fn create_deployment(number: u8) -> Request {
             },
         }),
     )
+}
+
+/// As the Deployment controller says it.
+fn lose_pod(world: &mut World, path: &str) -> u16 {
+    let (_, one) = send(world, get(path.to_owned()));
+    let count = |field: &str| one["status"][field].as_i64().unwrap_or_default();
+    let left = count("availableReplicas") - 1;
+    if left < 0 {
+        return 404;
+    }
+    let left_out = |count: i64| Some(count).filter(|count| *count > 0);
+    let counts = json!({
+        "readyReplicas": left_out(left),
+        "availableReplicas": left_out(left),
+        "unavailableReplicas": count("replicas") - left,
+    });
+    let status = patch(format!("{path}/status"), json!({ "status": counts }));
+    send(world, status).0
 }
 
 /// As `kubectl get -o yaml` has it, under another name.

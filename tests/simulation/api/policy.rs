@@ -12,7 +12,8 @@ use super::{
 pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
 /// The service account that is the fencing record: its namespace and name.
 pub const RECORD: (&str, &str) = ("foo-system", "foo-controller-fencing");
-const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
+/// The annotation of the record that names who holds the Lease.
+pub const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
 const NAME: &str = "foo-controller-fencing";
 
 /// What is done, to an admission policy.

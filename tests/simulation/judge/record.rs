@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    super::trace::Call,
+    super::{
+        api::{HOLDER, Key, Kind, RECORD},
+        trace::Call,
+    },
     Case, Violation,
     converge::text,
     leader::{holder, lease},
@@ -94,7 +97,16 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let is_over = call.answered.is_some_and(|(at, _)| at <= first.begun);
             call.resource == "serviceaccounts" && is_over
         });
-        if is_seen_to || is_hindered(case, hold.who, None, hold.from, first.begun) {
+        let record_key = Key::new(Kind::ServiceAccount, RECORD.0, RECORD.1);
+        let mut records = case.store.history().iter().rev();
+        let record = records.find(|one| one.key == record_key && made(one) <= first.begun);
+        let record = record.and_then(|one| one.after.as_deref());
+        let names = record.map(|record| text(&record["metadata"]["annotations"][HOLDER]));
+        let is_named = names.is_none_or(|names| {
+            let leader = case.life(hold.who).map(super::Life::identity);
+            leader.as_deref() == Some(names)
+        });
+        if is_seen_to && is_named || is_hindered(case, hold.who, None, hold.from, first.begun) {
             continue;
         }
         found.push(Violation {

@@ -21,6 +21,32 @@ pub struct Ongoing {
     backup: Option<Backup>,
 }
 
+/// Whether these are one switch: while one of them goes on, the end of the other changes nothing.
+fn is_one_switch(one: &Fault, other: &Fault) -> bool {
+    use Fault::{
+        Behind, Cold, Fencing, FencingPart, Kill, NoDefinition, NoWatchList, Pause, Revoke, Stuck,
+        WallStill,
+    };
+    match (one, other) {
+        (
+            Behind { server: one, .. } | Stuck { server: one },
+            Behind { server, .. } | Stuck { server },
+        ) => one == server,
+        (Fencing | FencingPart { .. }, Fencing | FencingPart { .. }) => true,
+        (
+            Cold { .. }
+            | Kill { .. }
+            | NoDefinition
+            | NoWatchList { .. }
+            | Pause { .. }
+            | Revoke { .. }
+            | WallStill { .. },
+            _,
+        ) => one == other,
+        _ => false,
+    }
+}
+
 /// Whether a call is one of these.
 fn is_one_of(calls: &Calls, call: &Call) -> bool {
     let is_write = matches!(call.verb, "create" | "update" | "patch" | "delete");
@@ -159,11 +185,11 @@ impl World {
                 return;
             }
             Fault::Kill { server } => self.kill_server(server),
-            Fault::Pause { server } => self.servers[server].paused = true,
-            Fault::Behind { server, by } => self.set_lag(server, Lag::By(by)),
-            Fault::Stuck { server } => self.set_lag(server, Lag::Stuck),
-            Fault::Cold { server } => self.with_server(server, |it| it.cold = true),
-            Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = false),
+            Fault::Pause { .. }
+            | Fault::Behind { .. }
+            | Fault::Stuck { .. }
+            | Fault::Cold { .. }
+            | Fault::NoWatchList { .. } => self.spoil_server(&ongoing.fault),
             Fault::Compact => {
                 let to = self.store.version();
                 self.store.compact(to);
@@ -201,6 +227,10 @@ impl World {
         };
         let now = self.now;
         self.say(format!("over: {:?}", ongoing.fault));
+        let mut others = self.faults.values().map(|other| &other.fault);
+        if let Some(other) = others.rfind(|other| is_one_switch(&ongoing.fault, other)) {
+            return self.spoil_server(&other.clone());
+        }
         match ongoing.fault {
             Fault::Freeze { replica } | Fault::Suspend { replica } => {
                 let place = &self.places[replica];
@@ -357,9 +387,35 @@ impl World {
         self.set_doors();
     }
 
-    fn start_server(&mut self, server: usize) {
-        self.servers[server].server = Some(Server::new(&self.store));
+    /// As it is, for what goes on, when it starts or another such fault is over.
+    fn start_server(&mut self, number: usize) {
+        self.servers[number].server = Some(Server::new(&self.store));
+        let faults = self.faults.values().map(|ongoing| ongoing.fault.clone());
+        for fault in faults.collect::<Vec<_>>() {
+            if matches!(
+                fault,
+                Fault::Pause { server }
+                    | Fault::Behind { server, .. }
+                    | Fault::Stuck { server }
+                    | Fault::Cold { server }
+                    | Fault::NoWatchList { server } if server == number
+            ) {
+                self.spoil_server(&fault);
+            }
+        }
         self.set_doors();
+    }
+
+    /// What a fault of a server that is there does to it.
+    fn spoil_server(&mut self, fault: &Fault) {
+        match *fault {
+            Fault::Pause { server } => self.servers[server].paused = true,
+            Fault::Behind { server, by } => self.set_lag(server, Lag::By(by)),
+            Fault::Stuck { server } => self.set_lag(server, Lag::Stuck),
+            Fault::Cold { server } => self.with_server(server, |it| it.cold = true),
+            Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = false),
+            _ => {}
+        }
     }
 
     pub(super) fn install_definition(&mut self) {
