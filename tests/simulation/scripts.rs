@@ -17,7 +17,7 @@ const FIRST: usize = 20;
 const MOST: usize = 400;
 
 /// What replicas write.
-const WRITTEN: [&str; 5] = [
+const WRITTEN: &[&str] = &[
     "deployments",
     "foos/status",
     "events",
@@ -26,7 +26,7 @@ const WRITTEN: [&str; 5] = [
 ];
 
 /// What they ask for.
-const KNOWN: [&str; 7] = [
+const KNOWN: &[&str] = &[
     "foos",
     "foos/status",
     "deployments",
@@ -920,6 +920,7 @@ fn faults(verb: &str) -> Vec<Happens> {
 
 /// The name of a resource, for as long as the program runs.
 fn known(resource: &str) -> &'static str {
-    let its = KNOWN.into_iter().find(|known| *known == resource);
-    its.unwrap_or_else(|| panic!("{resource} is called"))
+    let its = KNOWN.iter().find(|known| **known == resource);
+    its.copied()
+        .unwrap_or_else(|| panic!("{resource} is called"))
 }
