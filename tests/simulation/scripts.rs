@@ -730,7 +730,7 @@ impl Script {
     pub fn variations(&self, trace: &Trace) -> Vec<(String, Plan)> {
         let calls = || trace.calls.iter().filter(|call| call.sent < HEAL);
         let mut all = Vec::new();
-        for resource in WRITTEN {
+        for &resource in WRITTEN {
             let of = of("write", resource);
             let writes = calls().filter(|call| is_write(call.verb) && call.resource == resource);
             let mut held_by = None;
@@ -769,12 +769,12 @@ impl Script {
     /// The variation of this name, whatever calls there are without a fault.
     pub fn variation(&self, name: &str) -> Option<Plan> {
         let crashes = WRITTEN
-            .into_iter()
-            .flat_map(|resource| CRASHES.map(|happens| (of("write", resource), happens)));
+            .iter()
+            .flat_map(|&resource| CRASHES.map(|happens| (of("write", resource), happens)));
         let others = VERBS.into_iter().flat_map(|verb| {
             let all = || faults(verb).into_iter().chain(like_others());
-            let all = KNOWN.map(|resource| all().map(move |happens| (of(verb, resource), happens)));
-            all.into_iter().flatten()
+            let known = KNOWN.iter();
+            known.flat_map(move |&resource| all().map(move |happens| (of(verb, resource), happens)))
         });
         let numbered = crashes.chain(others).flat_map(|(of, happens)| {
             let nth = 1..=MOST;
