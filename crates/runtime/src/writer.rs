@@ -253,7 +253,7 @@ impl<V: Cached> Writer<V> {
                 version,
                 self.exists(),
             );
-            let fields = wanted(&asked);
+            let fields = brief(&names_of_fields(&asked));
             info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
         let stored = Snapshot {
@@ -532,6 +532,10 @@ fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {
 /// What a patch is to change, for people: the names of its fields. Their values may be long, and secret.
 #[must_use]
 pub fn wanted(patch: &Value) -> String {
+    brief(&format!("other {}", names_of_fields(patch)))
+}
+
+fn names_of_fields(patch: &Value) -> String {
     let mut fields = fields(patch);
     fields.retain(|(_, value)| **value != json!({}));
     let is_note = |(path, _): &(String, _)| path.starts_with("metadata.annotations.");
@@ -539,5 +543,5 @@ pub fn wanted(patch: &Value) -> String {
         fields.retain(|field| !is_note(field));
     }
     let names: Vec<_> = fields.into_iter().map(|(path, _)| path).collect();
-    brief(&format!("other {}", names.join(", ")))
+    names.join(", ")
 }
