@@ -51,7 +51,8 @@ impl Actors {
         }
         let before = world.store.version();
         let waits = self.roll_out(world);
-        let collected = collect(world);
+        let is_idle = world.is_going_on(|fault| matches!(fault, Fault::NoCollector));
+        let collected = !is_idle && collect(world);
         let is_changing = self.namespace.tick(world);
         let is_at_rest = !waits && !collected && !is_changing && world.store.version() == before;
         self.at_rest = is_at_rest.then_some(before);

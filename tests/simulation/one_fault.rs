@@ -193,6 +193,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         (Fault::Restore, seconds(3)),
         (Fault::NoPods { deployment: ROLLED }, seconds(20)),
         (Fault::NoDefinition, seconds(10)),
+        (Fault::NoCollector, seconds(20)),
         (Fault::NoNamespace, seconds(3)),
         (Fault::Fencing, seconds(30)),
         (Fault::FencingPart { record: true }, seconds(10)),

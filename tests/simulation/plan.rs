@@ -180,6 +180,8 @@ pub enum Fault {
     Policy(Others),
     /// No pod of one of the users' Deployments becomes available: after a while, the Deployment says so.
     NoPods { deployment: u8 },
+    /// The garbage collector does nothing: what is to go stays.
+    NoCollector,
     /// The Foos' namespace is deleted; when it is over, it is created again, and so are the Foos that were in it.
     NoNamespace,
 }
@@ -243,7 +245,7 @@ impl Fault {
             | Self::Slow { of, .. }
             | Self::Call { of, .. }
             | Self::Reset { of } => of.replica.is_none_or(|its| its == replica),
-            Self::NoPods { .. } => false,
+            Self::NoPods { .. } | Self::NoCollector => false,
             _ => true,
         }
     }

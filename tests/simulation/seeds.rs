@@ -395,6 +395,9 @@ const FAULTS: &[Kind] = &[
         let deployment = small(draw.below(DEPLOYMENTS));
         What::Action(Action::User(Deed::LosePod { deployment }))
     }),
+    kind("collector", (4, 10_000), Some((1_000, 60_000)), |_, _| {
+        fault(Fault::NoCollector)
+    }),
     kind("namespace", (6, 20_000), Some((200, 20_000)), |_, _| {
         fault(Fault::NoNamespace)
     }),

@@ -72,13 +72,14 @@ fn each_fault_is_tried_by_itself() {
         Fault::Policy(_) => 21,
         Fault::NoPods { .. } => 22,
         Fault::NoNamespace => 23,
+        Fault::NoCollector => 24,
     };
     let all = one_fault::of_leader(0).into_iter();
     let tried: BTreeSet<_> = all
         .flat_map(|(_, (faults, _))| faults)
         .map(|fault| number(&fault))
         .collect();
-    assert!(tried.into_iter().eq(0..24));
+    assert!(tried.into_iter().eq(0..25));
 }
 
 /// What seeds have found stays mended.

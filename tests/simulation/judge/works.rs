@@ -422,9 +422,9 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     };
     let is_fault = case.trace.faults.iter().any(|(time, fault)| {
         let is_now = is_in(time.start..felt_until(time, fault));
-        // What is done to single calls, they show; and what is refused was looked at.
+        // What is done to single calls, they show; and what is refused was looked at. Nobody works by the time of day.
         let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
-        is_now && !is_shown && fault.is_about(who.replica)
+        is_now && !is_shown && !fault.is_of_the_clock() && fault.is_about(who.replica)
     });
     let since = |time| from.saturating_sub(case.longest(time));
     let is_slow = |call: &Call| {

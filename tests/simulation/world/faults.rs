@@ -203,7 +203,7 @@ impl World {
             Fault::NoDefinition => self.store.remove_definition(at(now)),
             Fault::Fencing => self.switch_fencing(false),
             Fault::FencingPart { record } => self.store.remove_fencing_part(at(now), record),
-            Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
+            Fault::NoCollector | Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
             Fault::Policy(_)
             | Fault::Partition { .. }
             | Fault::Slow { .. }
@@ -280,7 +280,7 @@ impl World {
             Fault::Revoke { verb, resource } => self.store.grant(CONTROLLER, verb, resource),
             Fault::NoDefinition => self.install_definition(),
             Fault::Fencing | Fault::FencingPart { .. } => self.switch_fencing(true),
-            Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
+            Fault::NoCollector | Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
             Fault::Policy(_)
             | Fault::Crash { .. }
             | Fault::Reset { .. }
