@@ -121,6 +121,7 @@ const BAD: &[Bad] = &[
     // Files.
     Flag("--config=/nowhere/foo.toml", "/nowhere/foo.toml (flag --config): cannot be read: No such file or directory (os error 2)"),
     Flag("--config=/", "/ (flag --config): cannot be read: Is a directory (os error 21)"),
+    Env("FOO_CONTROLLER__CONFIG", "/nowhere\n", "/nowhere? (environment variable FOO_CONTROLLER__CONFIG): cannot be read: No such file or directory (os error 2)"),
     File("workers = 1\nworkers = 2", "file FILE, line 2: not TOML: duplicate key"),
     File("workers = ", "file FILE, line 1: not TOML: string values must be quoted, expected literal string"),
 ];
@@ -230,6 +231,14 @@ fn later_layers_go_over_earlier_ones() {
     says("workers = 2  # default", &mut command);
     let mut command = program();
     command.args(["--config", &path]);
+    says(&format!("workers = 3  # file {path}, line 2"), &mut command);
+    let mut command = program();
+    command
+        .args(["--config", &path])
+        .env("FOO_CONTROLLER__CONFIG", "/nowhere");
+    says(&format!("workers = 3  # file {path}, line 2"), &mut command);
+    let mut command = program();
+    command.env("FOO_CONTROLLER__CONFIG", &path);
     says(&format!("workers = 3  # file {path}, line 2"), &mut command);
     let mut command = program();
     command

@@ -713,7 +713,7 @@ fn what_is_generated_is_current() {
 fn every_code_of_a_refused_scrape_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/telemetry.md");
     let text = fs::read_to_string(path).unwrap();
-    let (_, about) = text.split_once("(SubjectAccessReview): ").unwrap();
+    let (_, about) = text.split_once("(SubjectAccessReview). ").unwrap();
     let (about, _) = about.split_once(". A positive answer").unwrap();
     let words = about.split(|c: char| !c.is_ascii_digit());
     let mut named: Vec<_> = words.filter(|word| word.len() == 3).collect();

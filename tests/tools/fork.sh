@@ -91,7 +91,7 @@ git rm --quiet tests/tools/fork.sh tests/fork.sh
 sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
 sed -i '/fork\.sh/d' .ci/run
 sed -i '/fork\.sh/,+1d' tests/README.md
-perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//ms' tests/manifests/docs/commands.rs
+perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//msg' tests/manifests/docs/commands.rs
 perl -0pi -e 's/^## A fork\n.*?(?=^## )//ms; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
 perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
 git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'

@@ -124,10 +124,10 @@ pub fn command(app: &'static App) -> Command {
         .about(app.about)
         .after_help(format!(
             "Every key can be in the file of --config, and in the environment: backoff.max is \
-             {}BACKOFF__MAX. Flags go over the environment, the environment over the \
-             file, the file over the defaults.\n\nExit codes: 0 asked to stop, 1 failed, 2 bad \
+             {prefix}BACKOFF__MAX. Flags go over the environment, the environment over the \
+             file, the file over the defaults. Without --config the file is what {prefix}CONFIG names.\n\nExit codes: 0 asked to stop, 1 failed, 2 bad \
              configuration or usage.",
-            app.env_prefix()
+            prefix = app.env_prefix()
         ))
         .args(config::args(app))
         .subcommand(

@@ -86,14 +86,14 @@ impl Settings {
         settings
     }
 
-    /// The layer of the file that `--config` names.
-    pub(super) fn file(&mut self, path: &Path) {
+    /// The layer of the file that `origin`, a flag or a variable, names.
+    pub(super) fn file(&mut self, path: &Path, origin: &str) {
         let shown = printable(&path.display().to_string());
         match std::fs::read_to_string(path) {
             Ok(text) => self.toml(&text, &|line| format!("file {shown}, line {line}")),
             Err(error) => self
                 .problems
-                .push(format!("{shown} (flag --config): cannot be read: {error}")),
+                .push(format!("{shown} ({origin}): cannot be read: {error}")),
         }
     }
 

@@ -15,7 +15,10 @@ mod table;
 mod tests;
 mod types;
 
-use std::path::PathBuf;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::{Arg, ArgMatches, value_parser};
 
@@ -66,8 +69,8 @@ pub fn default_of(app: &'static App, key: &Key) -> String {
     Settings::defaults(app).plain(key)
 }
 
-/// Read all layers: the file that `--config` names, the environment `env`, the flags. The settings that come with the
-/// configuration say where each value is from.
+/// Read all layers: the file that `--config` or the variable `<APP>__CONFIG` names, the environment `env`, the flags. The
+/// settings that come with the configuration say where each value is from.
 ///
 /// # Errors
 /// Everything that is wrong, at once: keys that are unknown, values of a wrong type or out of range, values at odds with
@@ -75,11 +78,15 @@ pub fn default_of(app: &'static App, key: &Key) -> String {
 pub fn load(
     app: &'static App,
     flags: &ArgMatches,
-    env: impl IntoIterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<(Config, Settings), Problems> {
     let mut settings = Settings::defaults(app);
+    let variable = app.env_prefix() + "CONFIG";
+    let (named, env): (Vec<_>, Vec<_>) = env.into_iter().partition(|(name, _)| *name == *variable);
     if let Some(path) = flags.get_one::<PathBuf>("config") {
-        settings.file(path);
+        settings.file(path, "flag --config");
+    } else if let Some((_, path)) = named.first() {
+        settings.file(Path::new(path), &format!("environment variable {variable}"));
     }
     settings.env(env);
     settings.flags(flags);

@@ -287,7 +287,7 @@ mod tests {
         let mut state = json!({
             "identity": "a_1", "version": "0.1.0", "commit": null, "uptimeSeconds": 3723.4,
             "caches": [
-                { "kind": "Foo", "namespace": null, "objects": 3, "resourceVersion": "17", "inSync": true, "ageSeconds": 12.3,
+                { "kind": "Widget", "namespace": null, "objects": 3, "resourceVersion": "17", "inSync": true, "ageSeconds": 12.3,
                   "failure": null },
             ],
             "lease": { "name": "n/l", "exists": true, "holder": "a_1", "seenSecondsAgo": 1.2, "durationSeconds": 15.0,
@@ -311,13 +311,13 @@ mod tests {
     fn a_state_is_a_few_lines() {
         let well = [
             "ok replica: a_1, version 0.1.0, up for 1h 2m 3s",
-            "ok its caches: 3 of Foo in all namespaces at 17; the API server was heard 12s ago at most",
+            "ok its caches: 3 of Widget in all namespaces at 17; the API server was heard 12s ago at most",
             "ok its Lease: leads for 9s unless it renews; n/l is held by a_1, seen to renew it 1s ago",
             "ok its queue: 0 wait for a worker, 0 in work, 0 delayed, 0 failing",
         ];
         assert_eq!(lines(&json!({})), well);
         let cache = |differ: Value| {
-            let mut cache = json!({ "kind": "Foo", "namespace": "n", "objects": 3, "resourceVersion": "17", "inSync": true,
+            let mut cache = json!({ "kind": "Widget", "namespace": "n", "objects": 3, "resourceVersion": "17", "inSync": true,
                                     "ageSeconds": 1.0, "failure": null });
             crate::testing::merge_patch(&mut cache, &differ);
             json!({ "caches": [cache] })
@@ -326,17 +326,17 @@ mod tests {
             (
                 cache(json!({ "inSync": false })),
                 1,
-                "warning its caches: Foo in namespace n: not in sync yet",
+                "warning its caches: Widget in namespace n: not in sync yet",
             ),
             (
                 cache(json!({ "ageSeconds": 301.0 })),
                 1,
-                "warning its caches: Foo in namespace n: nothing heard of the API server for 5m 1s",
+                "warning its caches: Widget in namespace n: nothing heard of the API server for 5m 1s",
             ),
             (
-                cache(json!({ "failure": "cannot watch\nfoos" })),
+                cache(json!({ "failure": "cannot watch\nwidgets" })),
                 1,
-                "warning its caches: cannot watch foos",
+                "warning its caches: cannot watch widgets",
             ),
             (
                 json!({ "term": null, "queue": null, "lease": { "holder": "b_2" } }),
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn failures_are_told_with_their_retries() {
         let object = |name: usize| {
-            json!({ "namespace": "n", "name": format!("foo-{name}"), "attempts": 4, "reason": "Rejected", "error": "a\nb",
+            json!({ "namespace": "n", "name": format!("widget-{name}"), "attempts": 4, "reason": "Rejected", "error": "a\nb",
                     "retryInSeconds": 40.0 })
         };
         let objects: Vec<_> = (0..100).map(object).collect();
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(lines.len(), 4 + TOLD + 1);
         assert_eq!(
             lines[4],
-            "warning its failures: n/foo-0: Rejected, 4 in a row, tried again in 40s: a b"
+            "warning its failures: n/widget-0: Rejected, 4 in a row, tried again in 40s: a b"
         );
         assert_eq!(
             lines.last().map_or("", |it| it),
