@@ -1,17 +1,13 @@
 #!/usr/bin/env bash
 # release.sh IMAGE FOLDER: writes what goes with the images of a release into FOLDER: install.yaml, which is deploy/ with IMAGE
 # (REGISTRY/NAME@DIGEST, as push.sh prints it), and notes.md, the section of CHANGELOG.md about the version in Cargo.toml, where
-# a link into this repository begins with RELEASE_LINKS, if that is set. Fails where there is no such section. Takes kubectl.
+# a link into this repository begins with RELEASE_LINKS, if that is set. Without such a section there is install.yaml alone, and it
+# fails. Takes kubectl.
 set -euo pipefail
 
 [ $# = 2 ] && [[ $1 =~ ^.+/.+@sha256:[0-9a-f]{64}$ ]] || { echo "usage: release.sh REGISTRY/NAME@DIGEST FOLDER" >&2; exit 2; }
 image=$1 folder=$(realpath "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
-awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md >"$folder/notes.md"
-sed -i -E "s#\]\(([^):]+)\)#](${RELEASE_LINKS-}\1)#g" "$folder/notes.md"
-[ -s "$folder/notes.md" ] || { echo "release.sh: CHANGELOG.md has no section \"## $version - DATE\"" >&2; exit 1; }
 
 overlay=$(mktemp -d)
 trap 'rm -rf "$overlay"' EXIT
@@ -20,3 +16,8 @@ resources: ["$(realpath --relative-to "$overlay" deploy)"]
 images: [{name: foo-controller, newName: "${image%@*}", digest: "${image#*@}"}]
 EOF
 kubectl kustomize "$overlay" >"$folder/install.yaml"
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
+notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md)
+[ -n "$notes" ] || { echo "release.sh: no notes: CHANGELOG.md has no section \"## $version - DATE\"" >&2; exit 1; }
+sed -E "s#\]\(([^):]+)\)#](${RELEASE_LINKS-}\1)#g" <<<"$notes" >"$folder/notes.md"

@@ -440,6 +440,8 @@ fn a_release_has_its_notes_and_what_installs_it() {
     fs::write(&changelog, &changes).unwrap();
     let (done, said) = release();
     assert!(!done && said.contains("has no section"), "{said}");
+    let exists = |name: &str| copy.path().join(name).exists();
+    assert!(exists("install.yaml") && !exists("notes.md"));
 
     let released = format!(
         "## Unreleased\n\n{heading}2026-01-01\n\n[All](docs/foo.md) of it.\n\n## 0.0.1 - 2025-01-01\n"
@@ -482,7 +484,7 @@ fn a_release_has_its_notes_and_what_installs_it() {
     ours("cosign sign ", &[key, pushed]);
     ours(
         "cosign verify ",
-        &[("cosign.pub", "release/cosign.pub"), (tag, "\"$image\"")],
+        &[("cosign.pub", "release/cosign.pub"), (tag, "\"$staged\"")],
     );
     ours("cosign sign-blob ", &[key, ("install.yaml", "$file")]);
     ours("cosign verify-blob ", &[("install.yaml", "$file")]);
