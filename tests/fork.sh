@@ -41,15 +41,19 @@ refused() { # what is said of it, arguments
 }
 refused 'are needed' NAME=kudu-kiwi KIND=IbyxHub
 refused 'small letters' NAME=Kudu KIND=IbyxHub GROUP=quux.biz
+refused 'single hyphens' NAME=kudu--kiwi KIND=IbyxHub GROUP=quux.biz
 refused 'a capital letter' NAME=kudu-kiwi KIND=ibyxHub GROUP=quux.biz
 refused 'no domain' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux
 refused 'approval' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.k8s.io
 refused 'Kubernetes has' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz SHORT=po
 refused "Kubernetes' own" NAME=kudu-kiwi KIND=Job GROUP=quux.biz
 refused "Kubernetes' own" NAME=kudu-kiwi KIND=StorageClass GROUP=quux.biz PLURAL=storageclasses
+refused 'the short name of one' NAME=kudu-kiwi KIND=PDB GROUP=quux.biz
+refused "Kubernetes' own" NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz PLURAL=ingresses
 refused 'a folder of cargo' NAME=examples KIND=IbyxHub GROUP=quux.biz
 refused 'has a file here' NAME=kudu-kiwi KIND=Design GROUP=quux.biz
 refused "word of Rust's" NAME=kudu-kiwi KIND=Virtual GROUP=quux.biz
+refused "word of Go's" NAME=kudu-kiwi KIND=Interface GROUP=quux.biz
 refused 'something else' NAME=kudu-kiwi KIND=Queue GROUP=quux.biz
 refused 'is a crate' NAME=tokio-util KIND=IbyxHub GROUP=quux.biz
 refused 'is the kind' NAME=ibyx-hub KIND=IbyxHub GROUP=quux.biz
@@ -59,7 +63,9 @@ rm new
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 
 say 'a fork'
-make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz PLURAL=ibyxhubbi SHORT=ix
+# As long as a kind may be: the patches of the page are to fit the lines that rustfmt makes of it.
+kind=IbyxHubJigguzQuizDivvyWhizzKubuYxiG lower=${kind,,}
+make fork NAME=kudu-kiwi KIND=$kind GROUP=quux.biz PLURAL=${lower}bi SHORT=ix
 [ -z "$(git status --porcelain | grep -v '^[MARD]  ')" ] || fail 'not all of it is staged'
 git diff --cached --quiet -- crates/runtime || fail 'the runtime is changed'
 # The upstream project may be named, where this differs from it, and Kubernetes has an example of its own.
@@ -74,7 +80,7 @@ say 'its first change, unit tests and demo'
 steps=$(sed -n '/^## A Service as well/,/^```$/s/^\$ //p' docs/make-it-yours.md)
 [ "$(tail -n 1 <<<"$steps")" = 'make demo' ] || fail "the page has other steps: $steps"
 DEMO_ONCE=1 bash -euxo pipefail -c "$steps" | tee "$caches/demo"
-grep -q '^service/ibyxhub-sample ' "$caches/demo" || fail 'no Service'
+grep -q "^service/$lower-sample " "$caches/demo" || fail 'no Service'
 
 say 'its checks'
 cargo fmt --check
@@ -87,7 +93,7 @@ IFS= read -r ready <&"${COPROC[0]}" || fail 'no control plane'
 KUBECONFIG=$(sed -E 's/.*"kubeconfig":"([^"]*)".*/\1/' <<<"$ready") PATH=$bin:$PATH
 export KUBECONFIG PATH
 kubectl apply -k deploy
-kubectl wait --for=condition=Established --timeout=60s crd/ibyxhubbi.quux.biz
+kubectl wait --for=condition=Established --timeout=60s crd/${lower}bi.quux.biz
 kubectl wait --for=condition=Available --timeout=60s --namespace kudu-kiwi-system deployment/kudu-kiwi
 # With its own rights alone, the Service's among them.
 account=$caches/kubeconfig token=$(kubectl create token kudu-kiwi --namespace kudu-kiwi-system)
@@ -96,8 +102,8 @@ kubectl --kubeconfig "$account" config set-credentials kudu-kiwi --token "$token
 kubectl --kubeconfig "$account" config set-context --current --user kudu-kiwi
 KUBECONFIG=$account "$CARGO_TARGET_DIR/debug/kudu-kiwi" run --leader-election=false --http-addr=127.0.0.1:0 2>"$caches/log" &
 controller=$!
-kubectl apply -f config/samples/ibyxhub.yaml
-kubectl wait --for=condition=Ready --timeout=60s ibyxhub/ibyxhub-sample || { cat "$caches/log" >&2; fail 'not Ready'; }
+kubectl apply -f config/samples/$lower.yaml
+kubectl wait --for=condition=Ready --timeout=60s $lower/$lower-sample || { cat "$caches/log" >&2; fail 'not Ready'; }
 kubectl get ix,service,deployment
-kubectl get service/ibyxhub-sample -o jsonpath='{.metadata.ownerReferences[0].kind}' | grep -qx IbyxHub || fail 'no Service of its own'
+kubectl get service/$lower-sample -o jsonpath='{.metadata.ownerReferences[0].kind}' | grep -qx $kind || fail 'no Service of its own'
 say 'all well'

@@ -32,7 +32,6 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("make e2e", ".ci/run", "make e2e"),
     ("make bench", ".ci/run", "make bench"),
     ("make nix-check", ".ci/run", "make nix-check"),
-    ("make fork", "tests/fork.sh", "make fork NAME="),
     (
         "make fork NAME=tea-controller KIND=Teapot GROUP=example.org",
         "tests/fork.sh",

@@ -77,8 +77,8 @@ impl Server {
     ) -> Result<()> {
         self.others_admit(store, request, about, (operation, part))?;
         let matched = match about.kind {
-            Kind::Deployment => part == Part::Whole,
             Kind::Foo => part == Part::Status && operation == Operation::Update,
+            Kind::Deployment => part == Part::Whole,
             _ => false,
         };
         if !matched || request.call.user.name != CONTROLLER {
