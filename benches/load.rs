@@ -94,7 +94,9 @@ impl Load {
                 && !foo.is_told(foo.metadata.generation)
             {
                 let client = client.clone();
-                serving.spawn(async move { serve_foo(&client, &foo).await });
+                serving.spawn(async move {
+                    serve_foo(&client, &foo).await;
+                });
             }
         }
     }
