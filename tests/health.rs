@@ -380,7 +380,7 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> std::path::PathBuf {
 
 /// With the rights of the component `metrics-auth`, and no others but the base's: who has no token, a wrong one, a good one
 /// without the right, and one with it; what that costs the API server; and what happens when that is down.
-#[expect(clippy::too_many_lines, reason = "one server, asked by everybody")]
+#[allow(clippy::too_many_lines, reason = "one server, asked by everybody")]
 #[tokio::test]
 async fn metrics_are_for_those_who_may_get_them() {
     const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";

@@ -1407,7 +1407,7 @@ impl Overlay {
 /// docs/operations.md, "Switch overlays or components": after its commands there is what the new overlay renders, and nothing else of what was ever there. And what
 /// belongs to somebody else, such as the namespaces that other collectors live in, has not changed from the first `apply -k` to the
 /// last `delete -k`.
-#[expect(
+#[allow(
     clippy::too_many_lines,
     reason = "one installation, from switch to switch"
 )]

@@ -154,7 +154,7 @@ const WRONG: Base = Base {
     version: Which::Wrong,
 };
 
-#[expect(clippy::too_many_lines, reason = "a list")]
+#[allow(clippy::too_many_lines, reason = "a list")]
 pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
     let versioned = Base {
         uid: Which::Unsaid,

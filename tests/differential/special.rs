@@ -122,7 +122,7 @@ async fn a_namespace_ends_alike() {
 
 /// Every write that the policy may be about, by everybody, under every holder: the same answers, and the same words.
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "a list of writes")]
+#[allow(clippy::too_many_lines, reason = "a list of writes")]
 async fn the_fencing_policy_judges_alike() {
     let cluster = &*CLUSTER;
     super::install(cluster).await;

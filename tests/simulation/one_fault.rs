@@ -149,7 +149,7 @@ const fn seconds(seconds: u64) -> Duration {
 type OfServer = fn(usize) -> Fault;
 
 /// What goes wrong, together, and for how long; of a replica, with this one.
-#[expect(clippy::too_many_lines, reason = "a table")]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     let work = Calls {
         role: Some(Role::Work),

@@ -505,7 +505,7 @@ pub fn all() -> Vec<Script> {
         .collect()
 }
 
-#[expect(clippy::too_many_lines, reason = "a table")]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     let ms = Duration::from_millis;
     let mut plan = Plan {

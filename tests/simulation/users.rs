@@ -140,7 +140,7 @@ pub fn deployment_name(number: u8) -> String {
 type Request = (Method, String, Value);
 
 /// Does it, whatever the API server says to it. Returns the last code.
-#[expect(clippy::too_many_lines, reason = "a table")]
+#[allow(clippy::too_many_lines, reason = "a table")]
 pub fn act(world: &mut World, deed: Deed) -> u16 {
     let request = match deed {
         Deed::CreateFoo {

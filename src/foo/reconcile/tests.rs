@@ -113,7 +113,10 @@ async fn settled_is_what_needs_nothing() {
 async fn what_serves_is_checked_though_it_is_not_what_is_asked_for() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
     let foreign: Change = |_, wanted| wanted.view.owner = None;
-    let invalid: Change = |foo, _| foo.view.spec.as_mut().unwrap().deployment_name.clear();
+    let invalid: Change = |foo, _| {
+        let spec = foo.view.spec.as_mut().unwrap();
+        spec.deployment_name.clear();
+    };
     for change in [foreign, invalid] {
         let (client, _) = server(|_, _, _| (500, Value::Null));
         let (mut foo, mut wanted) = (foo(), deployment());

@@ -43,14 +43,17 @@ impl Server {
     pub(super) fn check_new(&self, store: &Store, key: &Key, object: &Value) -> Result<Vec<Cause>> {
         let meta = &object["metadata"];
         let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
-        match key.kind {
-            Kind::Foo => causes.extend(self.check_schema(store, object, None, Part::Whole)),
-            Kind::Deployment => causes.extend(deployment::check(&object["spec"])),
-            Kind::Service => causes.extend(service::check(object)),
-            Kind::Lease => causes.extend(check_lease(&object["spec"])),
-            Kind::Event => known_event(object)?,
-            _ => {}
-        }
+        causes.extend(match key.kind {
+            Kind::Foo => self.check_schema(store, object, None, Part::Whole),
+            Kind::Deployment => deployment::check(&object["spec"]),
+            Kind::Service => service::check(object),
+            Kind::Lease => check_lease(&object["spec"]),
+            Kind::Event => {
+                known_event(object)?;
+                Vec::new()
+            }
+            _ => Vec::new(),
+        });
         Ok(causes)
     }
 

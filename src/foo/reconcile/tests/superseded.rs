@@ -18,9 +18,15 @@ async fn superseded_is_what_the_foo_had() {
         reconciler.apply_deployment(other);
     };
     // From before the annotation, as every Deployment of an earlier release.
-    add("served", |d| d.foo_generation = None);
-    add("never-available", |d| d.foo_generation = Some(1));
-    add("a-copy", |d| d.foo_generation = None);
+    add("served", |d| {
+        d.foo_generation = None;
+    });
+    add("never-available", |d| {
+        d.foo_generation = Some(1);
+    });
+    add("a-copy", |d| {
+        d.foo_generation = None;
+    });
     add("of-an-earlier-foo", |d| {
         d.owner.as_mut().unwrap().uid = "earlier".into();
     });
