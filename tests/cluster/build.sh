@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-newest=1.36
+default=1.36 # of the API server that tests/simulation is like
 kubernetes=(kube-apiserver kube-controller-manager kube-scheduler kubectl) # most packages are in all of them
 programs=(etcd kwok "${kubernetes[@]}")
 
@@ -51,7 +51,7 @@ if [ -n "${PIN:-}" ]; then
   exit
 fi
 
-checksums=kubernetes/${KUBERNETES:-$newest}.sum
+checksums=kubernetes/${KUBERNETES:-$default}.sum
 [ -e "$checksums" ] || { say "KUBERNETES=$KUBERNETES is not supported; these are: $(cd kubernetes && echo *.sum | sed 's/\.sum//g')"; exit 1; }
 version=$(sed -nE 's|^k8s.io/kubernetes ([^ /]+) .*|\1|p' "$checksums") # which they say of themselves
 

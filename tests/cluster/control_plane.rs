@@ -142,7 +142,8 @@ impl ControlPlane {
         let mut flags = vec![
             format!("--etcd-servers={}", self.ports.etcd()),
             "--bind-address=127.0.0.1".into(),
-            "--advertise-address=127.0.0.1".into(),
+            // No pod is told where it is; and of 127.0.0.1, none may be from 1.37 on.
+            "--endpoint-reconciler-type=none".into(),
             format!("--secure-port={port}"),
             format!("--cert-dir={}", self.path("pki")),
             format!("--token-auth-file={}", self.path("tokens.csv")),
