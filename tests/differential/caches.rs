@@ -210,7 +210,8 @@ async fn no_watch_begins_with_a_cold_cache(cluster: &Cluster, sides: &mut [Run; 
         it.server.cold = true;
     }
     for number in 0..TRIES {
-        let (group, cold) = ("samplecontroller.k8s.io", format!("cold-{number}.k8s.io"));
+        let group = "samplecontroller.k8s.io";
+        let cold = format!("cold-{number}.{group}");
         let definition = super::definition().to_string().replace(group, &cold);
         let applied = cluster.kubectl_stdin(&["apply", "-f", "-"], &definition);
         applied.await.success();

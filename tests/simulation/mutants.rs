@@ -261,7 +261,13 @@ pub fn cargo(workspace: &Path, what: &[&str], builds: &Path) {
 fn copy_workspace(to: &Path, edit: impl Fn(&str, String) -> String) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = Command::new("git")
-        .args(["ls-files", "-z"])
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
         .current_dir(from)
         .output()
         .unwrap();
