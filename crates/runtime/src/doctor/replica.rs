@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use http::Request;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use jiff::SignedDuration;
 use kube::{Client, Config as KubeConfig, client::Body};
 use tokio::time::timeout;
@@ -18,6 +18,9 @@ use crate::{
 
 /// A cache that is older is behind: bookmarks come about once a minute.
 const OLD: f64 = 300.;
+
+/// So many bytes are read: whoever listens at a forwarded port may send them without end. A thousand namespaces take less than 1 MiB.
+const LARGEST: usize = 16 << 20;
 
 /// So many objects that fail are told of; the rest is at the path.
 const TOLD: usize = 5;
@@ -93,15 +96,18 @@ pub(crate) async fn ask(address: &str, mut kube: KubeConfig) -> Result<State, St
     let request = request.map_err(|error| error.to_string())?;
     let answer = client.send(request).await.map_err(|error| why(&error))?;
     let status = answer.status();
-    let body = answer.into_body().collect().await;
-    let body = body.map_err(|error| why(&error))?.to_bytes();
+    let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+    let body = body.map_err(|error| brief(&error.to_string()))?.to_bytes();
     if !status.is_success() {
         return Err(format!(
             "{status}: {}",
             brief(String::from_utf8_lossy(&body).trim())
         ));
     }
-    serde_json::from_slice(&body).map_err(|error| format!("it is none of this version's: {error}"))
+    serde_json::from_slice(&body).map_err(|error| {
+        let error = brief(&error.to_string());
+        format!("it is none of this version's: {error}")
+    })
 }
 
 fn report(state: &State) -> Vec<Line> {
