@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     super::{
         api::{HOLDER, Key, Kind, RECORD},
-        trace::Call,
+        trace::{Call, Time},
     },
     Case, Violation,
     converge::text,
@@ -64,7 +64,8 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
 pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
     // What a term is known by: the record says it still where the same process has it again.
     let mut known = BTreeSet::new();
-    for hold in holds(case) {
+    let holds = holds(case);
+    for (index, hold) in holds.iter().enumerate() {
         let mut history = case.store.history().iter();
         let begins = history.find(|one| one.key == lease() && made(one) == hold.from);
         let [before, after] = begins.map_or([None, None], |one| {
@@ -93,6 +94,15 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
         let Some(first) = its().find(is_work) else {
             continue;
         };
+        // Of a Lease that was deleted meanwhile, its term goes on.
+        let before = index.checked_sub(1).map(|before| &holds[before]);
+        let is_of_the_last_term = before.is_some_and(|before| {
+            let life = case.life(hold.who);
+            let term = life.map_or(Time::ZERO, |life| {
+                case.longest(life.settings.renew_deadline)
+            });
+            before.who == hold.who && first.begun < before.until + term
+        });
         let is_seen_to = its().any(|call| {
             let is_over = call.answered.is_some_and(|(at, _)| at <= first.begun);
             call.resource == "serviceaccounts" && is_over
@@ -106,7 +116,8 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let leader = case.life(hold.who).map(super::Life::identity);
             leader.as_deref() == Some(names)
         });
-        if is_seen_to && is_named || is_hindered(case, hold.who, None, hold.from, first.begun) {
+        let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);
+        if is_of_the_last_term || is_seen_to && is_named || is_excused() {
             continue;
         }
         found.push(Violation {
