@@ -307,6 +307,46 @@ async fn r9_a_few_events_are_written_at_once_and_one_objects_in_order() {
     assert!(seen.notes.values().all(|its| *its == notes));
 }
 
+/// Row R9: one that takes long holds up no other but those of its object.
+#[tokio::test(start_paused = true)]
+async fn r9_an_event_that_takes_long_holds_up_none_of_another_object() {
+    const LONG: Duration = FIRST_TIMEOUT.checked_sub(Duration::from_millis(1)).unwrap();
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&written);
+    let api = service_fn(move |request: Request<Body>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let body = request.into_body().collect_bytes().await?;
+            let event: v1::Event = serde_json::from_slice(&body).unwrap();
+            let uid = event.regarding.unwrap().uid.unwrap();
+            sleep(if uid == "slow" {
+                LONG
+            } else {
+                Duration::from_millis(10)
+            })
+            .await;
+            seen.lock().push(uid);
+            Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec())))
+        }
+    });
+    let client = Client::new(api, "default");
+    let metrics = Metrics::disconnected(&APP);
+    let (events, write) = Recorder::new(client, about(), &metrics, || false);
+    let of = |uid: &str| {
+        let event = Event::warning("Reason", "note");
+        events.send(&Key::new("default", "parent"), uid, event);
+    };
+    of("slow");
+    for uid in 0..10 * AT_ONCE {
+        of(&uid.to_string());
+    }
+    drop(events);
+    let begun = Instant::now();
+    write.await;
+    assert_eq!(begun.elapsed(), LONG);
+    assert_eq!(written.lock().len(), 1 + 10 * AT_ONCE);
+}
+
 /// What an API server does with the events of a namespace: its webhook, or its quota, or what is in front of it.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {

@@ -1,7 +1,7 @@
 //! Writes events, a few at once, and those that could not be written again, beside the others.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join_all;
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -102,46 +102,57 @@ impl Writer {
     pub(super) async fn run(self, events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
         let mut waiting = Waiting(events, &self);
         let first = async {
-            let (events, mut next) = (&mut waiting.0, Vec::with_capacity(AT_ONCE));
+            let events = &mut waiting.0;
+            // One's object is being written about: it goes after that.
+            let mut behind: Option<Queued> = None;
+            let (mut objects, mut writing) = (HashSet::new(), FuturesUnordered::new());
             loop {
+                if let Some(queued) = behind.take_if(|queued| !objects.contains(&queued.uid)) {
+                    objects.insert(queued.uid.clone());
+                    writing.push(self.try_first(queued));
+                }
                 let limit = if busy() {
                     let over = events.len().saturating_sub(WAITING / 2);
                     over.clamp(1, AT_ONCE)
                 } else {
                     AT_ONCE
                 };
-                let count = events.recv_many(&mut next, limit).await;
-                if count == 0 {
-                    break;
+                tokio::select! {
+                    biased;
+                    Some(uid) = writing.next() => {
+                        objects.remove(&uid);
+                    }
+                    queued = events.recv(), if behind.is_none() && writing.len() < limit => {
+                        let Some(queued) = queued else {
+                            break;
+                        };
+                        self.trying.fetch_add(1, Relaxed);
+                        // Nobody looks at what is being written meanwhile.
+                        if writing.is_empty() && events.len() < WAITING / 2 && busy() {
+                            sleep(YIELD_DELAY).await;
+                        }
+                        behind = Some(queued);
+                    }
                 }
-                self.trying.fetch_add(count, Relaxed);
-                if events.len() < WAITING / 2 && busy() {
-                    sleep(YIELD_DELAY).await;
-                }
-                let mut objects = BTreeMap::<_, Vec<_>>::new();
-                for queued in next.drain(..) {
-                    let its = objects.entry(queued.uid.clone()).or_default();
-                    its.push(queued);
-                }
-                join_all(objects.into_values().map(|its| self.try_first(its))).await;
             }
+            writing.collect::<Vec<_>>().await;
             self.backlog.close();
         };
         tokio::join!(first, self.retry());
     }
 
-    /// Tries the events of one object for the first time, in their order.
-    async fn try_first(&self, events: Vec<Queued>) {
-        for queued in events {
-            if let Some(queued) = self.backlog.behind_others(queued) {
-                let since = Instant::now();
-                if let Err(failure) = self.write(&queued, FIRST_TIMEOUT).await {
-                    self.backlog.put(queued, since, &failure);
-                    sleep(GAP).await;
-                }
+    /// Tries one for the first time, and returns which object it was about.
+    async fn try_first(&self, queued: Queued) -> Box<str> {
+        let uid = queued.uid.clone();
+        if let Some(queued) = self.backlog.behind_others(queued) {
+            let since = Instant::now();
+            if let Err(failure) = self.write(&queued, FIRST_TIMEOUT).await {
+                self.backlog.put(queued, since, &failure);
+                sleep(GAP).await;
             }
-            self.trying.fetch_sub(1, Relaxed);
         }
+        self.trying.fetch_sub(1, Relaxed);
+        uid
     }
 
     /// Tries the backlog again, until nothing more comes into it and nothing is left.
