@@ -27,7 +27,10 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use tokio::{io::AsyncWriteExt, time::Instant};
+use tokio::{
+    io::AsyncWriteExt,
+    time::{Instant, timeout},
+};
 
 pub use audit::AuditEvent;
 pub use ready::{Ready, bound_command};
@@ -37,6 +40,9 @@ pub type Feature = (RangeInclusive<u32>, &'static str);
 pub const MUTATING_POLICIES: Feature = (36..=u32::MAX, "MutatingAdmissionPolicy");
 pub const STREAMED_LISTS: Feature = (34..=u32::MAX, "lists that are streamed");
 pub const AS_SIMULATED: Feature = (36..=36, "the answers of the simulated API server");
+
+/// How long a kubectl may take, which waits for ever for what is deleted.
+const KUBECTL_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What a control plane has beyond etcd and kube-apiserver.
 #[derive(Clone, Copy, Debug, Default)]
@@ -173,7 +179,7 @@ impl Cluster {
         self.kubectl_stdin(args, "").await
     }
 
-    /// Runs kubectl as `admin`, with `input` to read (`-f -`).
+    /// Runs kubectl as `admin`, with `input` to read (`-f -`), for two minutes at most.
     pub async fn kubectl_stdin(&self, args: &[&str], input: &str) -> Output {
         let mut command = bound_command(self.ready.bin.join("kubectl"));
         command
@@ -190,10 +196,18 @@ impl Cluster {
             .spawn()
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        let (written, output) = tokio::join!(
-            async move { stdin.write_all(input.as_bytes()).await },
-            child.wait_with_output(),
-        );
+        let run = async {
+            tokio::join!(
+                async move { stdin.write_all(input.as_bytes()).await },
+                child.wait_with_output(),
+            )
+        };
+        let Ok((written, output)) = timeout(KUBECTL_TIMEOUT, run).await else {
+            panic!(
+                "not done after {KUBECTL_TIMEOUT:?}: kubectl {}",
+                args.join(" ")
+            );
+        };
         // It may end without reading everything, or anything.
         let _ = written;
         let output = output.unwrap();
