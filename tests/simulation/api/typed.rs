@@ -13,7 +13,15 @@ use serde_json::Value;
 use super::Kind;
 
 /// The object as the API server has it once it has read it; `Err` is what it cannot read.
-pub fn read(kind: Kind, object: Value) -> Result<Value, String> {
+pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
+    if kind == Kind::Service
+        && let Some(Value::Object(selector)) = object.pointer_mut("/spec/selector")
+    {
+        // A text that is null is an empty one to Go.
+        for value in selector.values_mut().filter(|value| value.is_null()) {
+            *value = "".into();
+        }
+    }
     // What is required has to be said, and is not made up.
     let has_selector = object["spec"]["selector"].is_object();
     let mut object = match kind {
@@ -102,11 +110,27 @@ fn tidy_metadata(metadata: &mut Value) {
     }
 }
 
+/// Whether it is a map of texts, which keeps those that are empty.
+fn is_map(field: &str, value: &Value) -> bool {
+    let texts = |value: &Value| {
+        value
+            .as_object()
+            .is_some_and(|all| all.values().all(Value::is_string))
+    };
+    matches!(
+        field,
+        "labels" | "annotations" | "matchLabels" | "nodeSelector"
+    ) || field == "selector" && texts(value)
+}
+
 /// Leaves out what Go's `omitempty` does.
 fn leave_out(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            fields.values_mut().for_each(leave_out);
+            let nested = fields
+                .iter_mut()
+                .filter(|(field, value)| !is_map(field, value));
+            nested.for_each(|(_, value)| leave_out(value));
             fields.retain(|field, value| match value {
                 Value::Array(all) => !all.is_empty() || field == "containers",
                 Value::Object(all) => {
