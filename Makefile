@@ -70,7 +70,7 @@ nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # A quick one is to show that it works: the controller that ships takes minutes to build.
-bench: ## side by side with controller-runtime: 15 minutes (ARGS=--quick: 2)
+bench: ## side by side with controller-runtime: 25 minutes (ARGS=--quick: 2)
 	tests/require.sh
 	tests/cluster/build.sh
 	tests/collector/build.sh

@@ -2,71 +2,86 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Goal, Sample, Side, number, quantile, rows};
+use crate::report::{Goal, Results, Side, Workload, number, quantile, ratio};
 
-const WIDTH: f64 = 760.0;
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = 110.0;
-const TOP: f64 = 46.0;
+const WIDTH: f64 = 860.0;
+const LEFT: f64 = 330.0;
+const RIGHT: f64 = 90.0;
+const TOP: f64 = 62.0;
 const ROW: f64 = 24.0;
 
 const GREY: &str = "#888888";
 const OURS: &str = "#d9730d";
-const PEER: &str = "#2f81f7";
+const TUNED: &str = "#2f81f7";
+const DEFAULTS: &str = "#9a6dd7";
 
-/// This controller's figures as shares of the other one's, of all measures that have a goal of that kind: the dots are
-/// the pairs, the bar is the goal.
-pub fn ratios(samples: &[Sample]) -> String {
+/// This controller's figures as shares of the other ones', of all measures that have a goal of that kind: the dots are the
+/// pairs, the bar is the goal.
+pub fn ratios(results: &Results) -> String {
     let mut plot = Plot::new(
-        "This controller ÷ controller-runtime: less is better; each bar is a goal",
+        "What foo-controller needs, of what controller-runtime needs",
+        "← less is better; 1 is as much; a dot is a pair, the bar is the goal against the tuned one",
         |value| value,
         1.25,
         &[0.0, 0.25, 0.5, 0.75, 1.0, 1.25],
     );
-    for row in rows(samples) {
-        let ratios = row.ratios();
-        if let (Some(Goal::Ratio(goal)), Some(median)) = (row.goal(), quantile(&ratios, 0.5)) {
-            let name = row.measure.split(',').next().unwrap();
-            plot.row(
-                &format!("{} {name}", row.workload),
-                &format!("{median:.2}×"),
-            );
+    for row in results.rows() {
+        let tuned = row.ratios(Side::Tuned);
+        if let (Some(Goal::Ratio(goal)), Some(median)) = (row.goal(), quantile(&tuned, 0.5)) {
+            let words = row.workload.words(&results.scale);
+            let measure = row.measure.split(", ").next().unwrap();
+            plot.row(&format!("{words}: {measure}"), &ratio(median));
             plot.tick(goal);
-            for ratio in ratios {
-                plot.dot(ratio, OURS);
+            for value in row.ratios(Side::Defaults) {
+                plot.dot(value, DEFAULTS);
+            }
+            for value in tuned {
+                plot.dot(value, TUNED);
             }
         }
     }
-    plot.finish(&[("this controller, each pair", OURS)])
+    plot.finish(&[
+        ("of the tuned one's", TUNED),
+        ("of the one's with defaults", DEFAULTS),
+    ])
 }
 
-/// The latencies of W4: medians over all pairs.
-pub fn latencies(samples: &[Sample]) -> String {
-    let scale = |value: f64| value.max(1.0).log10();
+/// The latencies at steady rates: medians over all pairs.
+pub fn latencies(results: &Results) -> String {
     let mut plot = Plot::new(
-        "From a Foo's creation to its Deployment's, ms: medians of the pairs",
-        scale,
+        "From a Foo's creation until its Deployment is there, ms",
+        "← less is better; medians of the pairs",
+        |value| value.max(1.0).log10(),
         10_000.0,
         &[1.0, 10.0, 100.0, 1_000.0, 10_000.0],
     );
-    for row in rows(samples) {
-        if row.workload.starts_with("W4") && row.measure.ends_with(", ms") {
-            let [ours, peer] =
-                [Side::Ours, Side::Peer].map(|side| quantile(&row.values(side), 0.5));
-            let (Some(ours), Some(peer)) = (ours, peer) else {
-                continue;
-            };
-            let name = row.measure.split(',').next().unwrap();
-            let rate = row.workload.trim_start_matches("W4 ");
-            plot.row(
-                &format!("{rate} {name}"),
-                &format!("{} / {}", number(ours), number(peer)),
-            );
-            plot.dot(peer, PEER);
-            plot.dot(ours, OURS);
+    for row in results.rows() {
+        if !matches!(row.workload, Workload::Steady(_)) || !row.measure.ends_with(", ms") {
+            continue;
+        }
+        let sides = [
+            (Side::Bare, GREY),
+            (Side::Defaults, DEFAULTS),
+            (Side::Tuned, TUNED),
+            (Side::Ours, OURS),
+        ];
+        let medians = sides.map(|(side, _)| quantile(&row.values(side), 0.5));
+        let words = row.workload.words(&results.scale);
+        let measure = row.measure.split(',').next().unwrap();
+        let text = [medians[3], medians[2]].map(|median| median.map_or(String::new(), number));
+        plot.row(&format!("{words}: {measure}"), &text.join(" / "));
+        for ((_, colour), median) in sides.iter().zip(medians) {
+            if let Some(median) = median {
+                plot.dot(median, colour);
+            }
         }
     }
-    plot.finish(&[("this controller", OURS), ("controller-runtime", PEER)])
+    plot.finish(&[
+        ("foo-controller", OURS),
+        ("controller-runtime, tuned", TUNED),
+        ("controller-runtime, defaults", DEFAULTS),
+        ("nobody thinks", GREY),
+    ])
 }
 
 struct Plot {
@@ -78,7 +93,7 @@ struct Plot {
 }
 
 impl Plot {
-    fn new(title: &str, scale: fn(f64) -> f64, most: f64, marks: &[f64]) -> Self {
+    fn new(title: &str, axis: &str, scale: fn(f64) -> f64, most: f64, marks: &[f64]) -> Self {
         let mut plot = Self {
             svg: String::new(),
             scale,
@@ -86,7 +101,8 @@ impl Plot {
             marks: marks.to_vec(),
             rows: 0.0,
         };
-        plot.text(LEFT, 18.0, "start", title);
+        plot.text(10.0, 18.0, "start", title);
+        plot.text(10.0, 36.0, "start", axis);
         plot
     }
 
@@ -139,7 +155,7 @@ impl Plot {
             self.line(self.x(mark), TOP, bottom, 0.5);
             self.text(self.x(mark), TOP - 8.0, "middle", &number(mark));
         }
-        let mut x = LEFT;
+        let mut x = 16.0;
         for (name, colour) in legend {
             let _ = writeln!(
                 self.svg,

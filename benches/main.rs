@@ -14,15 +14,22 @@
     reason = "counts and bytes, far below where it matters"
 )]
 
+mod bare;
 mod chart;
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
 #[path = "../tests/collector/mod.rs"]
 mod collector;
+mod conditions;
 mod load;
+mod meter;
+mod plane;
 mod process;
 mod report;
+mod sockets;
+mod watch;
 mod workloads;
+mod writes;
 
 use std::{
     collections::BTreeSet,
@@ -33,12 +40,12 @@ use std::{
 
 use clap::{Arg, ArgAction, Command, value_parser};
 
-use report::Sample;
-use workloads::{Bench, Scale};
+use report::{Results, Scale, Side, Workload};
+use workloads::Bench;
 
 const FULL: Scale = Scale {
+    sides: &[Side::Ours, Side::Tuned, Side::Defaults],
     pairs: 5,
-    thorough: 1,
     some: 1_000,
     many: 10_000,
     most: 100_000,
@@ -48,9 +55,9 @@ const FULL: Scale = Scale {
 
 /// Enough to see that all of it works.
 const QUICK: Scale = Scale {
+    sides: &[Side::Ours, Side::Tuned],
     pairs: 1,
-    thorough: 1,
-    some: 100,
+    some: 60,
     many: 500,
     most: 1_000,
     steady: Duration::from_secs(1),
@@ -72,55 +79,54 @@ async fn main() {
                 .long("pairs")
                 .value_name("N")
                 .value_parser(value_parser!(u8).range(1..))
-                .help("How often all of it is done; default: W1 to W3 five times, the others once"),
+                .help("How often all of it is done; default: 5"),
         )
         .arg(
             Arg::new("workload")
                 .long("workload")
                 .action(ArgAction::Append)
-                .value_parser(["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "w10"])
-                .help("Just this one, and what it builds on; default: all but w9"),
+                .value_parser(Workload::NAMES)
+                .help("Just this one, and what it builds on; default: all but `most`"),
         )
         .get_matches();
     let quick = flags.get_flag("quick");
-    let wanted: BTreeSet<_> = match flags.get_many::<String>("workload") {
-        Some(names) => names.map(|name| name.to_uppercase()).collect(),
-        None => (1..=10)
-            .filter(|n| *n != 9)
-            .map(|n| format!("W{n}"))
-            .collect(),
+    let mut scale = if quick { QUICK } else { FULL };
+    let pairs = flags
+        .get_one::<u8>("pairs")
+        .map(|pairs| usize::from(*pairs));
+    scale.pairs = pairs.unwrap_or(scale.pairs);
+    let default = Workload::NAMES.iter().filter(|name| **name != "most");
+    let wanted: BTreeSet<String> = match flags.get_many::<String>("workload") {
+        Some(names) => names.cloned().collect(),
+        None => default.map(|name| (*name).to_owned()).collect(),
     };
-    let (mut scale, results) = if quick {
-        (QUICK, release_folder().join("bench-quick"))
+    let is_whole =
+        !quick && pairs.is_none_or(|pairs| pairs >= FULL.pairs) && !flags.contains_id("workload");
+    // Only what is measured whole, in one run, is shown.
+    let folder = if is_whole {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results")
     } else {
-        let benches = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches");
-        (FULL, benches.join("results"))
+        release_folder().join("bench")
     };
-    if let Some(pairs) = flags.get_one::<u8>("pairs") {
-        scale.pairs = usize::from(*pairs);
-        scale.thorough = scale.pairs;
-    }
-    let mut bench = Bench::new(scale, wanted.clone());
+    let mut bench = Bench::new(scale.clone(), wanted);
     bench.run().await;
-    println!("{}", report::tables(&bench.samples));
-    keep(&results, bench.samples, &wanted);
+    let results = Results {
+        conditions: bench.conditions.expect("a workload was run"),
+        samples: bench.samples,
+        scale,
+    };
+    println!("{}", results.tables());
+    keep(&folder, &results);
+    eprintln!("all samples, tables and plots are in {}", folder.display());
 }
 
-/// Writes what the README shows: the samples that were wanted, and of the other workloads those of before.
-fn keep(results: &Path, mut samples: Vec<Sample>, wanted: &BTreeSet<String>) {
-    samples.retain(|sample| wanted.contains(sample.workload.split(' ').next().unwrap()));
-    fs::create_dir_all(results).unwrap();
-    let json = results.join("samples.json");
-    if let Ok(before) = fs::read(&json) {
-        let before: Vec<Sample> = serde_json::from_slice(&before).unwrap();
-        let is_new = |old: &Sample| samples.iter().any(|new| new.workload == old.workload);
-        let kept: Vec<_> = before.into_iter().filter(|old| !is_new(old)).collect();
-        samples.extend(kept);
-    }
-    fs::write(json, serde_json::to_vec_pretty(&samples).unwrap()).unwrap();
-    fs::write(results.join("tables.md"), report::tables(&samples)).unwrap();
-    fs::write(results.join("ratios.svg"), chart::ratios(&samples)).unwrap();
-    fs::write(results.join("latencies.svg"), chart::latencies(&samples)).unwrap();
+fn keep(folder: &Path, results: &Results) {
+    fs::create_dir_all(folder).unwrap();
+    let json = serde_json::to_vec_pretty(results).unwrap();
+    fs::write(folder.join("samples.json"), json).unwrap();
+    fs::write(folder.join("tables.md"), results.tables()).unwrap();
+    fs::write(folder.join("ratios.svg"), chart::ratios(results)).unwrap();
+    fs::write(folder.join("latencies.svg"), chart::latencies(results)).unwrap();
 }
 
 /// This program is `target/release/examples/bench`; the controllers are in `target/release`.

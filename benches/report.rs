@@ -1,11 +1,23 @@
-//! What was measured, and how it is reported: as JSON, and as a table of medians, spreads and ratios.
+//! What was measured, and how it is reported: as JSON, and as tables of medians, spreads and ratios.
 
 use std::{
     fmt::{self, Display, Write as _},
     iter,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
+
+use crate::conditions::Conditions;
+
+/// When the last Deployment was written; when the last status was, too; and when the last event was, too.
+pub const DEPLOYED: &str = "until the last Deployment, s";
+pub const REPORTED: &str = "until the last status, s";
+pub const ALL: &str = "until the last status and event, s";
+pub const CPU: &str = "CPU, s";
+pub const PEAK: &str = "peak memory, MiB";
+pub const SPEED: &str = "of the bare writes' speed, %";
+pub const EXPORTING: &str = "time: of what it is without, %";
 
 /// Who did the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,14 +27,83 @@ pub enum Side {
     Bare,
     /// This controller.
     Ours,
-    /// The one in `peer/`.
-    Peer,
+    /// The one in `peer/`, with what those who know controller-runtime set.
+    Tuned,
+    /// The same with controller-runtime's defaults.
+    Defaults,
+}
+
+/// How much of everything.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// By whom: those without a ratio the first time alone.
+    pub sides: &'static [Side],
+    /// How often everything is done.
+    pub pairs: usize,
+    pub some: usize,
+    pub many: usize,
+    pub most: usize,
+    /// How long Foos are created at a rate, at least.
+    pub steady: Duration,
+    /// The period of the resync of those that are idle.
+    pub resync: Duration,
+}
+
+/// What happens, in the order of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    Create,
+    Scale,
+    Correct,
+    /// So many Foos a second.
+    Steady(u32),
+    Export,
+    Many,
+    Start,
+    Idle,
+    HandOver,
+    Most,
+}
+
+impl Workload {
+    /// What `--workload` takes.
+    pub const NAMES: [&str; 10] = [
+        "create",
+        "scale",
+        "correct",
+        "steady",
+        "export",
+        "many",
+        "start",
+        "idle",
+        "hand-over",
+        "most",
+    ];
+
+    /// For people.
+    pub fn words(self, scale: &Scale) -> String {
+        let [some, many, most] =
+            [scale.some, scale.many, scale.most].map(|count| number(count as f64));
+        match self {
+            Self::Create => format!("create {some} Foos"),
+            Self::Scale => format!("scale {some} Foos"),
+            Self::Correct => format!("undo {some} edits by others"),
+            Self::Steady(rate) => format!("create {rate} Foos a second"),
+            Self::Export => format!("create {some} Foos, exporting"),
+            Self::Many => format!("create {many} Foos"),
+            Self::Start => format!("start with {many} Foos"),
+            Self::Idle => format!("idle with {many} Foos"),
+            Self::HandOver => format!("hand over {many} Foos"),
+            Self::Most => format!("create {most} Foos"),
+        }
+    }
 }
 
 /// One number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    pub workload: String,
+    pub workload: Workload,
     pub measure: String,
     pub side: Side,
     /// Samples of one pair were taken one right after the other.
@@ -30,25 +111,41 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// What is asked of this controller: workload, measure, and either a share of the other one's or a number, at most.
-pub const GOALS: &[(&str, &str, Goal)] = &[
-    ("W1", "time, s", Goal::Ratio(0.8)),
-    ("W1", "CPU, s", Goal::Ratio(0.5)),
-    ("W1", "of the bare writes' speed, %", Goal::AtLeast(70.0)),
-    ("W2", "time, s", Goal::Ratio(0.8)),
-    ("W2", "CPU, s", Goal::Ratio(0.5)),
-    ("W2", "of the bare writes' speed, %", Goal::AtLeast(70.0)),
-    ("W3", "time, s", Goal::Ratio(0.8)),
-    ("W3", "CPU, s", Goal::Ratio(0.5)),
-    ("W3", "peak memory, MiB", Goal::Ratio(0.25)),
-    ("W4 20/s", "p50, ms", Goal::Ratio(0.5)),
-    ("W5", "requests", Goal::AtMost(0.0)),
-    ("W5", "of a core, %", Goal::AtMost(0.1)),
-    ("W6", "peak memory, MiB", Goal::Ratio(0.25)),
-    ("W7", "Lease to first write, ms", Goal::AtMost(100.0)),
-    ("W9", "peak memory, MiB", Goal::AtMost(1024.0)),
-    ("W10", "of W1's time, %", Goal::AtMost(110.0)),
-];
+/// A run, whole: what one run measured never stands beside what another one did.
+#[derive(Serialize)]
+pub struct Results {
+    pub conditions: Conditions,
+    pub samples: Vec<Sample>,
+    #[serde(skip)]
+    pub scale: Scale,
+}
+
+/// What is asked of this controller: at most a share of what the tuned one of the others needs, or a number.
+const GOALS: &[(Workload, &str, Goal)] = {
+    use Goal::{AtLeast, AtMost, Ratio};
+    use Workload::{Create, Export, HandOver, Idle, Many, Most, Scale, Start, Steady};
+    &[
+        (Create, DEPLOYED, Ratio(0.55)),
+        (Create, ALL, Ratio(0.8)),
+        (Create, CPU, Ratio(0.5)),
+        (Create, SPEED, AtLeast(70.0)),
+        (Scale, DEPLOYED, Ratio(0.55)),
+        (Scale, ALL, Ratio(0.8)),
+        (Scale, CPU, Ratio(0.5)),
+        (Scale, SPEED, AtLeast(70.0)),
+        (Steady(20), "p99, ms", Ratio(0.9)),
+        (Steady(100), "p99, ms", Ratio(0.7)),
+        (Export, EXPORTING, AtMost(110.0)),
+        (Many, ALL, Ratio(0.6)),
+        (Many, CPU, Ratio(0.35)),
+        (Many, PEAK, Ratio(0.2)),
+        (Start, PEAK, Ratio(0.25)),
+        (Idle, "requests", AtMost(0.0)),
+        (Idle, "of a core, %", AtMost(0.08)),
+        (HandOver, "Lease to first write, ms", Ratio(0.5)),
+        (Most, PEAK, AtMost(1024.0)),
+    ]
+};
 
 /// A bound.
 #[derive(Clone, Copy)]
@@ -60,7 +157,7 @@ pub enum Goal {
 
 /// All samples of one workload and measure.
 pub struct Row<'a> {
-    pub workload: &'a str,
+    pub workload: Workload,
     pub measure: &'a str,
     samples: Vec<&'a Sample>,
 }
@@ -72,24 +169,15 @@ impl Row<'_> {
         samples.map(|sample| sample.value).collect()
     }
 
-    /// This controller's value over the other one's, of each pair that has both.
-    pub fn ratios(&self) -> Vec<f64> {
-        let of = |side, pair| {
-            self.samples
-                .iter()
-                .find(|s| s.side == side && s.pair == pair)
+    /// This controller's value over this other side's, of each pair that has both.
+    pub fn ratios(&self, other: Side) -> Vec<f64> {
+        let ours = self.samples.iter().filter(|s| s.side == Side::Ours);
+        let ratio = |ours: &&Sample| {
+            let mut others = self.samples.iter();
+            let other = others.find(|s| s.side == other && s.pair == ours.pair)?;
+            Some(ours.value / other.value).filter(|ratio| ratio.is_finite())
         };
-        let pairs = self
-            .samples
-            .iter()
-            .map(|sample| sample.pair)
-            .max()
-            .unwrap_or(0);
-        let ratio = |pair| Some(of(Side::Ours, pair)?.value / of(Side::Peer, pair)?.value);
-        (0..=pairs)
-            .filter_map(ratio)
-            .filter(|ratio| ratio.is_finite())
-            .collect()
+        ours.filter_map(ratio).collect()
     }
 
     pub fn goal(&self) -> Option<Goal> {
@@ -100,65 +188,85 @@ impl Row<'_> {
     }
 }
 
-/// The rows, in the order in which they were measured first.
-pub fn rows(samples: &[Sample]) -> Vec<Row<'_>> {
-    let mut rows = Vec::<Row>::new();
-    for sample in samples {
-        let place = rows
-            .iter_mut()
-            .find(|row| row.workload == sample.workload && row.measure == sample.measure);
-        match place {
-            Some(row) => row.samples.push(sample),
-            None => rows.push(Row {
-                workload: &sample.workload,
-                measure: &sample.measure,
-                samples: vec![sample],
-            }),
+impl Results {
+    /// The rows, in the order of the workloads, and in that in which they were measured first.
+    pub fn rows(&self) -> Vec<Row<'_>> {
+        let mut rows = Vec::<Row>::new();
+        for sample in &self.samples {
+            let place = rows
+                .iter_mut()
+                .find(|row| row.workload == sample.workload && row.measure == sample.measure);
+            match place {
+                Some(row) => row.samples.push(sample),
+                None => rows.push(Row {
+                    workload: sample.workload,
+                    measure: &sample.measure,
+                    samples: vec![sample],
+                }),
+            }
         }
+        rows.sort_by_key(|row| row.workload);
+        rows
     }
-    // `W4 20/s` before `W4 100/s`, and both before `W10`.
-    let number = |row: &Row<'_>| row.workload.split(' ').next().map(str::len);
-    rows.sort_by_key(|row| {
-        (
-            number(row),
-            &row.workload[..2],
-            row.workload.len(),
-            row.workload,
+
+    /// The tables, in Markdown: with what it was measured, what was, and the requests by kind.
+    pub fn tables(&self) -> String {
+        let (mut measures, mut requests) = (String::new(), String::new());
+        for row in self.rows() {
+            let figures = [Side::Bare, Side::Ours, Side::Tuned, Side::Defaults]
+                .map(|side| spread(&row.values(side), number));
+            let [bare, ours, tuned, defaults] = figures;
+            let (workload, measure) = (row.workload.words(&self.scale), row.measure);
+            if let Some(kind) = measure.strip_prefix("requests: ") {
+                let _ = writeln!(
+                    requests,
+                    "| {workload} | {kind} | {ours} | {tuned} | {defaults} |"
+                );
+            } else {
+                let ratio = spread(&row.ratios(Side::Tuned), ratio);
+                let goal = row.goal().map_or(String::new(), |goal| goal.to_string());
+                let _ = writeln!(
+                    measures,
+                    "| {workload} | {measure} | {bare} | {ours} | {tuned} | {defaults} | {ratio} | {goal} |"
+                );
+            }
+        }
+        let Conditions {
+            commit,
+            date,
+            kernel,
+            processor,
+            cores,
+            versions,
+        } = &self.conditions;
+        let versions = versions
+            .iter()
+            .map(|(of, version)| format!("{of} {version}"));
+        let versions = versions.collect::<Vec<_>>().join(", ");
+        format!(
+            "{date} UTC, commit {commit}; {cores} cores of {processor}, {kernel}; {versions}.\n\n\
+             Medians; in brackets, the least and the greatest of the pairs. The ratio is to the tuned one.\n\n\
+             | workload | measure | bare writes | foo-controller | controller-runtime, tuned | controller-runtime, defaults | ratio | goal |\n\
+             |---|---|---|---|---|---|---|---|\n{measures}\n\
+             | workload | requests | foo-controller | controller-runtime, tuned | controller-runtime, defaults |\n\
+             |---|---|---|---|---|\n{requests}"
         )
-    });
-    rows
+    }
 }
 
-/// The tables, in Markdown: what was measured, and the requests by kind.
-pub fn tables(samples: &[Sample]) -> String {
-    let (mut measures, mut requests) = (String::new(), String::new());
-    for row in rows(samples) {
-        let [ours, peer] = [Side::Ours, Side::Peer].map(|side| spread(&row.values(side), number));
-        let bare = quantile(&row.values(Side::Bare), 0.5).map_or(String::new(), number);
-        let Row {
-            workload, measure, ..
-        } = row;
-        if let Some(kind) = measure.strip_prefix("requests: ") {
-            let _ = writeln!(requests, "| {workload} | {kind} | {ours} | {peer} |");
-        } else if !(ours.is_empty() && peer.is_empty()) {
-            let ratio = spread(&row.ratios(), |ratio| format!("{ratio:.2}×"));
-            let goal = row.goal().map_or(String::new(), |goal| goal.to_string());
-            let _ = writeln!(
-                measures,
-                "| {workload} | {measure} | {bare} | {ours} | {peer} | {ratio} | {goal} |"
-            );
-        }
+/// Two digits at least.
+pub fn ratio(value: f64) -> String {
+    if value < 0.1 {
+        format!("{value:.3}×")
+    } else {
+        format!("{value:.2}×")
     }
-    format!(
-        "| workload | measure | bare writes | foo-controller | controller-runtime | ratio | goal |\n|---|---|---|---|---|---|---|\n{measures}\n\
-         | workload | requests | foo-controller | controller-runtime |\n|---|---|---|---|\n{requests}"
-    )
 }
 
 impl Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ratio(most) => write!(f, "≤ {most:.2}×"),
+            Self::Ratio(most) => write!(f, "≤ {}", ratio(*most)),
             Self::AtMost(most) => write!(f, "≤ {}", number(*most)),
             Self::AtLeast(least) => write!(f, "≥ {}", number(*least)),
         }

@@ -1,54 +1,47 @@
-//! The workloads. Each run of one has a control plane of its own, new and warmed up; those that need the same Foos follow one
-//! another on it.
+//! The workloads: which there are, and what happens in each. Those that need the same Foos follow one another on one control
+//! plane.
 
 use std::{
     collections::{BTreeSet, HashMap},
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio::time::sleep;
 
 use crate::{
-    cluster::{Cluster, Options},
+    bare::{Bare, Work},
     collector::Collector,
-    load::{self, DEPLOYMENTS, FOOS, LEASE, Load, Watch, names},
-    process::{Meter, Subject},
-    report::{Sample, Side, quantile},
+    conditions::Conditions,
+    load::names,
+    meter::Meter,
+    plane::{NO_RESYNC, Plane, Run, is_foo, latencies, seconds},
+    process::Subject,
+    report::{
+        ALL, CPU, DEPLOYED, EXPORTING, PEAK, REPORTED, SPEED, Sample, Scale, Side, Workload,
+        quantile,
+    },
+    watch::{Object, Watch},
+    writes::{self, DEPLOYMENTS, FOOS, LEASE},
 };
 
-/// Nobody asked for a resync.
-const NO_RESYNC: Duration = Duration::from_hours(10);
+use Workload::{Correct, Create, Export, HandOver, Idle, Many, Most, Start, Steady};
 
-/// The workloads of every pair.
-const ALWAYS: [&str; 4] = ["W1", "W2", "W3", "W9"];
-
-/// Foos a second in W4.
+/// Foos a second.
 const RATES: [u32; 3] = [20, 100, 300];
 
-/// How much of everything.
-pub struct Scale {
-    pub pairs: usize,
-    /// In how many of them, the first ones, more is done than W1 to W3.
-    pub thorough: usize,
-    /// Foos of W1, W2, W8 and W10.
-    pub some: usize,
-    /// Foos of W3, W5, W6 and W7.
-    pub many: usize,
-    /// Foos of W9.
-    pub most: usize,
-    /// How long each rate of W4 is kept up.
-    pub steady: Duration,
-    /// The period of W5's three resyncs.
-    pub resync: Duration,
-}
+/// Foos a second while a standby takes over: some wait at any time.
+const MEANWHILE: u32 = 100;
 
 /// The runs, and what they have measured.
 pub struct Bench {
     scale: Scale,
-    /// `W1` to `W10`.
+    /// Their [`Workload::name`]s.
     wanted: BTreeSet<String>,
     pub samples: Vec<Sample>,
+    /// The versions of what is measured against, once one has started.
+    pub conditions: Option<Conditions>,
     pair: usize,
     begun: Instant,
 }
@@ -59,123 +52,159 @@ impl Bench {
             scale,
             wanted,
             samples: Vec::new(),
+            conditions: None,
             pair: 0,
             begun: Instant::now(),
         }
     }
 
-    /// All that is wanted, the sides by turns.
+    /// All that is wanted, the sides by turns. What has no ratio is measured once.
     pub async fn run(&mut self) {
         for pair in 0..self.scale.pairs {
             self.pair = pair;
-            if pair >= self.scale.thorough {
-                self.wanted.retain(|workload| ALWAYS.contains(&&**workload));
+            let sides: &[Side] = match pair {
+                0 => self.scale.sides,
+                even if even % 2 == 0 => &[Side::Ours, Side::Tuned],
+                _ => &[Side::Tuned, Side::Ours],
+            };
+            if self.wants_any(&["create", "scale", "steady"]) {
+                self.some_bare().await;
             }
-            let mut sides = [Side::Ours, Side::Peer];
-            if pair % 2 == 1 {
-                sides.reverse();
-            }
-            if self.wants_any(&["W1", "W2", "W4"]) {
-                self.bare().await;
-            }
-            if self.wants_any(&["W1", "W2", "W4", "W8", "W10"]) {
+            if self.wants_any(&["create", "scale", "correct", "steady", "export"]) {
                 for side in sides {
-                    self.some(side).await;
-                    if side == Side::Ours && self.wants_any(&["W10"]) {
+                    self.some(*side).await;
+                    if *side == Side::Ours && self.wants_any(&["export"]) {
                         self.exporting().await;
                     }
                 }
             }
-            if self.wants_any(&["W3", "W5", "W6", "W7"]) {
+            if pair == 0 && self.wants_any(&["many"]) {
+                let plane = self.plane().await;
+                self.bare(&plane, Many, self.scale.many).await;
+            }
+            if self.wants_any(&["many", "start", "idle", "hand-over"]) {
                 for side in sides {
-                    self.many(side).await;
+                    self.many(*side).await;
+                }
+            }
+            if self.wants_any(&["most"]) {
+                for side in sides {
+                    let plane = self.plane().await;
+                    let mut run = Run::start(&plane, *side, &[]).await;
+                    self.create(&mut run, Most, self.scale.most).await;
                 }
             }
         }
-        self.pair = 0;
-        if self.wants_any(&["W9"]) {
-            for side in [Side::Ours, Side::Peer] {
-                let plane = Plane::start().await;
-                let mut run = Run::start(&plane, side, &[]).await;
-                self.create(&mut run, "W9", self.scale.most).await;
-            }
-        }
     }
 
-    /// W1, W2 and W4 without a controller: the same writes, by the loader's connections.
-    async fn bare(&mut self) {
+    async fn plane(&mut self) -> Plane {
         let plane = Plane::start().await;
-        let names = names("foo", self.scale.some);
-        let begun = Instant::now();
-        let done = plane.load.each(&names, async |client, name| {
-            let foo = load::create_foo(client, name).await;
-            load::serve_foo(client, &foo).await;
+        if self.conditions.is_none() {
+            self.conditions = Some(Conditions::of(&plane.cluster).await);
+        }
+        plane
+    }
+
+    /// What there is to do with some Foos, without a controller.
+    async fn some_bare(&mut self) {
+        let plane = self.plane().await;
+        for workload in [Create, Workload::Scale] {
+            self.bare(&plane, workload, self.scale.some).await;
+        }
+        if self.pair > 0 || !self.wants_any(&["steady"]) {
+            return;
+        }
+        let mut foos = Watch::new(plane.load.client(), FOOS).await;
+        let mut deployments = Watch::new(plane.load.client(), DEPLOYMENTS).await;
+        let bare = Arc::new(Bare::new(&plane.cluster).await);
+        let writers = bare.clone();
+        let writing = tokio::spawn(async move {
+            writers.write(usize::MAX, Work::Create).await;
         });
-        self.note("W1", Side::Bare, "time, s", seconds(begun, &done.await));
-        let begun = Instant::now();
-        let done = plane.load.each(&names, async |client, name| {
-            let foo = load::scale(client, FOOS, name, 2).await;
-            load::scale(client, DEPLOYMENTS, name, 2).await;
-            load::tell_foo(client, &foo).await;
-        });
-        self.note("W2", Side::Bare, "time, s", seconds(begun, &done.await));
-        if self.wants_any(&["W4"]) {
-            let foos = Watch::new(plane.load.client(), FOOS).await;
-            let mut deployments = Watch::new(plane.load.client(), DEPLOYMENTS).await;
-            let server = Load::new(&plane.cluster).await;
-            let serving = tokio::spawn(async move { server.serve(foos).await });
-            for a_second in RATES {
-                self.steady(&plane, Side::Bare, &mut deployments, a_second)
-                    .await;
+        let seeing = tokio::spawn(async move {
+            while let Some((_, foo)) = foos.next().await {
+                if foo.is_new() {
+                    bare.add(foo);
+                }
             }
-            serving.abort();
+        });
+        for a_second in RATES {
+            self.steady(&plane, Side::Bare, &mut deployments, a_second)
+                .await;
+        }
+        seeing.abort();
+        writing.abort();
+    }
+
+    /// The same writes without a controller.
+    async fn bare(&mut self, plane: &Plane, workload: Workload, count: usize) {
+        let names = names("foo", count);
+        let bare = Arc::new(Bare::new(&plane.cluster).await);
+        let writers = bare.clone();
+        let work = match workload {
+            Workload::Scale => Work::Scale,
+            _ => Work::Create,
+        };
+        let writing = tokio::spawn(async move { writers.write(count, work).await });
+        let begun = Instant::now();
+        let load = plane.load.each(&names, async |client, name| {
+            bare.add(match work {
+                Work::Create => writes::create_foo(client, name).await,
+                Work::Scale => writes::scale(client, FOOS, name, 2).await,
+            });
+        });
+        load.await;
+        let written = writing.await.unwrap();
+        let since = |at: Option<Instant>| (at.unwrap() - begun).as_secs_f64();
+        let deployed = since(written.deployment);
+        let reported = deployed.max(since(written.status));
+        let all = reported.max(since(written.event));
+        for (measure, value) in [(DEPLOYED, deployed), (REPORTED, reported), (ALL, all)] {
+            self.note(workload, Side::Bare, measure, value);
         }
     }
 
-    /// W1, then W2, W8 and W4 with its Foos there.
+    /// What there is to do with some Foos.
     async fn some(&mut self, side: Side) {
-        let plane = Plane::start().await;
+        let plane = self.plane().await;
         let mut run = Run::start(&plane, side, &[]).await;
-        let names = self.create(&mut run, "W1", self.scale.some).await;
+        let names = self.create(&mut run, Create, self.scale.some).await;
         self.scale_all(&mut run, &names).await;
-        if self.wants_any(&["W8"]) {
-            self.storm(&mut run, &names).await;
+        if self.wants_any(&["correct"]) {
+            self.correct(&mut run, &names).await;
         }
-        if self.wants_any(&["W4"]) {
+        if self.wants_any(&["steady"]) {
             for a_second in RATES {
                 let meter = Meter::start(&plane.cluster, &run.subject);
-                let workload = self
-                    .steady(&plane, side, &mut run.deployments, a_second)
+                self.steady(&plane, side, &mut run.deployments, a_second)
                     .await;
                 run.subject.rest().await;
-                self.note_used(&workload, side, &meter);
+                self.note_used(Steady(a_second), side, &meter);
             }
         }
     }
 
-    /// W10: W1 with all its telemetry exported, to a collector on the same machine.
+    /// With all its telemetry exported, to a collector on the same machine.
     async fn exporting(&mut self) {
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/collector.yaml");
         let mut collector = Collector::start_with(&config).await;
-        let plane = Plane::start().await;
+        let plane = self.plane().await;
         let more = ["--otlp-endpoint", &collector.endpoint()];
         let mut run = Run::start(&plane, Side::Ours, &more).await;
-        self.create(&mut run, "W10", self.scale.some).await;
-        for measure in ["time, s", "CPU, s", "peak memory, MiB"] {
-            let name = measure.split(',').next().unwrap();
-            let value = |workload| self.measured(Side::Ours, workload, measure);
-            let [with, without] = ["W10", "W1"].map(|workload| value(workload).unwrap());
-            self.note(
-                "W10",
-                Side::Ours,
-                &format!("of W1's {name}, %"),
-                100.0 * with / without,
-            );
+        self.create(&mut run, Export, self.scale.some).await;
+        for (measure, share) in [
+            (ALL, EXPORTING),
+            (CPU, "CPU: of what it is without, %"),
+            (PEAK, "peak memory: of what it is without, %"),
+        ] {
+            let [with, without] = [Export, Create]
+                .map(|workload| self.measured(Side::Ours, workload, measure).unwrap());
+            self.note(Export, Side::Ours, share, 100.0 * with / without);
         }
         let log = run.subject.end();
         let drops = log.matches("no room for is dropped").count();
         self.note(
-            "W10",
+            Export,
             Side::Ours,
             "times that spans were dropped",
             drops as f64,
@@ -186,94 +215,77 @@ impl Bench {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
             digits.parse::<f64>().unwrap()
         });
-        self.note("W10", Side::Ours, "spans", batches.sum());
+        self.note(Export, Side::Ours, "spans", batches.sum());
     }
 
-    /// W3, then W6, W5 and W7 with its Foos there.
+    /// What there is to do with many.
     async fn many(&mut self, side: Side) {
-        let plane = Plane::start().await;
+        let plane = self.plane().await;
         let mut run = Run::start(&plane, side, &[]).await;
-        self.create(&mut run, "W3", self.scale.many).await;
+        self.create(&mut run, Many, self.scale.many).await;
         let Run {
             deployments,
             subject,
             ..
         } = run;
         drop(subject);
-        if !self.wants_any(&["W5", "W6", "W7"]) {
+        if !self.wants_any(&["start", "idle", "hand-over"]) {
             return;
         }
-        let mut run = self.cold_start(&plane, side, deployments).await;
-        if self.pair == 0 && self.wants_any(&["W5"]) {
-            self.rest(&run).await;
+        let mut run = self.start(&plane, side, deployments).await;
+        if self.wants_any(&["idle"]) {
+            self.idle(&run).await;
         }
-        if self.wants_any(&["W7"]) {
-            self.takeover(&mut run).await;
+        if self.wants_any(&["hand-over"]) {
+            self.hand_over(&mut run).await;
         }
     }
 
-    /// W1, W3, W9 and W10: Foos at once, until each has its Deployment and reports so.
-    async fn create(&mut self, run: &mut Run<'_>, workload: &str, count: usize) -> Vec<String> {
+    /// Foos at once, until each has its Deployment, its status says so, and the event is written.
+    async fn create(&mut self, run: &mut Run<'_>, workload: Workload, count: usize) -> Vec<String> {
         let names = names("foo", count);
         let meter = Meter::start(&run.plane.cluster, &run.subject);
-        let begun = Instant::now();
         let load = run.plane.load.each(&names, async |client, name| {
-            load::create_foo(client, name).await;
+            writes::create_foo(client, name).await;
         });
         let (_, deployed, reported) = tokio::join!(
             load,
             run.deployments
                 .until(count, |d| is_foo(d) && d.metadata.generation == 1),
-            run.foos.until(count, |foo| is_foo(foo) && foo.is_told(1)),
+            run.foos
+                .until(count, |foo| is_foo(foo) && foo.is_reported(1)),
         );
-        let time = seconds(begun, &deployed).max(seconds(begun, &reported));
-        run.subject.rest().await;
-        self.note(workload, run.side, "time, s", time);
-        self.note(
-            workload,
-            run.side,
-            "a Foo, ms",
-            time * 1000.0 / count as f64,
-        );
-        self.note_used(workload, run.side, &meter);
-        if workload == "W1" {
-            self.compare_to_bare(workload, run.side, time);
-        }
+        self.note_times(workload, run, &meter, [&deployed, &reported])
+            .await;
         names
     }
 
-    /// W2: one replica more for every Foo, until each Deployment has it and each Foo reports so.
+    /// One replica more for every Foo, until each Deployment has it, each status says so, and the event is written.
     async fn scale_all(&mut self, run: &mut Run<'_>, names: &[String]) {
         let meter = Meter::start(&run.plane.cluster, &run.subject);
-        let begun = Instant::now();
         let load = run.plane.load.each(names, async |client, name| {
-            load::scale(client, FOOS, name, 2).await;
+            writes::scale(client, FOOS, name, 2).await;
         });
         let (_, scaled, reported) = tokio::join!(
             load,
             run.deployments
                 .until(names.len(), |d| is_foo(d) && d.spec.replicas == Some(2)),
             run.foos
-                .until(names.len(), |foo| is_foo(foo) && foo.is_told(2)),
+                .until(names.len(), |foo| is_foo(foo) && foo.is_reported(2)),
         );
-        let time = seconds(begun, &scaled).max(seconds(begun, &reported));
-        run.subject.rest().await;
-        self.note("W2", run.side, "time, s", time);
-        self.note_used("W2", run.side, &meter);
-        self.compare_to_bare("W2", run.side, time);
+        self.note_times(Workload::Scale, run, &meter, [&scaled, &reported])
+            .await;
     }
 
-    /// W8: every Deployment changed by hand, until each is as its Foo says.
-    async fn storm(&mut self, run: &mut Run<'_>, names: &[String]) {
+    /// Every Deployment changed by hand, until each is as its Foo says.
+    async fn correct(&mut self, run: &mut Run<'_>, names: &[String]) {
         let meter = Meter::start(&run.plane.cluster, &run.subject);
-        let begun = Instant::now();
         let load = run.plane.load.each(names, async |client, name| {
-            load::scale(client, DEPLOYMENTS, name, 5).await;
+            writes::scale(client, DEPLOYMENTS, name, 5).await;
         });
         // Created, scaled, changed by hand, put right.
-        let is_right = |d: &load::Object| {
-            is_foo(d) && d.metadata.generation >= 4 && d.spec.replicas == Some(2)
-        };
+        let is_right =
+            |d: &Object| is_foo(d) && d.metadata.generation >= 4 && d.spec.replicas == Some(2);
         let mut right = HashMap::new();
         tokio::join!(
             load,
@@ -281,45 +293,41 @@ impl Bench {
         );
         run.subject.rest().await;
         let wrong = names.len() - right.len();
-        self.note("W8", run.side, "wrong after a minute", wrong as f64);
-        self.note("W8", run.side, "time, s", seconds(begun, &right));
-        self.note_used("W8", run.side, &meter);
+        self.note(Correct, run.side, "wrong after a minute", wrong as f64);
+        self.note(Correct, run.side, DEPLOYED, seconds(meter.begun, &right));
+        self.note_used(Correct, run.side, &meter);
     }
 
-    /// W4: Foos at a steady rate.
-    async fn steady(
-        &mut self,
-        plane: &Plane,
-        side: Side,
-        deployments: &mut Watch,
-        a_second: u32,
-    ) -> String {
-        let workload = format!("W4 {a_second}/s");
+    /// Foos at a steady rate.
+    async fn steady(&mut self, plane: &Plane, side: Side, deployments: &mut Watch, a_second: u32) {
         let prefix = format!("foo-at-{a_second}");
-        let names = names(&prefix, (self.scale.steady * a_second).as_secs() as usize);
+        let times = match side {
+            Side::Ours | Side::Tuned => self.scale.pairs,
+            Side::Bare | Side::Defaults => 1,
+        };
+        let count = (self.scale.steady * a_second).as_secs() as usize;
+        let names = names(&prefix, count.max(self.scale.some.div_ceil(times)));
         let load = plane.load.at_rate(a_second, &names, async |client, name| {
-            load::create_foo(client, name).await;
+            writes::create_foo(client, name).await;
         });
-        let new = |d: &load::Object| d.metadata.name.starts_with(&prefix);
+        let new = |d: &Object| d.metadata.name.starts_with(&prefix);
         let (created, deployed) = tokio::join!(load, deployments.until(names.len(), new));
         let end = created.values().max().copied().unwrap();
         let late = deployed.values().filter(|at| **at > end).count();
-        self.note_latencies(&workload, side, &latencies(&created, &deployed));
-        self.note(&workload, side, "left at the end", late as f64);
-        workload
+        let latencies = latencies(&created, &deployed);
+        let workload = Steady(a_second);
+        for (measure, q) in [("p50, ms", 0.5), ("p99, ms", 0.99), ("longest, ms", 1.0)] {
+            self.note(workload, side, measure, quantile(&latencies, q).unwrap());
+        }
+        self.note(workload, side, "left at the end", late as f64);
     }
 
-    /// W6: a start with all Foos and Deployments there, and one Foo that waits: until it has its Deployment.
-    async fn cold_start<'a>(
-        &mut self,
-        plane: &'a Plane,
-        side: Side,
-        mut deployments: Watch,
-    ) -> Run<'a> {
+    /// A start with all Foos and Deployments there, and one Foo that waits: until it has its Deployment.
+    async fn start<'a>(&mut self, plane: &'a Plane, side: Side, mut deployments: Watch) -> Run<'a> {
         let client = plane.load.client();
-        load::delete(client, LEASE).await;
-        release_lease(&plane.cluster).await;
-        load::create_foo(client, "late").await;
+        writes::delete(client, LEASE).await;
+        plane.release_lease().await;
+        writes::create_foo(client, "late").await;
         let requests = plane.cluster.audit().len();
         let begun = Instant::now();
         let subject = Subject::start(&plane.cluster, side, "bench-1", self.scale.resync, &[]);
@@ -327,8 +335,8 @@ impl Bench {
         let time = seconds(begun, &late);
         subject.rest().await;
         let meter = Meter::of_all(&plane.cluster, &subject, requests);
-        self.note("W6", side, "time to the first write, s", time);
-        self.note_used("W6", side, &meter);
+        self.note(Start, side, "time to the first write, s", time);
+        self.note_used(Start, side, &meter);
         let foos = Watch::new(client, FOOS).await;
         Run {
             plane,
@@ -339,35 +347,30 @@ impl Bench {
         }
     }
 
-    /// W5: nothing happens, over three resyncs.
-    async fn rest(&mut self, run: &Run<'_>) {
+    /// Nothing happens, over a resync.
+    async fn idle(&mut self, run: &Run<'_>) {
         let meter = Meter::start(&run.plane.cluster, &run.subject);
-        let time = self.scale.resync * 3;
-        sleep(time).await;
-        for (measure, value) in meter.used() {
-            if measure == "CPU, s" {
-                self.note(
-                    "W5",
-                    run.side,
-                    "of a core, %",
-                    value * 100.0 / time.as_secs_f64(),
-                );
-            }
-            self.note("W5", run.side, &measure, value);
+        sleep(self.scale.resync).await;
+        let used = meter.used();
+        let cpu = used.iter().find(|(measure, _)| measure == CPU).unwrap().1;
+        let share = cpu * 100.0 / self.scale.resync.as_secs_f64();
+        self.note(Idle, run.side, "of a core, %", share);
+        for (measure, value) in used {
+            self.note(Idle, run.side, &measure, value);
         }
     }
 
-    /// W7: the leader is asked to stop amid 20 Foos a second, and a standby with warm caches takes over.
-    async fn takeover(&mut self, run: &mut Run<'_>) {
+    /// The leader is asked to stop while Foos are created, and a standby takes over from it, with what caches it has.
+    async fn hand_over(&mut self, run: &mut Run<'_>) {
         let plane = run.plane;
         let standby = Subject::start(&plane.cluster, run.side, "bench-2", NO_RESYNC, &[]);
         standby.rest().await;
         let meter = Meter::start(&plane.cluster, &standby);
-        let names = names("foo-meanwhile", 80);
-        let load = plane.load.at_rate(20, &names, async |client, name| {
-            load::create_foo(client, name).await;
+        let names = names("foo-meanwhile", 4 * MEANWHILE as usize);
+        let load = plane.load.at_rate(MEANWHILE, &names, async |client, name| {
+            writes::create_foo(client, name).await;
         });
-        let new = |d: &load::Object| d.metadata.name.starts_with("foo-meanwhile");
+        let new = |d: &Object| d.metadata.name.starts_with("foo-meanwhile");
         let stop = async {
             sleep(Duration::from_secs(1)).await;
             run.subject.terminate();
@@ -379,13 +382,13 @@ impl Bench {
             .into_iter()
             .fold(0.0, f64::max);
         self.note(
-            "W7",
+            HandOver,
             run.side,
             "Lease to first write, ms",
             meter.lease_to_write() * 1000.0,
         );
-        self.note("W7", run.side, "longest wait, ms", longest);
-        self.note_used("W7", run.side, &meter);
+        self.note(HandOver, run.side, "longest wait, ms", longest);
+        self.note_used(HandOver, run.side, &meter);
     }
 
     fn wants_any(&self, workloads: &[&str]) -> bool {
@@ -395,44 +398,53 @@ impl Bench {
     }
 
     /// What this side was measured to be in this pair.
-    fn measured(&self, side: Side, workload: &str, measure: &str) -> Option<f64> {
+    fn measured(&self, side: Side, workload: Workload, measure: &str) -> Option<f64> {
         let is_it = |s: &&Sample| {
             s.side == side && s.pair == self.pair && s.workload == workload && s.measure == measure
         };
         Some(self.samples.iter().find(is_it)?.value)
     }
 
-    fn compare_to_bare(&mut self, workload: &str, side: Side, time: f64) {
-        if let Some(bare) = self.measured(Side::Bare, workload, "time, s") {
-            self.note(
-                workload,
-                side,
-                "of the bare writes' speed, %",
-                100.0 * bare / time,
-            );
+    /// When the last Deployment and the last status were seen, the last event was written, what was not, and what it took.
+    async fn note_times(
+        &mut self,
+        workload: Workload,
+        run: &Run<'_>,
+        meter: &Meter<'_>,
+        [deployed, reported]: [&HashMap<String, Instant>; 2],
+    ) {
+        run.subject.rest().await;
+        let (deployments, expected) = (seconds(meter.begun, deployed), deployed.len());
+        let statuses = deployments.max(seconds(meter.begun, reported));
+        let (events, last) = meter.events();
+        let all = statuses.max(last);
+        self.note(workload, run.side, DEPLOYED, deployments);
+        self.note(workload, run.side, REPORTED, statuses);
+        self.note(workload, run.side, ALL, all);
+        let dropped = expected.saturating_sub(events);
+        self.note(workload, run.side, "events not written", dropped as f64);
+        if let Some(bare) = self.measured(Side::Bare, workload, ALL) {
+            let share = 100.0 * bare / all;
+            self.note(workload, run.side, SPEED, share);
         }
+        self.note_used(workload, run.side, meter);
     }
 
-    fn note_latencies(&mut self, workload: &str, side: Side, latencies: &[f64]) {
-        for (measure, q) in [("p50, ms", 0.5), ("p99, ms", 0.99), ("longest, ms", 1.0)] {
-            self.note(workload, side, measure, quantile(latencies, q).unwrap());
-        }
-    }
-
-    fn note_used(&mut self, workload: &str, side: Side, meter: &Meter) {
+    fn note_used(&mut self, workload: Workload, side: Side, meter: &Meter) {
         for (measure, value) in meter.used() {
             self.note(workload, side, &measure, value);
         }
     }
 
-    fn note(&mut self, workload: &str, side: Side, measure: &str, value: f64) {
+    fn note(&mut self, workload: Workload, side: Side, measure: &str, value: f64) {
         let pair = self.pair;
         let at = self.begun.elapsed().as_secs();
+        let name = workload.words(&self.scale);
         eprintln!(
-            "{at:>4} s, pair {}: {side:?} {workload} {measure}: {value:.3}",
+            "{at:>4} s, pair {}: {side:?}: {name}: {measure}: {value:.3}",
             pair + 1
         );
-        let (workload, measure) = (workload.to_owned(), measure.to_owned());
+        let measure = measure.to_owned();
         self.samples.push(Sample {
             workload,
             measure,
@@ -441,83 +453,4 @@ impl Bench {
             value,
         });
     }
-}
-
-/// A control plane that has done some of what it is about to be asked.
-struct Plane {
-    load: Load,
-    cluster: Cluster,
-}
-
-impl Plane {
-    async fn start() -> Self {
-        let cluster = Cluster::start(Options {
-            audit: true,
-            controllers: false,
-        });
-        cluster.install_crd().await;
-        release_lease(&cluster).await;
-        let load = Load::new(&cluster).await;
-        load.each(&names("warm", 100), async |client, name| {
-            let foo = load::create_foo(client, name).await;
-            load::serve_foo(client, &foo).await;
-        })
-        .await;
-        for resource in [FOOS, DEPLOYMENTS] {
-            load::delete(load.client(), resource).await;
-        }
-        Self { load, cluster }
-    }
-}
-
-/// Neither side waits to take the Lease, as ours does for a lease where there is none (H12).
-async fn release_lease(cluster: &Cluster) {
-    cluster.release_lease("default", "foo-controller").await;
-}
-
-/// A controller that leads, on a control plane, and what is seen of its work.
-struct Run<'a> {
-    plane: &'a Plane,
-    side: Side,
-    subject: Subject,
-    deployments: Watch,
-    foos: Watch,
-}
-
-impl<'a> Run<'a> {
-    async fn start(plane: &'a Plane, side: Side, more: &[&str]) -> Self {
-        let client = plane.load.client();
-        let mut deployments = Watch::new(client, DEPLOYMENTS).await;
-        let foos = Watch::new(client, FOOS).await;
-        let subject = Subject::start(&plane.cluster, side, "bench-1", NO_RESYNC, more);
-        load::create_foo(client, "first").await;
-        deployments.until(1, |d| d.metadata.name == "first").await;
-        subject.rest().await;
-        Self {
-            plane,
-            side,
-            subject,
-            deployments,
-            foos,
-        }
-    }
-}
-
-/// One of those that are counted.
-fn is_foo(object: &load::Object) -> bool {
-    object.metadata.name.starts_with("foo-0")
-}
-
-/// Until the last of them.
-fn seconds(begun: Instant, done: &HashMap<String, Instant>) -> f64 {
-    let last = done.values().max().expect("something was done");
-    (*last - begun).as_secs_f64()
-}
-
-/// From the answer to each create until the Deployment was seen, in milliseconds.
-fn latencies(created: &HashMap<String, Instant>, deployed: &HashMap<String, Instant>) -> Vec<f64> {
-    let latency = |(name, at): (&String, &Instant)| {
-        deployed[name].saturating_duration_since(*at).as_secs_f64() * 1000.0
-    };
-    created.iter().map(latency).collect()
 }

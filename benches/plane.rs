@@ -1,0 +1,105 @@
+//! A control plane for each run, new and warmed up, and a controller that leads on it.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    cluster::{Cluster, Options},
+    load::{Load, names},
+    process::Subject,
+    report::Side,
+    watch::{Object, Watch},
+    writes::{self, DEPLOYMENTS, FOOS},
+};
+
+/// Nobody asked for a resync.
+pub const NO_RESYNC: Duration = Duration::from_hours(10);
+
+/// A control plane that has done some of what it is about to be asked.
+pub struct Plane {
+    pub load: Load,
+    pub cluster: Cluster,
+}
+
+impl Plane {
+    pub async fn start() -> Self {
+        let cluster = Cluster::start(Options {
+            audit: true,
+            controllers: false,
+        });
+        cluster.install_crd().await;
+        let load = Load::new(&cluster).await;
+        load.each(&names("warm", 100), async |client, name| {
+            let foo = writes::create_foo(client, name).await;
+            writes::create_deployment(client, &foo).await;
+            writes::report(client, &foo).await;
+            writes::create_event(client, &foo).await;
+        })
+        .await;
+        for resource in [FOOS, DEPLOYMENTS] {
+            writes::delete(load.client(), resource).await;
+        }
+        let plane = Self { load, cluster };
+        plane.release_lease().await;
+        plane
+    }
+
+    /// Neither side waits to take the Lease, as ours does for a lease where there is none (H12).
+    pub async fn release_lease(&self) {
+        self.cluster
+            .release_lease("default", "foo-controller")
+            .await;
+    }
+}
+
+/// A controller that leads, on a control plane, and what is seen of its work.
+pub struct Run<'a> {
+    pub plane: &'a Plane,
+    pub side: Side,
+    pub subject: Subject,
+    pub deployments: Watch,
+    pub foos: Watch,
+}
+
+impl<'a> Run<'a> {
+    pub async fn start(plane: &'a Plane, side: Side, more: &[&str]) -> Self {
+        let client = plane.load.client();
+        let mut deployments = Watch::new(client, DEPLOYMENTS).await;
+        let foos = Watch::new(client, FOOS).await;
+        let subject = Subject::start(&plane.cluster, side, "bench-1", NO_RESYNC, more);
+        writes::create_foo(client, "first").await;
+        deployments.until(1, |d| d.metadata.name == "first").await;
+        subject.rest().await;
+        Self {
+            plane,
+            side,
+            subject,
+            deployments,
+            foos,
+        }
+    }
+}
+
+/// One of those that are counted.
+pub fn is_foo(object: &Object) -> bool {
+    object.metadata.name.starts_with("foo-0")
+}
+
+/// Until the last of them.
+pub fn seconds(begun: Instant, done: &HashMap<String, Instant>) -> f64 {
+    let last = done.values().max().expect("something was done");
+    (*last - begun).as_secs_f64()
+}
+
+/// From the answer to each create until the Deployment was seen, in milliseconds.
+pub fn latencies(
+    created: &HashMap<String, Instant>,
+    deployed: &HashMap<String, Instant>,
+) -> Vec<f64> {
+    let latency = |(name, at): (&String, &Instant)| {
+        deployed[name].saturating_duration_since(*at).as_secs_f64() * 1000.0
+    };
+    created.iter().map(latency).collect()
+}
