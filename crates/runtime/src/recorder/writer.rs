@@ -105,11 +105,11 @@ impl Writer {
             let events = &mut waiting.0;
             // One's object is being written about: it goes after that.
             let mut behind: Option<Queued> = None;
-            let (mut objects, mut writing) = (HashSet::new(), FuturesUnordered::new());
+            let (mut objects, mut underway) = (HashSet::new(), FuturesUnordered::new());
             loop {
                 if let Some(queued) = behind.take_if(|queued| !objects.contains(&queued.uid)) {
                     objects.insert(queued.uid.clone());
-                    writing.push(self.try_first(queued));
+                    underway.push(self.try_first(queued));
                 }
                 let limit = if busy() {
                     let over = events.len().saturating_sub(WAITING / 2);
@@ -119,23 +119,23 @@ impl Writer {
                 };
                 tokio::select! {
                     biased;
-                    Some(uid) = writing.next() => {
+                    Some(uid) = underway.next() => {
                         objects.remove(&uid);
                     }
-                    queued = events.recv(), if behind.is_none() && writing.len() < limit => {
+                    queued = events.recv(), if behind.is_none() && underway.len() < limit => {
                         let Some(queued) = queued else {
                             break;
                         };
                         self.trying.fetch_add(1, Relaxed);
                         // Nobody looks at what is being written meanwhile.
-                        if writing.is_empty() && events.len() < WAITING / 2 && busy() {
+                        if underway.is_empty() && events.len() < WAITING / 2 && busy() {
                             sleep(YIELD_DELAY).await;
                         }
                         behind = Some(queued);
                     }
                 }
             }
-            writing.collect::<Vec<_>>().await;
+            underway.collect::<Vec<_>>().await;
             self.backlog.close();
         };
         tokio::join!(first, self.retry());
