@@ -246,7 +246,18 @@ pub fn write(all: &[Mutant], workspace: &Path) {
 /// What cargo makes of it, in this folder of builds.
 pub fn cargo(workspace: &Path, what: &[&str], builds: &Path) {
     // Not the one that built this program: rustup has to see which toolchain the workspace asks for.
-    let built = Command::new("cargo")
+    let mut cargo = Command::new("cargo");
+    // What cargo tells a test of its package, build scripts would be run again for, and what depends on them compiled.
+    for (name, _) in std::env::vars_os() {
+        let told = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+        if told
+            .iter()
+            .any(|told| name.to_string_lossy().starts_with(told))
+        {
+            cargo.env_remove(name);
+        }
+    }
+    let built = cargo
         .args(what)
         .args(["--quiet", "--locked", "--target-dir"])
         .arg(builds)
