@@ -19,7 +19,7 @@ use crate::{
 const EVENTS_AT_ONCE: usize = 8;
 
 /// What is to be done to a Foo's Deployment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Create,
     Scale,
@@ -75,11 +75,10 @@ impl Bare {
                 one.forget();
                 let next = self.waiting.lock().unwrap().deployments.pop_front();
                 if let Some(foo) = next {
-                    match work {
-                        Work::Create => create_deployment(client, &foo).await,
-                        Work::Scale => {
-                            scale(client, DEPLOYMENTS, &foo.metadata.name, 2).await;
-                        }
+                    if work == Work::Create {
+                        create_deployment(client, &foo).await;
+                    } else {
+                        scale(client, DEPLOYMENTS, &foo.metadata.name, 2).await;
                     }
                     deployment = Some(Instant::now());
                     self.waiting.lock().unwrap().statuses.push_back(foo);
