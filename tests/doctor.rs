@@ -9,7 +9,11 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::{Mutex, MutexGuard},
+};
 
 use crate::{
     cluster::{Cluster, Options, bound_command, eventually},
@@ -521,7 +525,7 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
     );
 }
 
-/// Nobody listens, or nobody answers: that is told within half a minute, and what is beside the cluster is looked at.
+/// Nobody listens, nobody answers, or an answer has no end: that is told within half a minute, and what is beside the cluster is looked at.
 #[tokio::test]
 async fn no_cluster_is_told_in_time() {
     let _alone = installed().await;
@@ -541,13 +545,31 @@ async fn no_cluster_is_told_in_time() {
     );
     lines.push(&refused);
     said.is_but_for(1, &lines);
+    lines.pop();
+
+    let endless = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", endless.local_addr().unwrap());
+    let sending = tokio::spawn(async move {
+        let (mut connection, _) = endless.accept().await.unwrap();
+        // Who answers before being asked is not heard.
+        connection.read_u8().await.unwrap();
+        let mut part = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
+        while connection.write_all(&part).await.is_ok() {
+            part = vec![b' '; 1 << 16];
+        }
+    });
+    let said = doctor(CLUSTER.kubeconfig(), &[&format!("--master={address}")]).await;
+    let too_long = format!("error API server: {address}: length limit exceeded; {see}");
+    lines.push(&too_long);
+    said.is_but_for(1, &lines);
+    lines.pop();
+    sending.await.unwrap();
 
     CLUSTER.freeze_apiserver().await;
     let begun = Instant::now();
     let said = doctor(CLUSTER.kubeconfig(), &[]).await;
     let took = begun.elapsed();
     CLUSTER.thaw_apiserver().await;
-    lines.pop();
     let frozen =
         format!("error API server: SERVER: client error (Connect): deadline has elapsed; {see}");
     lines.push(&frozen);

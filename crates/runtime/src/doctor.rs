@@ -121,6 +121,8 @@ impl fmt::Display for Report {
         let longest = self.0.iter().map(|(check, _)| check.len()).max();
         let width = longest.unwrap_or_default();
         for (check, (grade, text)) in &self.0 {
+            // Whatever the API server and the replica say: a line stays one, and a terminal is told nothing.
+            let text = text.replace(char::is_control, " ");
             writeln!(f, "{:<7}  {check:<width$}  {text}", grade.word())?;
         }
         Ok(())
@@ -244,5 +246,19 @@ impl Doctor {
             Some(namespace) if election.enabled => Ok((namespace, &election.lease_name)),
             _ => Err(skipped("leader_election.enabled is false")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever an API server calls things, a check is one line.
+    #[test]
+    fn a_check_is_one_line() {
+        let said = "held by \u{1b}[2Jme\r\nok       all";
+        let report = Report(vec![("Lease".to_owned(), warning(said))]);
+        let line = "warning  Lease  held by  [2Jme  ok       all\n";
+        assert_eq!(report.to_string(), line);
     }
 }

@@ -22,7 +22,7 @@ const OLD: f64 = 300.;
 /// So many bytes are read: whoever listens at a forwarded port may send them without end. A thousand namespaces take less than 1 MiB.
 const LARGEST: usize = 16 << 20;
 
-/// So many objects that fail are told of; the rest is at the path.
+/// So many objects that fail, and caches, are told of; the rest is at the path.
 const TOLD: usize = 5;
 
 type Line = (String, Verdict);
@@ -143,27 +143,33 @@ fn about(state: &State) -> Verdict {
 }
 
 fn caches(caches: &[Cache]) -> Verdict {
-    let troubles = caches.iter().filter_map(trouble);
-    let troubles: Vec<_> = troubles.collect();
+    let troubles: Vec<_> = caches.iter().filter_map(trouble).collect();
     if !troubles.is_empty() {
-        return warning(troubles.join("; "));
+        return warning(some(&troubles, "; "));
     }
     let oldest = caches.iter().map(|cache| cache.age_seconds);
     let oldest = oldest.fold(0., f64::max);
     let told = caches.iter().map(|cache| {
-        let place = place(cache);
         let (kind, objects, version) = (
             brief(&cache.kind),
             cache.objects,
             brief(&cache.resource_version),
         );
-        format!("{objects} of {kind} in {place} at {version}")
+        format!("{objects} of {kind} in {} at {version}", place(cache))
     });
     ok(format!(
         "{}; the API server was heard {} ago at most",
-        told.collect::<Vec<_>>().join(", "),
+        some(&told.collect::<Vec<_>>(), ", "),
         span(oldest)
     ))
+}
+
+/// The first of them, and how many there are beyond.
+fn some(all: &[String], between: &str) -> String {
+    let told = all.iter().take(TOLD).cloned();
+    let more = all.len().saturating_sub(TOLD);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    told.chain(more).collect::<Vec<_>>().join(between)
 }
 
 fn trouble(cache: &Cache) -> Option<String> {
@@ -237,7 +243,7 @@ fn queue(queue: Option<&Queue>) -> Verdict {
         retry,
         background,
     } = queue.waiting;
-    let waiting = event + retry + background;
+    let waiting = event.saturating_add(retry).saturating_add(background);
     let longest = queue.in_work.objects.first();
     let longest = longest.map(|object| {
         format!(
@@ -377,6 +383,28 @@ mod tests {
             ),
         ] {
             assert_eq!(lines(&differ)[number], line);
+        }
+    }
+
+    /// A replica may serve a thousand namespaces, and a line is one that people read.
+    #[test]
+    fn of_many_caches_a_few_are_told() {
+        let cache = |number: usize, failure: Value| {
+            json!({ "kind": "Widget", "namespace": format!("n{number}"), "objects": 3, "resourceVersion": "17", "inSync": true,
+                    "ageSeconds": 1.0, "failure": failure })
+        };
+        for (failure, ends) in [
+            (
+                Value::Null,
+                ", 3 of Widget in namespace n4 at 17, and 995 more; the API server was heard 1s ago at most",
+            ),
+            (json!("gone"), "gone; gone; gone; gone; gone; and 995 more"),
+        ] {
+            let all: Vec<_> = (0..1000)
+                .map(|number| cache(number, failure.clone()))
+                .collect();
+            let line = lines(&json!({ "caches": all })).swap_remove(1);
+            assert!(line.ends_with(ends), "{line}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The API server's version, and its clock, by one answer.
 
 use http::{Request, StatusCode, Uri, header::DATE};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::client::Body;
@@ -14,6 +14,10 @@ const OLDEST: u32 = 33;
 
 /// How far the clocks may be apart.
 const APART: SignedDuration = SignedDuration::from_secs(5);
+
+/// So many bytes of an answer are read: an API server's has a few hundred, and what else is at that address may send them without
+/// end.
+const LARGEST: usize = 1 << 20;
 
 /// What `/version` is answered with, and when, by our clock and the API server's.
 pub struct Answer {
@@ -37,7 +41,8 @@ pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
     let answer = answer.map_err(|error| why(&error))?;
     let answered = doctor.host.now();
     let (parts, body) = answer.into_parts();
-    let body = body.collect().await.map_err(|error| why(&error))?;
+    let body = Limited::new(body, LARGEST).collect().await;
+    let body = body.map_err(|error| brief(&error.to_string()))?;
     let date = parts.headers.get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| rfc2822::parse(date).ok());
     Ok(Answer {
