@@ -3,7 +3,7 @@
 //! A resync asks the stores alone whether an object is up to date; only one that is not goes into the
 //! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even that is asked.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -26,28 +26,23 @@ const RESYNC_STEPS: u32 = 32;
 /// So many objects are checked before others have their turn on this thread: well under a millisecond.
 const AT_A_TIME: usize = 100;
 
-/// A new leader's initial sync of a scope: first what came while nobody led, the oldest first.
+/// A new leader's initial sync of a scope: first what came while nobody led, the oldest first. That is begun before anything
+/// is asked of the others.
 pub(crate) async fn first<P: Primary>(
     agenda: &Agenda,
     objects: &Store<P>,
     is_in_scope: impl Fn(&Key) -> bool,
     is_up_to_date: impl Fn(&Key) -> bool,
 ) {
-    let mut unseen = Vec::new();
-    let mut seen = Vec::new();
-    for key in objects.keys().into_iter().filter(is_in_scope) {
-        match objects.get(&key) {
-            Some(object) if is_unobserved(&key, &*object.view) => {
-                unseen.push((object.version, key));
-            }
-            _ => seen.push(key),
-        }
+    let unobserved =
+        objects.keys_where(|key, object| is_in_scope(key) && is_unobserved(key, object));
+    for key in &unobserved {
+        agenda.changed(key.clone(), P::KIND.kind);
     }
-    unseen.sort_unstable_by_key(|(version, _)| *version);
-    for (_, key) in unseen {
-        agenda.changed(key, P::KIND.kind);
-    }
-    for some in seen.chunks(AT_A_TIME) {
+    yield_now().await;
+    let begun: HashSet<Key> = unobserved.into_iter().collect();
+    let others = objects.keys_where(|key, _| is_in_scope(key) && !begun.contains(key));
+    for some in others.chunks(AT_A_TIME) {
         for key in some.iter().filter(|key| !is_up_to_date(key)) {
             agenda.triggers.note(key, Lane::Background, "takeover");
             agenda.queue.add(key.clone(), Lane::Background);

@@ -143,9 +143,16 @@ impl<V: Cached> Store<V> {
     /// All keys, those of the oldest versions first: whoever goes by them does so in the same order in every process.
     #[must_use]
     pub(crate) fn keys(&self) -> Vec<Key> {
+        self.keys_where(|_, _| true)
+    }
+
+    /// The same, of those that `is_wanted`, to which goes what is said of [`Store::for_each`].
+    #[must_use]
+    pub(crate) fn keys_where(&self, is_wanted: impl Fn(&Key, &V) -> bool) -> Vec<Key> {
         let state = self.state.read();
-        let keys = state.objects.iter();
-        let mut keys: Vec<_> = keys.map(|(key, entry)| (entry.version, key)).collect();
+        let wanted = state.objects.iter();
+        let wanted = wanted.filter(|(key, entry)| is_wanted(key, &entry.view));
+        let mut keys: Vec<_> = wanted.map(|(key, entry)| (entry.version, key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key.clone()).collect()
     }
