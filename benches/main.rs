@@ -50,7 +50,7 @@ const FULL: Scale = Scale {
     many: 10_000,
     most: 100_000,
     steady: Duration::from_secs(3),
-    resync: Duration::from_secs(12),
+    resync: Duration::from_secs(8),
 };
 
 /// Enough to see that all of it works.
