@@ -1,7 +1,7 @@
 //! Writes events, a few at once, and those that could not be written again, beside the others.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
@@ -67,7 +67,7 @@ pub(super) struct Writer {
     client: Client,
     about: About,
     hasher: RandomState,
-    written: Mutex<HashMap<Series, Written>>,
+    memory: Mutex<Memory>,
     backlog: Backlog,
     /// How many are neither waiting nor in the backlog: about to be tried, or being tried.
     trying: AtomicUsize,
@@ -76,6 +76,13 @@ pub(super) struct Writer {
 
 /// What makes two events one series: a fingerprint of the object's UID, the event's reason, and what it says.
 type Series = u64;
+
+/// What was written, and in which order.
+#[derive(Default)]
+struct Memory {
+    written: HashMap<Series, Written>,
+    by_age: BTreeSet<(Instant, Series)>,
+}
 
 /// What was written of an event: its name, how often, and when last.
 #[derive(Clone)]
@@ -91,7 +98,7 @@ impl Writer {
             client,
             about,
             hasher: RandomState::new(),
-            written: Mutex::default(),
+            memory: Mutex::default(),
             backlog: Backlog::new(Arc::clone(&drops)),
             trying: AtomicUsize::new(0),
             drops,
@@ -218,7 +225,7 @@ impl Writer {
         let events = Api::namespaced(self.client.clone(), queued.key.namespace());
         let event = &queued.event;
         let series = (self.hasher).hash_one((&queued.uid, event.reason, &event.note));
-        let before = self.written.lock().get(&series).cloned();
+        let before = self.memory.lock().written.get(&series).cloned();
         if let Some(before) = before.filter(|before| before.last.elapsed() < SERIES) {
             let again = json!({
                 "metadata": { "annotations": queued.annotations(self.about.app) },
@@ -254,13 +261,15 @@ impl Writer {
 
     fn remember(&self, series: Series, name: Box<str>, count: i32) {
         let last = Instant::now();
-        let mut written = self.written.lock();
-        if written.len() >= REMEMBERED && !written.contains_key(&series) {
-            let oldest = written.iter().min_by_key(|(_, written)| written.last);
-            let oldest = oldest.map(|(series, _)| *series);
-            oldest.map(|series| written.remove(&series));
+        let Memory { written, by_age } = &mut *self.memory.lock();
+        if let Some(before) = written.insert(series, Written { name, count, last }) {
+            by_age.remove(&(before.last, series));
+        } else if written.len() > REMEMBERED
+            && let Some((_, oldest)) = by_age.pop_first()
+        {
+            written.remove(&oldest);
         }
-        written.insert(series, Written { name, count, last });
+        by_age.insert((last, series));
     }
 
     fn event(&self, queued: &Queued, name: &str) -> v1::Event {
