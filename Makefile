@@ -3,7 +3,7 @@ DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TESTS := $(if $(KUBERNETES),--test integration,--tests)
 
-.PHONY: help demo test e2e bench simulate mutants lint audit fmt fork generate run image nix-check
+.PHONY: help demo test test-built e2e bench simulate mutants lint audit fmt fork generate run image nix-check
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -11,7 +11,11 @@ help: ## this list
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
-test: ## every check and test, but for those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
+test: test-built ## every check and test, but for those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
+	$(MAKE) --jobs 2 test-real $(if $(KUBERNETES),,test-simulated)
+
+# All of it that is no test: the checks of the code, and what the tests run.
+test-built:
 	tests/require.sh
 ifndef KUBERNETES
 	cargo fmt --check
@@ -22,7 +26,6 @@ endif
 	tests/tools/build.sh manifests
 	cargo build --locked --example cluster --example second_kind --example kube_controller # those that tests run
 	cargo test --locked $(TESTS) --no-run
-	$(MAKE) --jobs 2 test-real $(if $(KUBERNETES),,test-simulated)
 
 # On real processes, which wait more than they work; what is simulated has the cores meanwhile. Those of `make e2e`, which have
 # deadlines, too, do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
