@@ -15,6 +15,7 @@ mod reports;
 mod sizes;
 mod statuses;
 mod warnings;
+mod workers;
 mod works;
 mod writes;
 
@@ -103,6 +104,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     rates::heeds(&case, &mut found);
     rates::forgets(&case, &mut found);
     sizes::bounded(&case, &mut found);
+    workers::are_left_to_others(&case, &mut found);
     stays_up(&case, &mut found);
     found
 }
