@@ -1,7 +1,7 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-TESTS := $(if $(KUBERNETES),--test integration,--tests)
+TESTS := --test integration $(if $(KUBERNETES),,--lib --bins)
 
 .PHONY: help demo test test-built e2e bench simulate mutants lint audit fmt fork generate run image nix-check
 
@@ -12,7 +12,7 @@ demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
 test: test-built ## every check and test, but for those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
-	$(MAKE) --jobs 2 test-real $(if $(KUBERNETES),,test-simulated)
+	$(MAKE) --jobs 3 test-real $(if $(KUBERNETES),,test-units test-simulated)
 
 # All of it that is no test: the checks of the code, and what the tests run.
 test-built:
@@ -27,14 +27,15 @@ endif
 	cargo build --locked --example cluster --example second_kind --example kube_controller # those that tests run
 	cargo test --locked $(TESTS) --no-run
 
-# On real processes, which wait more than they work; what is simulated has the cores meanwhile. Those of `make e2e`, which have
-# deadlines, too, do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
-.PHONY: test-real test-simulated
+# On real processes, which wait more than they work; what is simulated has the cores meanwhile. Most have deadlines, and those of
+# `make e2e` have, too, which do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
+.PHONY: test-real test-units test-simulated
 test-real:
-	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock sh -ec ' \
-	  cargo test --locked $(TESTS); \
-	  cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs'
-	$(if $(KUBERNETES),,cargo test --locked --doc)
+	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock cargo test --locked --test integration
+	GOGC=400 cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
+test-units:
+	nice -n 5 cargo test --locked --lib --bins
+	nice -n 5 cargo test --locked --doc
 test-simulated:
 	chrt --idle 0 cargo test --locked --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
