@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # release.sh IMAGE FOLDER: writes what goes with the images of a release into FOLDER: install.yaml, which is deploy/ with IMAGE
-# (REGISTRY/NAME@DIGEST, as push.sh prints it), and notes.md, the section of CHANGELOG.md about the version in Cargo.toml, where
+# (REGISTRY/NAME@DIGEST, as push.sh prints it), and notes.md, the section of CHANGELOG.md about the version in Cargo.toml and how to verify it, where
 # a link into this repository begins with RELEASE_LINKS, if that is set. Without such a section there is install.yaml alone, and it
 # fails. Takes kubectl.
 set -euo pipefail
@@ -21,3 +21,13 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md)
 [ -n "$notes" ] || { echo "release.sh: no notes: CHANGELOG.md has no section \"## $version - DATE\"" >&2; exit 1; }
 sed -E "s#\]\(([^):]+)\)#](${RELEASE_LINKS-}\1)#g" <<<"$notes" >"$folder/notes.md"
+cat >>"$folder/notes.md" <<EOF
+
+To install it, with [.github/cosign.pub](${RELEASE_LINKS-}.github/cosign.pub) as \`cosign.pub\`:
+
+\`\`\`console
+$ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml
+$ cosign verify --key cosign.pub --insecure-ignore-tlog -a version=$version $image
+$ kubectl apply -f install.yaml
+\`\`\`
+EOF

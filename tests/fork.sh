@@ -54,12 +54,28 @@ refused 'a folder of cargo' NAME=examples KIND=IbyxHub GROUP=quux.biz
 refused 'has a file here' NAME=kudu-kiwi KIND=Design GROUP=quux.biz
 refused "word of Rust's" NAME=kudu-kiwi KIND=Virtual GROUP=quux.biz
 refused "word of Go's" NAME=kudu-kiwi KIND=Interface GROUP=quux.biz
+refused 'no text in YAML' NAME=null KIND=IbyxHub GROUP=quux.biz
+refused 'ends with a number' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.5
+refused 'a capital letter' NAME=kudu-kiwi 'KIND=Ib"`touch new`' GROUP=quux.biz
+NAME=kudu-kiwi refused 'are needed' KIND=IbyxHub GROUP=quux.biz
+refused 'something else' NAME=fencing KIND=IbyxHub GROUP=quux.biz
 refused 'something else' NAME=kudu-kiwi KIND=Queue GROUP=quux.biz
 refused 'is a crate' NAME=tokio-util KIND=IbyxHub GROUP=quux.biz
 refused 'is the kind' NAME=ibyx-hub KIND=IbyxHub GROUP=quux.biz
 touch new
 refused 'not committed' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz
 rm new
+[ -z "$(git status --porcelain)" ] || fail 'something is changed'
+
+say 'what ends half way is undone'
+setsid --wait make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz >"$caches/said" 2>&1 &
+half=$!
+until git ls-files | grep -q ibyx; do kill -0 $half || fail 'it was not seen at it'; sleep 0.1; done
+session=$(ps -o sid= -p "$(pgrep -o -P $half)" | tr -d ' ')
+pkill -TERM -s "$session"
+! wait $half || fail 'it was not ended'
+timeout 60 bash -c "while pgrep -s $session >/dev/null; do sleep 0.1; done" # make does not wait for it
+grep -q 'what was is undone' "$caches/said" || { cat "$caches/said" >&2; fail 'it does not say so'; }
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 
 say 'a fork'

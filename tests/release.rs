@@ -249,7 +249,7 @@ async fn what_is_signed_can_be_told_from_what_is_not() {
     let sh = cosign(registry.folder.path());
     let here = |line: String| {
         line.replace("registry.example", &registry.address)
-            .replace(":0.1.0", concat!(":", env!("CARGO_PKG_VERSION")))
+            .replace("0.1.0", env!("CARGO_PKG_VERSION"))
     };
     let verify = here(documented("cosign verify "));
     sh("cosign generate-key-pair").unwrap();
@@ -263,6 +263,8 @@ async fn what_is_signed_can_be_told_from_what_is_not() {
     sh(&verify).unwrap();
     let said = sh(&verify.replace("cosign.pub", "other.pub")).unwrap_err();
     assert!(said.contains("failed to verify signature"), "{said}");
+    // Under the tag of another version.
+    sh(&verify.replace("version=", "version=9")).unwrap_err();
     // Of each architecture, too.
     let index = registry.run(
         "skopeo",
@@ -374,7 +376,7 @@ fn all_say_the_same_version() {
         "tests/manifests/docs/commands.rs",
     ] {
         let text = fs::read_to_string(root().join(file)).unwrap();
-        for begin in ["foo-controller:", "newTag: "] {
+        for begin in ["foo-controller:", "newTag: ", "-a version="] {
             for rest in text.split(begin).skip(1) {
                 let is_version = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
                 let end = rest.find(|c| !is_version(c)).unwrap_or(rest.len());
@@ -450,10 +452,17 @@ fn a_release_has_its_notes_and_what_installs_it() {
     let (done, said) = release();
     assert!(done, "{said}");
     let read = |name: &str| fs::read_to_string(copy.path().join(name)).unwrap();
-    assert_eq!(
-        read("notes.md").trim(),
-        "[All](https://git.example/blob/it/docs/foo.md) of it."
+    let notes = read("notes.md");
+    let changes = "[All](https://git.example/blob/it/docs/foo.md) of it.\n";
+    assert!(notes.trim_start().starts_with(changes), "{notes}");
+    let tag = concat!(
+        "registry.example/foo-controller:",
+        env!("CARGO_PKG_VERSION")
     );
+    let verify = documented("cosign verify ").replace(tag, &image);
+    for command in [verify, documented("cosign verify-blob ")] {
+        assert!(notes.contains(&format!("\n$ {command}\n")), "{notes}");
+    }
     let objects: Vec<Value> = serde_saphyr::from_multiple(&read("install.yaml")).unwrap();
     let of = |kind: &str| {
         let objects = objects.iter().filter(|object| object["kind"] == kind);
@@ -476,15 +485,19 @@ fn a_release_has_its_notes_and_what_installs_it() {
         assert!(workflow.contains(&format!(" {line}\n")), "{line}");
     };
     let key = ("cosign.key", "env://COSIGN_PRIVATE_KEY");
-    let tag = concat!(
-        "registry.example/foo-controller:",
-        env!("CARGO_PKG_VERSION")
-    );
     let pushed = ("registry.example/foo-controller@DIGEST", "\"$pushed\"");
-    ours("cosign sign ", &[key, pushed]);
+    let number = (
+        concat!("version=", env!("CARGO_PKG_VERSION")),
+        "version=$version",
+    );
+    ours("cosign sign ", &[key, pushed, number]);
     ours(
         "cosign verify ",
-        &[("cosign.pub", "release/cosign.pub"), (tag, "\"$staged\"")],
+        &[
+            ("cosign.pub", "release/cosign.pub"),
+            (tag, "\"$staged\""),
+            number,
+        ],
     );
     ours("cosign sign-blob ", &[key, ("install.yaml", "$file")]);
     ours("cosign verify-blob ", &[("install.yaml", "$file")]);

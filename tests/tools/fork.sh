@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# fork.sh NAME KIND GROUP [PLURAL [SHORT]]: makes another operator of this working copy: its name, its kind and its API group are
-# changed in every file and every path, and what is generated is generated anew. Git has what it was before.
+# fork.sh: makes another operator of this working copy, by NAME, KIND, GROUP and, if they are set, PLURAL and SHORT in the
+# environment, where no shell takes them for anything: its name, its kind and its API group are changed in every file and every path,
+# and what is generated is generated anew. What ends before that is done is undone.
 set -euo pipefail
 cd "$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)"
 
 usage='usage: make fork NAME=tea-controller KIND=Teapot GROUP=example.org [PLURAL=teapots] [SHORT=tp]'
 fail() { echo "$1; $usage" >&2; exit 2; }
-[ $# -ge 3 ] && [ -n "$1" ] && [ -n "$2" ] && [ -n "$3" ] || fail 'NAME, KIND and GROUP are needed'
-for program in perl rustfmt; do command -v $program >/dev/null || fail "$program is not on PATH"; done
-name=$1 kind=$2 group=$3 lower=${2,,}
-plural=${4:-${lower}s} short=${5:-}
+name=${NAME-} kind=${KIND-} group=${GROUP-}
+[ -n "$name" ] && [ -n "$kind" ] && [ -n "$group" ] || fail 'NAME, KIND and GROUP are needed'
+command -v perl >/dev/null || fail 'perl is not on PATH'
+rustfmt --edition 2024 <<<'struct It;' >/dev/null || fail 'rustfmt does not work'
+lower=${kind,,}
+plural=${PLURAL:-${lower}s} short=${SHORT-}
 
 label='[a-z0-9]([-a-z0-9]*[a-z0-9])?'
 [[ $name =~ ^[a-z][a-z0-9]*(-[a-z0-9]+)*$ && ${#name} -le 40 ]] ||
   fail "NAME=$name is not of at most 40 small letters, digits and single hyphens, with a letter first"
 [[ $kind =~ ^[A-Z][A-Za-z0-9]+$ && ${#kind} -le 35 ]] || fail "KIND=$kind is not of at most 35 letters and digits, with a capital letter first"
 [[ $group =~ ^$label(\.$label)+$ && ${#group} -le 200 ]] || fail "GROUP=$group is no domain in small letters"
+[[ $group =~ \.[a-z][^.]*$ ]] || fail "GROUP=$group ends with a number"
+for word in "$name" "$lower" "$plural" "$short"; do
+  case $word in null | true | false | on | off | yes | no | y | n) fail "$word is no text in YAML" ;; esac
+done
 [[ ! $group =~ (^|\.)(k8s|kubernetes)\.io$ ]] || fail "GROUP=$group is Kubernetes' own, and takes its approval"
 [[ $plural =~ ^[a-z][a-z0-9]+$ && ${#plural} -le 50 && $plural != "$lower" ]] || fail "PLURAL=$plural is no word in small letters, other than $lower"
 
@@ -55,10 +62,10 @@ case $lower in
 esac
 rustfmt --edition 2024 <<<"struct $kind; mod $lower {} mod $plural {} mod ${name//-/_} {}" >/dev/null 2>&1 ||
   fail "NAME=$name, KIND=$kind or PLURAL=$plural is a word of Rust's"
-used=$(git ls-files -z -- 'src/*.rs' 'tests/*.rs' 'benches/*.rs' 'benches/*.go' | words="$kind|$lower|$plural|${kind^^}|${plural^^}" xargs -0 perl -ne '
+used=$(git ls-files -z -- 'src/*.rs' 'tests/*.rs' 'benches/*.rs' 'benches/*.go' | words="$kind|$lower|$plural|${kind^^}|${plural^^}|${name//-/_}" xargs -0 perl -ne '
   s/"(?:[^"\\]|\\.)*"//g; s{//.*}{};
   if (/\b(?:$ENV{words})\b/) { print "$ARGV: $_"; exit }')
-[ -z "$used" ] || fail "KIND=$kind or PLURAL=$plural is what the code calls something else, as in ${used%%$'\n'*}"
+[ -z "$used" ] || fail "NAME=$name, KIND=$kind or PLURAL=$plural is what the code calls something else, as in ${used%%$'\n'*}"
 ! grep -qxE "name = \"(${name//[-_]/[-_]}|$lower)\"" Cargo.toml Cargo.lock || fail "NAME=$name or KIND=$kind is a crate that this takes, or makes"
 [ "${name//-/}" != "$lower" ] || fail "NAME=$name is the kind"
 case $name in build | deps | examples | incremental | core | std | alloc | test | proc-macro) fail "NAME=$name is a crate of Rust's, or a folder of cargo's" ;; esac
@@ -98,7 +105,10 @@ clash=$(git ls-files | perl -pe "$rename" | sort | uniq -d)
 
 [ -z "$(git status --porcelain)" ] || fail 'there are changes that are not committed, which would be mixed with these'
 cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
-trap 'echo "it is half done: git reset --hard undoes it" >&2' ERR
+undo() { git reset --quiet --hard && echo 'it is not done, and what was is undone' >&2; }
+trap undo EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 # What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
 git rm --quiet tests/tools/fork.sh tests/fork.sh
@@ -136,6 +146,8 @@ cargo metadata --format-version 1 --offline >/dev/null
 cargo fmt
 make generate
 git add --all
+
+trap - EXIT
 
 # Nothing that was built for the demo and for tests has to be built again.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}

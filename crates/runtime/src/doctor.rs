@@ -25,7 +25,7 @@ use crate::{
     client::Cluster,
     controller::scopes,
     election::fence::FenceLayer,
-    failure::{brief, with_causes},
+    failure::{brief, is_hidden, with_causes},
     manager,
     scopes::{Needs, Place},
     telemetry::{self, Metrics},
@@ -122,7 +122,7 @@ impl fmt::Display for Report {
         let width = longest.unwrap_or_default();
         for (check, (grade, text)) in &self.0 {
             // Whatever the API server and the replica say: a line stays one, and a terminal is told nothing.
-            let text = text.replace(char::is_control, " ");
+            let text = text.replace(is_hidden, " ");
             writeln!(f, "{:<7}  {check:<width$}  {text}", grade.word())?;
         }
         Ok(())
@@ -256,7 +256,7 @@ mod tests {
     /// Whatever an API server calls things, a check is one line.
     #[test]
     fn a_check_is_one_line() {
-        let said = "held by \u{1b}[2Jme\r\nok       all";
+        let said = "held by \u{1b}[2Jme\r\nok\u{2028}\u{202e}     all";
         let report = Report(vec![("Lease".to_owned(), warning(said))]);
         let line = "warning  Lease  held by  [2Jme  ok       all\n";
         assert_eq!(report.to_string(), line);

@@ -56,12 +56,18 @@ pub fn brief(message: &str) -> String {
     let mut text: String = message
         .chars()
         .take(LONGEST)
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_hidden(c) { ' ' } else { c })
         .collect();
-    if text.len() < message.len() {
+    if message.chars().nth(LONGEST).is_some() {
         text.push('…');
     }
     text
+}
+
+/// Whether it could make another line, or another order, of what a terminal shows.
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The innermost error says most: "Connection refused", "certificate has expired", …

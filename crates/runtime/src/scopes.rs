@@ -24,7 +24,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-pub(crate) use self::rights::is_allowed;
+pub(crate) use self::rights::{Answer, is_allowed};
 pub use self::scope::{Needs, Place, Reason, Right};
 use self::{
     rights::review,

@@ -16,6 +16,9 @@ pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
 /// The longest that the API server, or what is in front of it, is given by its own wish. It may be well sooner.
 const LONGEST_WISH: Duration = Duration::from_secs(30);
 
+/// So much of an answer is read that asks for time: a `Status` is far shorter, and what is at that address may send without end.
+const LONGEST_STATUS: usize = 1 << 16;
+
 /// What is under a client's layers: from a request to the API server's answer.
 pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
@@ -27,6 +30,23 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let seconds = status.details.as_ref()?.retry_after_seconds;
     let asks = matches!(status.code, 429 | 503) && seconds > 0;
     asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
+}
+
+/// All of an answer, or nothing where that is too long.
+async fn beginning<B>(mut body: B) -> Result<Vec<u8>, BoxError>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let data = frame.map_err(Into::into)?.into_data().unwrap_or_default();
+        if text.len() + data.len() > LONGEST_STATUS {
+            return Ok(Vec::new());
+        }
+        text.extend_from_slice(&data);
+    }
+    Ok(text)
 }
 
 /// Puts the header `Retry-After` where [`retry_after`] finds it: into the `Status`, which the API server's priority and
@@ -53,7 +73,7 @@ where
     let body: Box<DynBody> = match asks.then(seconds).flatten() {
         None => Box::new(body.map_err(Into::into)),
         Some(seconds) => {
-            let text = body.collect().await.map_err(Into::into)?.to_bytes();
+            let text = beginning(body).await?;
             let status = serde_json::from_slice(&text).ok();
             let mut status = status.filter(Value::is_object).unwrap_or_else(|| {
                 json!({
@@ -71,4 +91,32 @@ where
         }
     };
     Ok(Response::from_parts(parts, body))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use futures::stream::repeat_with;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// What is at that address may send without end.
+    #[tokio::test]
+    async fn an_answer_that_asks_for_time_is_not_read_to_its_end() {
+        let blanks = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b' '; 1 << 10])));
+        let answer = Response::builder().status(503).header(RETRY_AFTER, "7");
+        let answer = answer.body(StreamBody::new(repeat_with(blanks))).unwrap();
+        let kept = keep_retry_after(answer).await.unwrap().into_body();
+        let text = kept.collect().await.unwrap().to_bytes();
+        let status: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(status["details"]["retryAfterSeconds"], 7);
+        assert_eq!(
+            (&status["code"], &status["message"]),
+            (&503.into(), &"".into())
+        );
+    }
 }

@@ -97,12 +97,12 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     (
         "cosign sign --yes --key cosign.key --use-signing-config=false --tlog-upload=false --recursive \
-         registry.example/foo-controller@DIGEST",
+         -a version=0.1.0 registry.example/foo-controller@DIGEST",
         "tests/release.rs",
         "documented(\"cosign sign \")",
     ),
     (
-        "cosign verify --key cosign.pub --insecure-ignore-tlog registry.example/foo-controller:0.1.0",
+        "cosign verify --key cosign.pub --insecure-ignore-tlog -a version=0.1.0 registry.example/foo-controller:0.1.0",
         "tests/release.rs",
         "documented(\"cosign verify \")",
     ),
@@ -121,6 +121,10 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
 
 /// Commands that nothing here can run, and why.
 const NOWHERE: &[(&str, &str)] = &[
+    (
+        "kubectl apply -f install.yaml",
+        "takes a release; what is in it is `deploy`, which is applied (tests/node.rs)",
+    ),
     (
         "DEMO_CLUSTER=current make demo",
         "the script with the cluster that CI has",

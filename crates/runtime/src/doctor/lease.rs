@@ -1,10 +1,13 @@
 //! The Lease: who holds it, and since when nobody has heard of them.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::{
+    coordination::v1::{Lease, LeaseSpec},
+    core::v1::Namespace,
+};
 use kube::Api;
 
-use super::{Doctor, Verdict, failed, is_forbidden, ok, skipped, warning};
+use super::{Doctor, Verdict, error, failed, is_forbidden, ok, skipped, warning};
 use crate::failure::brief;
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
@@ -15,7 +18,18 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
     let object = format!("{namespace}/{name}");
     let leases: Api<Lease> = Api::namespaced(doctor.client.clone(), namespace);
     match leases.get_opt(name).await {
-        Ok(None) => ok(format!("{object}: none yet, the first replica creates it")),
+        Ok(None) => {
+            let namespaces: Api<Namespace> = Api::all(doctor.client.clone());
+            match namespaces.get_metadata_opt(namespace).await {
+                Ok(None) => error(format!(
+                    "there is no namespace {namespace}: create it, or name another as leader_election.lease_namespace"
+                )),
+                // Who may not know is not told.
+                Ok(Some(_)) | Err(_) => {
+                    ok(format!("{object}: none yet, the first replica creates it"))
+                }
+            }
+        }
         Ok(Some(lease)) => {
             let ours = doctor.config.leader_election.lease_duration;
             judge(

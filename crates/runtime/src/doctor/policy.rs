@@ -91,15 +91,29 @@ fn judge(
 ) -> Verdict {
     // As the fence knows its refusals.
     let part = format!("{}-fencing", app.name);
-    let mut policies = policies.iter().filter(|it| it.name_any().contains(&part));
-    let Some(policy) = policies.next() else {
+    let all: Vec<_> = policies
+        .iter()
+        .filter(|it| it.name_any().contains(&part))
+        .collect();
+    // Others may be another installation's.
+    let goes_by_ours = |policy: &&&DynamicObject| {
+        bindings.iter().any(|binding| {
+            let spec = &binding.data["spec"];
+            let [at, of] = ["namespace", "name"].map(|field| text(&spec["paramRef"][field]));
+            spec["policyName"] == policy.name_any()
+                && (of, at) == (&*election.record, &*election.namespace)
+        })
+    };
+    let ours: Vec<_> = all.iter().filter(goes_by_ours).collect();
+    let by_name = || all.iter().find(|it| it.name_any() == part);
+    let Some(policy) = ours.first().copied().or_else(by_name).or(all.first()) else {
         return skipped("not installed; deploy/components/fencing has it");
     };
     let name = policy.name_any();
-    if let Some(other) = policies.next() {
+    if let Some(other) = ours.get(1) {
         return warning(format!(
-            "{name} is not the only one: there is {}, too; delete those of before",
-            other.name_any()
+            "{name} is not the only one that goes by this record: there is {}, too; delete those of before",
+            brief(&other.name_any())
         ));
     }
     let verdict = follows(election, policy)
@@ -191,4 +205,69 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::app::tests::{APP, HOLDER_KEY};
+
+    fn object(name: &str, spec: &Value) -> DynamicObject {
+        let mut object = DynamicObject::new(name, &ApiResource::erase::<ServiceAccount>(&()));
+        object.data = json!({ "spec": spec });
+        object
+    }
+
+    /// What protects another installation is neither judged as ours nor to be deleted.
+    #[test]
+    fn another_installations_policy_is_left_alone() {
+        let election = Election {
+            namespace: "n".to_owned(),
+            record: "l-fencing".to_owned(),
+            key: HOLDER_KEY.to_owned(),
+            recorded: Some(String::new()),
+            holder: String::new(),
+        };
+        let ours = format!("{}-fencing", APP.name);
+        let [theirs, older] = ["green", "older"].map(|prefix| format!("{prefix}-{ours}"));
+        let spec = json!({
+            "paramKind": { "apiVersion": "v1", "kind": "ServiceAccount" },
+            "validations": [{ "expression": HOLDER_KEY }],
+        });
+        let all = [&theirs, &ours, &older].map(|name| object(name, &spec));
+        let bound = |name: &str, namespace: &str| {
+            let record = json!({ "name": "l-fencing", "namespace": namespace });
+            let actions = json!(["Deny"]);
+            object(
+                name,
+                &json!({ "policyName": name, "paramRef": record, "validationActions": actions }),
+            )
+        };
+        let judged = judge(
+            &APP,
+            &election,
+            &all[..2],
+            &[bound(&theirs, "m"), bound(&ours, "n")],
+        );
+        assert!(
+            judged.1.starts_with(&format!("{ours} goes by ")),
+            "{judged:?}"
+        );
+        let judged = judge(
+            &APP,
+            &election,
+            &all,
+            &[bound(&ours, "n"), bound(&older, "n")],
+        );
+        let two = format!("{ours} is not the only one that goes by this record: there is {older}");
+        assert!(judged.1.starts_with(&two), "{judged:?}");
+        // Ours is not bound.
+        let judged = judge(&APP, &election, &all[..2], &[bound(&theirs, "m")]);
+        assert!(
+            judged.1.starts_with(&format!("{ours} is not bound")),
+            "{judged:?}"
+        );
+    }
 }

@@ -6,11 +6,11 @@ use k8s_openapi::api::{
     events::v1::Event,
 };
 
-use super::{Doctor, Verdict, error, ok, skipped};
+use super::{Doctor, Verdict, error, ok, skipped, warning};
 use crate::{
     Kind,
     election::record_name,
-    scopes::{Place, Right, is_allowed},
+    scopes::{Answer, Place, Right, is_allowed},
 };
 
 /// So many are asked for at once.
@@ -46,12 +46,17 @@ async fn missing(
             name: name.map(str::to_owned),
             ..right.attributes(namespace)
         };
-        let allowed = is_allowed(&doctor.client, attributes).await;
-        let allowed =
-            allowed.map_err(|why| error(format!("cannot ask for the right to {right}: {why}")))?;
+        let answer = is_allowed(&doctor.client, attributes).await;
+        let answer =
+            answer.map_err(|why| error(format!("cannot ask for the right to {right}: {why}")))?;
+        if let Answer::Undecided(why) = answer {
+            return Err(warning(format!(
+                "the API server cannot tell whether to {right} is allowed: {why}; see to its authorizers (--authorization-config)"
+            )));
+        }
         let slash = if name.is_some() { "/" } else { "" };
         let right = format!("{right}{slash}{}", name.unwrap_or_default());
-        Ok((!allowed).then_some(right))
+        Ok(matches!(answer, Answer::Refused).then_some(right))
     });
     let missing = iter(reviews).buffered(AT_ONCE).try_collect::<Vec<_>>();
     Ok(missing.await?.into_iter().flatten().collect())

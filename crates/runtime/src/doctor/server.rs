@@ -9,8 +9,9 @@ use kube::client::Body;
 use super::{Doctor, Verdict, error, ok, skipped, warning, why};
 use crate::failure::brief;
 
-/// The oldest version 1.x that is supported: all tests run on it.
+/// The oldest and the newest version 1.x that all tests run on.
 const OLDEST: u32 = 33;
+const NEWEST: u32 = 37;
 
 /// How far the clocks may be apart.
 const APART: SignedDuration = SignedDuration::from_secs(5);
@@ -80,7 +81,10 @@ pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
     // Some have a plus at its end.
     let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
     match (&*info.major, minor.parse::<u32>()) {
-        ("1", Ok(minor)) if minor >= OLDEST => ok(found),
+        ("1", Ok(OLDEST..=NEWEST)) => ok(found),
+        ("1", Ok(minor)) if minor > NEWEST => warning(format!(
+            "{found} is newer than what this version is tested on, 1.{NEWEST}: see whether there is a newer one"
+        )),
         _ => warning(format!("{found} is not supported: 1.{OLDEST} or later is")),
     }
 }
@@ -148,6 +152,8 @@ mod tests {
         );
         let old = "v1.32 at https://host:6443 is not supported: 1.33 or later is";
         assert_eq!(judge(at_version("1", "32")), warning(old));
+        let new = "v1.38 at https://host:6443 is newer than what this version is tested on, 1.37: see whether there is a newer one";
+        assert_eq!(judge(at_version("1", "38")), warning(new));
         for (status, body, says) in [
             (401, "{}", "https://host:6443 answers 401 Unauthorized; "),
             (

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::scope::{Place, Problem, Reason, Right, Rights};
-use crate::failure::root_cause;
+use crate::failure::{brief, root_cause};
 
 /// How long the API server may take to say whether something is allowed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,8 +23,8 @@ pub(super) async fn review(
 ) -> Option<Rights> {
     for right in rights {
         match is_allowed(client, right.attributes(namespace)).await {
-            Ok(true) => {}
-            Ok(false) => {
+            Ok(Answer::Allowed | Answer::Undecided(_)) => {}
+            Ok(Answer::Refused) => {
                 let place = Place(namespace);
                 let text = format!(
                     "not allowed to {right} in {place}: apply the ClusterRole in deploy/base and its binding"
@@ -43,6 +43,14 @@ pub(super) async fn review(
     Some(Rights::Sufficient)
 }
 
+/// What the API server says of a right.
+pub(crate) enum Answer {
+    Allowed,
+    Refused,
+    /// An authorizer could not make up its mind, and none has said no: why.
+    Undecided(String),
+}
+
 /// Whether the API server would let this client do that.
 ///
 /// # Errors
@@ -50,7 +58,7 @@ pub(super) async fn review(
 pub(crate) async fn is_allowed(
     client: &Client,
     attributes: ResourceAttributes,
-) -> Result<bool, String> {
+) -> Result<Answer, String> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(attributes),
@@ -63,8 +71,11 @@ pub(crate) async fn is_allowed(
     match timeout(CHECK_TIMEOUT, reviews.create(&params, &review)).await {
         Ok(Ok(answer)) => {
             let status = answer.status.unwrap_or_default();
-            // An authorizer that could not make up its mind has not said no.
-            Ok(status.allowed || status.evaluation_error.is_some())
+            Ok(match status.evaluation_error {
+                _ if status.allowed => Answer::Allowed,
+                Some(why) if status.denied != Some(true) => Answer::Undecided(brief(&why)),
+                _ => Answer::Refused,
+            })
         }
         Ok(Err(error)) => Err(root_cause(&error)),
         Err(_) => Err(format!(

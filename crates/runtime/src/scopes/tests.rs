@@ -1,4 +1,5 @@
 use kube::Client;
+use serde_json::json;
 use tokio::time::{advance, sleep};
 
 use super::*;
@@ -165,12 +166,20 @@ async fn who_may_write_nothing_from_the_start_is_never_served() {
 /// Whatever is refused, and however often: rights are asked for a few times a minute.
 #[tokio::test(start_paused = true)]
 async fn rights_are_checked_at_a_gentle_pace() {
-    for allowed in [true, false] {
+    let undecided =
+        |denied| json!({ "allowed": false, "denied": denied, "evaluationError": "no answer" });
+    for (status, allowed) in [
+        (json!({ "allowed": true }), true),
+        (json!({ "allowed": false }), false),
+        // Who could not make up its mind has not said no; another may have.
+        (undecided(false), true),
+        (undecided(true), false),
+    ] {
         let asked = Arc::new(Mutex::new(0));
         let count = Arc::clone(&asked);
         let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
             *count.lock() += 1;
-            let review = serde_json::json!({ "spec": {}, "status": { "allowed": allowed } });
+            let review = json!({ "spec": {}, "status": status });
             async move {
                 let body = kube::client::Body::from(serde_json::to_vec(&review)?);
                 Ok::<_, serde_json::Error>(http::Response::new(body))
