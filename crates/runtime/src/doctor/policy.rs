@@ -99,9 +99,8 @@ fn judge(
     let goes_by_ours = |policy: &&&DynamicObject| {
         bindings.iter().any(|binding| {
             let spec = &binding.data["spec"];
-            let [at, of] = ["namespace", "name"].map(|field| text(&spec["paramRef"][field]));
             spec["policyName"] == policy.name_any()
-                && (of, at) == (&*election.record, &*election.namespace)
+                && record_of(spec) == [&*election.namespace, &*election.record]
         })
     };
     let ours: Vec<_> = all.iter().filter(goes_by_ours).collect();
@@ -127,6 +126,11 @@ fn judge(
             "{name} goes by serviceaccount/{record} in {namespace}"
         ))
     })
+}
+
+/// The namespace and the name of the record that a binding has its policy go by.
+fn record_of(binding: &Value) -> [&str; 2] {
+    ["namespace", "name"].map(|field| text(&binding["paramRef"][field]))
 }
 
 /// Whether the policy itself looks at a record.
@@ -171,7 +175,7 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
                 "{name} refuses nothing: its binding's validationActions lack Deny; {APPLY}"
             )));
         }
-        let [at, of] = ["namespace", "name"].map(|field| text(&spec["paramRef"][field]));
+        let [at, of] = record_of(spec);
         if (of, at) != (record, namespace) {
             return Err(error(format!(
                 "{name} goes by serviceaccount/{of} in {at}, and the Lease's is {record} in {namespace}: name that in its \
