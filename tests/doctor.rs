@@ -402,6 +402,41 @@ async fn rights_that_are_missing_are_named() {
     kubectl("delete rolebinding limited").await;
 }
 
+/// What is found where a pod of this service account holds the Lease, and is recorded; the pod is gone again after it.
+async fn led_by_a_pod_of(account: &str) -> Said {
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": account, "namespace": "foo-system" },
+        "spec": {
+            "serviceAccountName": account,
+            "automountServiceAccountToken": false,
+            "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{
+                "name": "c",
+                "image": "i",
+                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
+            }],
+        },
+    });
+    let service_account = json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": { "name": account, "namespace": "foo-system" },
+    });
+    apply(&service_account).await;
+    apply(&pod).await;
+    let get = format!("get pod {account} -n foo-system -o jsonpath={{.metadata.uid}}");
+    let holder = format!("{account}_{}", kubectl(&get).await);
+    let record = json!({ "metadata": { "annotations": { "samplecontroller.k8s.io/lease-holder": holder } } });
+    patch("serviceaccount foo-controller-fencing", &record).await;
+    let held = json!({ "spec": { "holderIdentity": holder } });
+    patch("lease foo-controller", &held).await;
+    let said = administrator().await;
+    kubectl(&format!("delete pod {account} -n foo-system --now")).await;
+    said
+}
+
 /// A fencing policy that is not the one of this Lease, or judges nothing, protects nobody.
 #[tokio::test]
 async fn a_policy_that_does_not_go_by_this_lease_is_told() {
@@ -450,6 +485,22 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     )
     .await;
     fencing::install(&CLUSTER).await;
+    let policy = "validatingadmissionpolicy foo-controller-fencing";
+    patch(policy, &json!({ "spec": { "failurePolicy": "Ignore" } })).await;
+    is(
+        0,
+        "warning fencing policy: foo-controller-fencing lets a write pass that it cannot judge: failurePolicy is Ignore, and not \
+         Fail; apply deploy/components/fencing",
+    )
+    .await;
+    patch(policy, &json!({ "spec": { "failurePolicy": "Fail" } })).await;
+    assert_eq!(
+        led_by_a_pod_of("renamed").await.lines()[7],
+        "error fencing policy: foo-controller-fencing does not judge system:serviceaccount:foo-system:renamed, who holds the Lease: \
+         its matchConditions name another service account; name that one there"
+    );
+    let said = led_by_a_pod_of("foo-controller").await;
+    assert_eq!(said.lines()[7], ANSWERS[7], "{said:?}");
     let held =
         json!({ "spec": { "holderIdentity": "a_b", "renewTime": "2020-01-01T00:00:00.000000Z" } });
     patch("lease foo-controller", &held).await;
@@ -462,7 +513,6 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
          foo-system, and the Lease is \"a_b\"'s: if that stays so, see the log of the latter, and its right to patch the record"
     );
     CLUSTER.release_lease("foo-system", "foo-controller").await;
-    let policy = "validatingadmissionpolicy foo-controller-fencing";
     let kind = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" });
     patch(policy, &json!({ "spec": { "paramKind": kind } })).await;
     is(

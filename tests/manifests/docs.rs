@@ -198,7 +198,8 @@ fn what_is_ignored_is_listed_with_what_runs_it() {
     assert_eq!(listed, ignored);
 }
 
-/// The versions of Kubernetes that are documented are those that are pinned; `check` tests the newest, and a workflow the others.
+/// The versions of Kubernetes that are documented are those that are pinned, and of which `doctor` does not warn; `check` tests one,
+/// and a workflow the others.
 #[test]
 fn supported_versions_of_kubernetes_are_tested() {
     let mut pinned = BTreeSet::new();
@@ -218,6 +219,12 @@ fn supported_versions_of_kubernetes_are_tested() {
         Some((format!("1{minor}"), rest.split_once(' ')?.0.to_owned()))
     });
     assert_eq!(documented.collect::<BTreeSet<_>>(), pinned);
+    let doctor = fs::read_to_string(root().join("crates/runtime/src/doctor/server.rs")).unwrap();
+    for (name, pinned) in [("OLDEST", pinned.first()), ("NEWEST", pinned.last())] {
+        let minor = pinned.unwrap().0.strip_prefix("1.").unwrap();
+        let line = format!("const {name}: u32 = {minor};");
+        assert!(doctor.contains(&line), "doctor has no {line:?}");
+    }
     let workflow = root().join(".github/workflows/kubernetes.yml");
     let workflow = fs::read_to_string(workflow).unwrap();
     let workflow: Value = serde_saphyr::from_str(&workflow).unwrap();

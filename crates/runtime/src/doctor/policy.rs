@@ -3,7 +3,7 @@
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     coordination::v1::Lease,
-    core::v1::ServiceAccount,
+    core::v1::{Pod, ServiceAccount},
 };
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -20,6 +20,9 @@ use crate::{
 
 const APPLY: &str = "apply deploy/components/fencing";
 
+/// How the users begin that service accounts are.
+const ACCOUNT: &str = "system:serviceaccount:";
+
 /// What the policy is to go by.
 struct Election {
     namespace: String,
@@ -31,6 +34,8 @@ struct Election {
     recorded: Option<String>,
     /// Whom the Lease names.
     holder: String,
+    /// Who that is to the API server, if its pod is there.
+    user: Option<String>,
 }
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
@@ -62,14 +67,31 @@ async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Ve
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let lease = leases.get_opt(lease).await?.and_then(|lease| lease.spec);
     let holder = lease.and_then(|lease| lease.holder_identity);
+    let holder = holder.unwrap_or_default();
     let election = Election {
         namespace: namespace.to_owned(),
         record,
         key,
         recorded,
-        holder: holder.unwrap_or_default(),
+        user: user_of(doctor, namespace, &holder).await?,
+        holder,
     };
     Ok(judge(doctor.app, &election, &policies, &bindings))
+}
+
+/// The service account of the pod that holds the Lease, as long as that is in the Lease's namespace.
+async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result<Option<String>> {
+    let Some((pod, uid)) = holder.rsplit_once('_').filter(|(pod, _)| !pod.is_empty()) else {
+        return Ok(None);
+    };
+    let pods: Api<Pod> = Api::namespaced(doctor.client.clone(), namespace);
+    let pod = match pods.get_opt(pod).await {
+        Err(error) if is_forbidden(&error) => None,
+        pod => pod?,
+    };
+    let pod = pod.filter(|pod| pod.uid().as_deref() == Some(uid));
+    let account = pod.and_then(|pod| pod.spec?.service_account_name);
+    Ok(account.map(|account| format!("{ACCOUNT}{namespace}:{account}")))
 }
 
 /// As they are: little of them is looked at.
@@ -117,6 +139,7 @@ fn judge(
     }
     let verdict = follows(election, policy)
         .and_then(|()| is_bound(election, &name, bindings))
+        .and_then(|()| judges_the_leader(election, policy))
         .and_then(|()| names_the_leader(election, &name));
     verdict.err().unwrap_or_else(|| {
         let Election {
@@ -186,6 +209,32 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
     Ok(())
 }
 
+/// Whether it is about whoever leads, and refuses what it cannot judge.
+fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
+    let name = policy.name_any();
+    let spec = &policy.data["spec"];
+    let conditions = spec["matchConditions"].as_array().into_iter().flatten();
+    let mut accounts = conditions
+        .map(|it| text(&it["expression"]))
+        .filter(|it| it.contains(ACCOUNT))
+        .peekable();
+    if let Some(user) = &election.user
+        && accounts.peek().is_some()
+        && !accounts.any(|it| it.split(['\'', '"']).any(|literal| literal == user))
+    {
+        return Err(error(format!(
+            "{name} does not judge {}, who holds the Lease: its matchConditions name another service account; name that one there",
+            brief(user)
+        )));
+    }
+    if spec["failurePolicy"] == "Ignore" {
+        return Err(warning(format!(
+            "{name} lets a write pass that it cannot judge: failurePolicy is Ignore, and not Fail; {APPLY}"
+        )));
+    }
+    Ok(())
+}
+
 /// Whether the record is there, and names whom the Lease names.
 fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
     let Election {
@@ -233,6 +282,7 @@ mod tests {
             key: HOLDER_KEY.to_owned(),
             recorded: Some(String::new()),
             holder: String::new(),
+            user: None,
         };
         let ours = format!("{}-fencing", APP.name);
         let [theirs, older] = ["green", "older"].map(|prefix| format!("{prefix}-{ours}"));
