@@ -50,7 +50,7 @@ const FULL: Scale = Scale {
     many: 10_000,
     most: 100_000,
     steady: Duration::from_secs(3),
-    resync: Duration::from_secs(8),
+    resync: Duration::from_secs(6),
 };
 
 /// Enough to see that all of it works.
@@ -61,7 +61,7 @@ const QUICK: Scale = Scale {
     many: 500,
     most: 1_000,
     steady: Duration::from_secs(1),
-    resync: Duration::from_secs(3),
+    resync: Duration::from_secs(2),
 };
 
 #[tokio::main]

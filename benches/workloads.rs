@@ -347,10 +347,10 @@ impl Bench {
         }
     }
 
-    /// Nothing happens, over a resync that is not the first: that one compares what was listed. (The peer's first comes up to a
-    /// tenth late.)
+    /// Nothing happens, over a resync before which nothing has changed since the one before: the first compares what was listed,
+    /// the second what the start has written. (The peer's come up to a tenth late.)
     async fn idle(&mut self, run: &Run<'_>) {
-        sleep(self.scale.resync.mul_f64(1.15)).await;
+        sleep(self.scale.resync.mul_f64(2.2)).await;
         let meter = Meter::start(&run.plane.cluster, &run.subject);
         sleep(self.scale.resync).await;
         let used = meter.used();
