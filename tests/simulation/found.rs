@@ -42,6 +42,10 @@ pub fn all() -> Vec<(String, Plan)> {
             gone_while_the_watch_is_stuck(),
         ),
         (
+            "gone_and_look_ups_are_refused",
+            gone_and_look_ups_are_refused(),
+        ),
+        (
             "taken_away_during_the_deletion",
             taken_away_during_the_deletion(),
         ),
@@ -381,6 +385,49 @@ fn gone_while_the_watch_is_stuck() -> Plan {
         ],
         rest: us(234_376_000),
         end: us(274_376_000),
+    }
+}
+
+/// Seed 543. A Foo is gone, of which its watch says nothing: whenever the garbage collector had deleted its Deployment, another one
+/// was created, since a status that finds nobody is no conflict, and whether there still is a Foo could not be asked.
+fn gone_and_look_ups_are_refused() -> Plan {
+    let of = |verb| Calls {
+        verb,
+        resource: Some("foos"),
+        ..Calls::default()
+    };
+    let fault = |verb, happens| {
+        let (of, nth) = (of(Some(verb)), None);
+        What::Fault(Fault::Call { of, nth, happens }, us(90_000_000))
+    };
+    let refused = Happens::Status {
+        code: 500,
+        retry_after: None,
+        applied: false,
+    };
+    let create = Deed::CreateFoo {
+        foo: 0,
+        deployment: 0,
+        replicas: Some(1),
+    };
+    let delete = Deed::DeleteFoo {
+        foo: 0,
+        policy: Policy::Background,
+    };
+    Plan {
+        steps: vec![
+            step(9_000, user(create)),
+            step(20_000, fault("watch", Happens::WatchSilent)),
+            step(
+                20_000,
+                What::Fault(Fault::Reset { of: of(None) }, Duration::ZERO),
+            ),
+            step(25_000, fault("list", refused)),
+            step(30_000, user(delete)),
+            step(120_000, What::Heal),
+        ],
+        rest: us(500_000_000),
+        ..Plan::calm(543, 1, 1, us(540_000_000))
     }
 }
 
