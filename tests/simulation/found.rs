@@ -41,10 +41,8 @@ pub fn all() -> Vec<(String, Plan)> {
             "gone_while_the_watch_is_stuck",
             gone_while_the_watch_is_stuck(),
         ),
-        (
-            "gone_and_look_ups_are_refused",
-            gone_and_look_ups_are_refused(),
-        ),
+        ("gone_while_the_watch_is_silent", gone_unnoticed(false)),
+        ("gone_and_look_ups_are_refused", gone_unnoticed(true)),
         (
             "taken_away_during_the_deletion",
             taken_away_during_the_deletion(),
@@ -389,8 +387,9 @@ fn gone_while_the_watch_is_stuck() -> Plan {
 }
 
 /// Seed 543. A Foo is gone, of which its watch says nothing: whenever the garbage collector had deleted its Deployment, another one
-/// was created, since a status that finds nobody is no conflict, and whether there still is a Foo could not be asked.
-fn gone_and_look_ups_are_refused() -> Plan {
+/// was created, since a status that finds nobody is no conflict, and, where look-ups are refused, whether there still is a Foo
+/// could not be asked.
+fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
     let of = |verb| Calls {
         verb,
         resource: Some("foos"),
@@ -414,18 +413,21 @@ fn gone_and_look_ups_are_refused() -> Plan {
         foo: 0,
         policy: Policy::Background,
     };
+    let mut steps = vec![
+        step(9_000, user(create)),
+        step(20_000, fault("watch", Happens::WatchSilent)),
+        step(
+            20_000,
+            What::Fault(Fault::Reset { of: of(None) }, Duration::ZERO),
+        ),
+        step(30_000, user(delete)),
+        step(120_000, What::Heal),
+    ];
+    if look_ups_are_refused {
+        steps.push(step(25_000, fault("list", refused)));
+    }
     Plan {
-        steps: vec![
-            step(9_000, user(create)),
-            step(20_000, fault("watch", Happens::WatchSilent)),
-            step(
-                20_000,
-                What::Fault(Fault::Reset { of: of(None) }, Duration::ZERO),
-            ),
-            step(25_000, fault("list", refused)),
-            step(30_000, user(delete)),
-            step(120_000, What::Heal),
-        ],
+        steps,
         rest: us(500_000_000),
         ..Plan::calm(543, 1, 1, us(540_000_000))
     }
