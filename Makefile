@@ -87,7 +87,7 @@ simulate: ## the operator under simulation: SEEDS=2000 FROM=1: judge many; SEED=
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1)))
 
-mutants: ## take out each protection, which the simulation has to notice: an hour (NAME=part of a name: those)
+mutants: ## take out each protection, which the simulation has to notice: an hour (NAME='part of a name|of another': those)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 

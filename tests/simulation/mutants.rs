@@ -102,15 +102,16 @@ pub fn all() -> Vec<Mutant> {
     table.mutant
 }
 
-/// Tries those whose names contain `part`; prints of each what found it. Whether there are some, and all were found as they
-/// should be.
-pub fn run(part: &str) -> bool {
+/// Tries those whose names contain one of `parts`, which have `|` between them; prints of each what found it. Whether there are some,
+/// and all were found as they should be.
+pub fn run(parts: &str) -> bool {
     let all = all();
     let folder = builds().join("mutants");
     let program = build(&all, &folder.join("workspace"), &folder.join("builds"));
     let (mut tried, mut missed) = (0, Vec::new());
     let chosen = all.iter().enumerate();
-    for (number, mutant) in chosen.filter(|(_, mutant)| mutant.name.contains(part)) {
+    let is_chosen = |mutant: &Mutant| parts.split('|').any(|part| mutant.name.contains(part));
+    for (number, mutant) in chosen.filter(|(_, mutant)| is_chosen(mutant)) {
         let Mutant {
             name, finder, with, ..
         } = mutant;

@@ -53,8 +53,8 @@ fn main() -> ExitCode {
             arguments.get_one::<String>("shrink").map(String::as_str),
         );
     }
-    if let Some(part) = arguments.get_one::<String>("mutants") {
-        return exit(mutants::run(part));
+    if let Some(parts) = arguments.get_one::<String>("mutants") {
+        return exit(mutants::run(parts));
     }
     if let Some(name) = arguments.get_one::<String>("case") {
         let Some(plan) = plan_of(name) else {
@@ -195,8 +195,8 @@ fn arguments() -> Command {
         .arg(
             Arg::new("mutants")
                 .long("mutants")
-                .value_name("NAME")
-                .help("Take out each protection whose name contains this, and see that it is found"),
+                .value_name("PARTS")
+                .help("Take out each protection whose name contains this, or one of these (`|` between), and see that it is found"),
         )
         .arg(flag("first", "End with the first violation"))
         .arg(flag("tell", "Say on standard error which case begins, and which ends"))

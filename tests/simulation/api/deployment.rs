@@ -179,6 +179,16 @@ pub fn check(spec: &Value) -> Vec<Cause> {
         }
         causes.extend(check_template(template));
     }
+    let strategy = &spec["strategy"];
+    // As a patch leaves it behind that changes the type alone.
+    if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
+        causes.push(Cause {
+            field: "spec.strategy.rollingUpdate".to_owned(),
+            reason: "FieldValueForbidden",
+            message: "Forbidden: may not be specified when strategy `type` is 'Recreate'"
+                .to_owned(),
+        });
+    }
     for field in [
         "minReadySeconds",
         "revisionHistoryLimit",
