@@ -105,8 +105,8 @@ struct Term<'a> {
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
 /// of its last renewal, its release, or its end.
 ///
-/// Three things are granted: who has not seen the Lease held, and sees it name nobody, cannot know that it was somebody else
-/// than its holder who cleared it (H21); where a backup is restored that another one holds, that one goes on where it was,
+/// Three things are granted: who has not seen the Lease held, and sees it given back, cannot know that it was somebody else
+/// than its holder who did that (H21); where a backup is restored that another one holds, that one goes on where it was,
 /// and who led does so until its deadline; and where somebody shortens the Lease of one who is configured with longer than the
 /// next is, that next one cannot know of its deadline (H15).
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
@@ -239,7 +239,8 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
     terms
 }
 
-/// When the Lease named nobody because somebody else than a replica had cleared it, until it names somebody again, or is gone.
+/// When the Lease named nobody because somebody else than a replica had cleared it, as its holder would have (H21), until it names
+/// somebody again, or is gone.
 fn cleared(case: &Case) -> Vec<Range<Time>> {
     let (mut cleared, mut since) = (Vec::new(), None);
     for (index, revision) in case.store.history().iter().enumerate() {
@@ -247,9 +248,10 @@ fn cleared(case: &Case) -> Vec<Range<Time>> {
             continue;
         }
         let after = revision.after.as_deref();
+        let is_signed = |lease: &Value| lease["spec"]["leaseDurationSeconds"] == 1;
         if after.is_none_or(|lease| !holder(lease).is_empty()) {
             cleared.extend(since.take().map(|since| since..made(revision)));
-        } else if case.writer(index).is_none() {
+        } else if case.writer(index).is_none() && after.is_some_and(is_signed) {
             since.get_or_insert(made(revision));
         }
     }
