@@ -125,25 +125,39 @@ fn two_ask_for_what_is_deleted() -> Plan {
         foo: 0,
         deployment: 4,
     };
+    let (silent, reset) = silence();
     Plan {
-        seed: 42_901,
-        settings: Settings {
-            workers: 1,
-            ..Settings::default()
-        },
         steps: vec![
-            step(1_536, foo(0, 0)),
-            step(65_040, foo(3, 4)),
-            step(71_759, user(rename)),
-            step(
-                76_938,
-                What::Fault(Fault::Pause { server: 1 }, us(28_095_000)),
-            ),
-            step(82_774, What::Fault(Fault::NoDefinition, us(4_277_000))),
-            step(119_119, What::Heal),
+            step(9_000, foo(0, 0)),
+            step(20_000, foo(3, 4)),
+            step(25_000, user(rename)),
+            step(30_000, silent),
+            step(30_000, reset),
+            step(35_000, What::Fault(Fault::NoDefinition, us(30_000_000))),
+            step(120_000, What::Heal),
         ],
-        ..Plan::calm(0, 2, 2, us(348_238_000))
+        rest: us(500_000_000),
+        ..Plan::calm(42_901, 1, 1, us(540_000_000))
     }
+}
+
+/// From then on, no watch of Foos says anything, for 90 s.
+fn silence() -> (What, What) {
+    let of = |verb| Calls {
+        verb,
+        resource: Some("foos"),
+        ..Calls::default()
+    };
+    let silent = Fault::Call {
+        of: of(Some("watch")),
+        nth: None,
+        happens: Happens::WatchSilent,
+    };
+    let reset = Fault::Reset { of: of(None) };
+    (
+        What::Fault(silent, us(90_000_000)),
+        What::Fault(reset, Duration::ZERO),
+    )
 }
 
 /// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
@@ -390,20 +404,6 @@ fn gone_while_the_watch_is_stuck() -> Plan {
 /// was created, since a status that finds nobody is no conflict, and, where look-ups are refused, whether there still is a Foo
 /// could not be asked.
 fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
-    let of = |verb| Calls {
-        verb,
-        resource: Some("foos"),
-        ..Calls::default()
-    };
-    let fault = |verb, happens| {
-        let (of, nth) = (of(Some(verb)), None);
-        What::Fault(Fault::Call { of, nth, happens }, us(90_000_000))
-    };
-    let refused = Happens::Status {
-        code: 500,
-        retry_after: None,
-        applied: false,
-    };
     let create = Deed::CreateFoo {
         foo: 0,
         deployment: 0,
@@ -413,18 +413,28 @@ fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
         foo: 0,
         policy: Policy::Background,
     };
+    let (silent, reset) = silence();
     let mut steps = vec![
         step(9_000, user(create)),
-        step(20_000, fault("watch", Happens::WatchSilent)),
-        step(
-            20_000,
-            What::Fault(Fault::Reset { of: of(None) }, Duration::ZERO),
-        ),
+        step(20_000, silent),
+        step(20_000, reset),
         step(30_000, user(delete)),
         step(120_000, What::Heal),
     ];
     if look_ups_are_refused {
-        steps.push(step(25_000, fault("list", refused)));
+        let of = Calls {
+            verb: Some("list"),
+            resource: Some("foos"),
+            ..Calls::default()
+        };
+        let happens = Happens::Status {
+            code: 500,
+            retry_after: None,
+            applied: false,
+        };
+        let nth = None;
+        let refused = Fault::Call { of, nth, happens };
+        steps.push(step(25_000, What::Fault(refused, us(90_000_000))));
     }
     Plan {
         steps,
