@@ -41,6 +41,7 @@ pub fn all() -> Vec<(String, Plan)> {
             "gone_while_the_watch_is_stuck",
             gone_while_the_watch_is_stuck(),
         ),
+        ("rights_are_back_soon", rights_are_back_soon()),
         ("gone_while_the_watch_is_silent", gone_unnoticed(false)),
         ("gone_and_look_ups_are_refused", gone_unnoticed(true)),
         (
@@ -440,6 +441,42 @@ fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
         steps,
         rest: us(500_000_000),
         ..Plan::calm(543, 1, 1, us(540_000_000))
+    }
+}
+
+/// A Foo that has waited for long is refused for want of rights, which are back before whoever leads gives the Lease back for that:
+/// it does not wait as long again (I10).
+fn rights_are_back_soon() -> Plan {
+    let create = Deed::CreateFoo {
+        foo: 0,
+        deployment: 0,
+        replicas: Some(1),
+    };
+    let of = Calls {
+        verb: Some("create"),
+        resource: Some("deployments"),
+        ..Calls::default()
+    };
+    let happens = Happens::Status {
+        code: 500,
+        retry_after: None,
+        applied: false,
+    };
+    let nth = None;
+    let failing = Fault::Call { of, nth, happens };
+    let revoked = Fault::Revoke {
+        verb: "create",
+        resource: "deployments",
+    };
+    Plan {
+        steps: vec![
+            step(19_000, What::Fault(failing, us(21_000_000))),
+            step(20_000, user(create)),
+            step(40_000, What::Fault(revoked, us(1_600_000))),
+            step(60_000, What::Heal),
+        ],
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
     }
 }
 
