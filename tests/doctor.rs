@@ -19,6 +19,7 @@ use crate::{
     cluster::{Cluster, Options, bound_command, eventually},
     collector::{Behaviour, Mock},
     fencing,
+    invariants::FENCING_HOLDER,
 };
 
 /// Its own: what is installed here is about all namespaces.
@@ -137,6 +138,12 @@ async fn patch(object: &str, change: &Value) {
     CLUSTER.kubectl(&args).await.success();
 }
 
+/// Has the fencing record name this holder.
+async fn record(holder: &str) {
+    let named = json!({ "metadata": { "annotations": { (FENCING_HOLDER): holder } } });
+    patch("serviceaccount foo-controller-fencing", &named).await;
+}
+
 /// The cluster by oneself, with all of `deploy` and the component fencing in it, and a Lease that was released.
 async fn installed() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
@@ -190,8 +197,7 @@ async fn the_lease_is_told_as_it_is() {
     let hold = async |renewed: &str, seconds: i32| {
         let spec = json!({ "holderIdentity": "a_b", "renewTime": renewed, "leaseDurationSeconds": seconds });
         patch(lease, &json!({ "spec": spec })).await;
-        let record = json!({ "metadata": { "annotations": { "samplecontroller.k8s.io/lease-holder": "a_b" } } });
-        patch("serviceaccount foo-controller-fencing", &record).await;
+        record("a_b").await;
     };
     hold("2020-01-01T00:00:00.000000Z", 15).await;
     let said = administrator().await;
@@ -404,32 +410,15 @@ async fn rights_that_are_missing_are_named() {
 
 /// What is found where a pod of this service account holds the Lease, and is recorded; the pod is gone again after it.
 async fn led_by_a_pod_of(account: &str) -> Said {
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": { "name": account, "namespace": "foo-system" },
-        "spec": {
-            "serviceAccountName": account,
-            "automountServiceAccountToken": false,
-            "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
-            "containers": [{
-                "name": "c",
-                "image": "i",
-                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-            }],
-        },
-    });
     let service_account = json!({
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": { "name": account, "namespace": "foo-system" },
     });
     apply(&service_account).await;
-    apply(&pod).await;
-    let get = format!("get pod {account} -n foo-system -o jsonpath={{.metadata.uid}}");
-    let holder = format!("{account}_{}", kubectl(&get).await);
-    let record = json!({ "metadata": { "annotations": { "samplecontroller.k8s.io/lease-holder": holder } } });
-    patch("serviceaccount foo-controller-fencing", &record).await;
+    let uid = fencing::create_pod(&CLUSTER, account, account).await;
+    let holder = format!("{account}_{uid}");
+    record(&holder).await;
     let held = json!({ "spec": { "holderIdentity": holder } });
     patch("lease foo-controller", &held).await;
     let said = administrator().await;
@@ -504,9 +493,7 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     let held =
         json!({ "spec": { "holderIdentity": "a_b", "renewTime": "2020-01-01T00:00:00.000000Z" } });
     patch("lease foo-controller", &held).await;
-    let record =
-        json!({ "metadata": { "annotations": { "samplecontroller.k8s.io/lease-holder": "c_d" } } });
-    patch("serviceaccount foo-controller-fencing", &record).await;
+    record("c_d").await;
     assert_eq!(
         administrator().await.lines()[7],
         "warning fencing policy: foo-controller-fencing lets \"c_d\" write, says serviceaccount/foo-controller-fencing in \

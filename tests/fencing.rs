@@ -764,27 +764,30 @@ struct Replica {
     home: tempfile::TempDir,
 }
 
+/// A pod of this service account in the controller's namespace, which no kubelet starts; its UID.
+pub async fn create_pod(cluster: &Cluster, name: &str, account: &str) -> String {
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "serviceAccountName": account,
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "c",
+                "image": "i",
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let create = ["create", "-f", "-", "-o=jsonpath={.metadata.uid}"];
+    let pod = pod.to_string();
+    cluster.kubectl_stdin(&create, &pod).await.success()
+}
+
 impl Replica {
     async fn create(cluster: &Cluster, name: &str) -> Self {
-        let pod = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {
-                "serviceAccountName": "foo-controller",
-                "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-                "containers": [{
-                    "name": "c",
-                    "image": "i",
-                    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-                }],
-            },
-        });
-        let create = ["create", "-f", "-", "-o=jsonpath={.metadata.uid}"];
-        let uid = cluster
-            .kubectl_stdin(&create, &pod.to_string())
-            .await
-            .success();
+        let uid = create_pod(cluster, name, "foo-controller").await;
         let (named, with) = (
             format!("--bound-object-name={name}"),
             format!("--bound-object-uid={uid}"),

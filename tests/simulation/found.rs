@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     api::Others,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
-    trace::Role,
+    trace::{Role, Time},
     users::{Deed, Policy, Spoilt},
 };
 
@@ -126,39 +126,32 @@ fn two_ask_for_what_is_deleted() -> Plan {
         foo: 0,
         deployment: 4,
     };
-    let (silent, reset) = silence();
-    Plan {
-        steps: vec![
-            step(9_000, foo(0, 0)),
-            step(20_000, foo(3, 4)),
-            step(25_000, user(rename)),
-            step(30_000, silent),
-            step(30_000, reset),
-            step(35_000, What::Fault(Fault::NoDefinition, us(30_000_000))),
-            step(120_000, What::Heal),
-        ],
-        rest: us(500_000_000),
-        ..Plan::calm(42_901, 1, 1, us(540_000_000))
-    }
+    let steps = [
+        step(9_000, foo(0, 0)),
+        step(20_000, foo(3, 4)),
+        step(25_000, user(rename)),
+        step(35_000, What::Fault(Fault::NoDefinition, us(30_000_000))),
+    ];
+    untold(42_901, us(30_000_000), steps.into())
 }
 
-/// From then on, no watch of Foos says anything, for 90 s.
-fn silence() -> (What, What) {
-    let of = |verb| Calls {
-        verb,
+/// These steps, and no watch of Foos says anything for 90 s from then on: what has happened meanwhile is noticed after all has
+/// healed, by whoever waits for a word for too long.
+fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
+    steps.push(step(120_000, What::Heal));
+    let mut plan = Plan {
+        steps,
+        rest: us(500_000_000),
+        ..Plan::calm(seed, 1, 1, us(540_000_000))
+    };
+    let silent = Fault::each(Calls::of("watch", "foos"), Happens::WatchSilent);
+    plan.fault(from, silent, us(90_000_000));
+    let of = Calls {
         resource: Some("foos"),
         ..Calls::default()
     };
-    let silent = Fault::Call {
-        of: of(Some("watch")),
-        nth: None,
-        happens: Happens::WatchSilent,
-    };
-    let reset = Fault::Reset { of: of(None) };
-    (
-        What::Fault(silent, us(90_000_000)),
-        What::Fault(reset, Duration::ZERO),
-    )
+    plan.fault(from, Fault::Reset { of }, Duration::ZERO);
+    plan
 }
 
 /// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
@@ -414,34 +407,13 @@ fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
         foo: 0,
         policy: Policy::Background,
     };
-    let (silent, reset) = silence();
-    let mut steps = vec![
-        step(9_000, user(create)),
-        step(20_000, silent),
-        step(20_000, reset),
-        step(30_000, user(delete)),
-        step(120_000, What::Heal),
-    ];
+    let steps = vec![step(9_000, user(create)), step(30_000, user(delete))];
+    let mut plan = untold(543, us(20_000_000), steps);
     if look_ups_are_refused {
-        let of = Calls {
-            verb: Some("list"),
-            resource: Some("foos"),
-            ..Calls::default()
-        };
-        let happens = Happens::Status {
-            code: 500,
-            retry_after: None,
-            applied: false,
-        };
-        let nth = None;
-        let refused = Fault::Call { of, nth, happens };
-        steps.push(step(25_000, What::Fault(refused, us(90_000_000))));
+        let refused = Fault::each(Calls::of("list", "foos"), Happens::refused(500, None));
+        plan.fault(us(25_000_000), refused, us(90_000_000));
     }
-    Plan {
-        steps,
-        rest: us(500_000_000),
-        ..Plan::calm(543, 1, 1, us(540_000_000))
-    }
+    plan
 }
 
 /// A Foo that has waited for long is refused for want of rights, which are back before whoever leads gives the Lease back for that:
@@ -452,18 +424,8 @@ fn rights_are_back_soon() -> Plan {
         deployment: 0,
         replicas: Some(1),
     };
-    let of = Calls {
-        verb: Some("create"),
-        resource: Some("deployments"),
-        ..Calls::default()
-    };
-    let happens = Happens::Status {
-        code: 500,
-        retry_after: None,
-        applied: false,
-    };
-    let nth = None;
-    let failing = Fault::Call { of, nth, happens };
+    let of = Calls::of("create", "deployments");
+    let failing = Fault::each(of, Happens::refused(500, None));
     let revoked = Fault::Revoke {
         verb: "create",
         resource: "deployments",
@@ -491,14 +453,11 @@ fn taken_away_during_the_deletion() -> Plan {
         })
     };
     let rename = |foo, deployment| user(Deed::RenameDeployment { foo, deployment });
-    let deletions = Fault::Call {
-        of: Calls {
-            verb: Some("delete"),
-            ..Calls::default()
-        },
-        nth: None,
-        happens: Happens::RequestLate(us(2_000_000)),
+    let of = Calls {
+        verb: Some("delete"),
+        ..Calls::default()
     };
+    let deletions = Fault::each(of, Happens::RequestLate(us(2_000_000)));
     Plan {
         steps: vec![
             step(9_000, create(0, 0)),

@@ -171,10 +171,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         let nth = Some(1);
         (Fault::Call { of, nth, happens }, Duration::ZERO)
     };
-    let each = |of: Calls, happens| {
-        let nth = None;
-        (Fault::Call { of, nth, happens }, seconds(8))
-    };
+    let each = |of: Calls, happens| (Fault::each(of, happens), seconds(8));
     let soon = Then::SOON;
     let crash = |then| (Fault::Crash { replica, then }, Duration::ZERO);
     let jump = Fault::WallJump {
@@ -236,16 +233,8 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         Happens::ConnectHangs,
         Happens::ResetAfter,
         Happens::Cut,
-        Happens::Status {
-            code: 409,
-            retry_after: None,
-            applied: false,
-        },
-        Happens::Status {
-            code: 503,
-            retry_after: Some(3),
-            applied: false,
-        },
+        Happens::refused(409, None),
+        Happens::refused(503, Some(3)),
         Happens::Status {
             code: 504,
             retry_after: None,

@@ -187,6 +187,12 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// What happens to each such call while it lasts.
+    pub const fn each(of: Calls, happens: Happens) -> Self {
+        let nth = None;
+        Self::Call { of, nth, happens }
+    }
+
     /// How long it may go on when all is healed.
     pub fn is_noticed_in(&self) -> Option<Duration> {
         match self {
@@ -282,6 +288,19 @@ pub struct Calls {
     pub resource: Option<&'static str>,
 }
 
+impl Calls {
+    /// Those of this verb to this resource.
+    pub const fn of(verb: &'static str, resource: &'static str) -> Self {
+        Self {
+            replica: None,
+            role: None,
+            server: None,
+            verb: Some(verb),
+            resource: Some(resource),
+        }
+    }
+}
+
 /// What happens to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happens {
@@ -321,6 +340,15 @@ pub enum Happens {
 }
 
 impl Happens {
+    /// As an API server refuses.
+    pub const fn refused(code: u16, retry_after: Option<u32>) -> Self {
+        Self::Status {
+            code,
+            retry_after,
+            applied: false,
+        }
+    }
+
     /// What healing does not end, whoever reads it has to notice: for how long it may go on, by the slowest clock.
     pub fn is_noticed_in(&self) -> Option<Duration> {
         match self {

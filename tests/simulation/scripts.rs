@@ -587,22 +587,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
         }
         // The earlier one cannot be deleted before.
         "renamed, and the new one gone untold" => {
-            let of = |verb| Calls {
-                verb: Some(verb),
-                resource: Some("deployments"),
-                ..Calls::default()
-            };
-            let happens = Happens::Status {
-                code: 500,
-                retry_after: None,
-                applied: false,
-            };
-            let (of_it, nth) = (of("delete"), None);
-            let refused = Fault::Call {
-                of: of_it,
-                nth,
-                happens,
-            };
+            let of = |verb| Calls::of(verb, "deployments");
+            let refused = Fault::each(of("delete"), Happens::refused(500, None));
             plan.fault(ms(5_900), refused, ms(3_200));
             let (of, way, by) = (of("watch"), Way::Answers, ms(8_000));
             plan.fault(ms(8_900), Fault::Slow { of, way, by }, ms(9_000));
@@ -633,25 +619,12 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             );
         }
         "refused for nine seconds" => {
-            let of = Calls {
-                verb: Some("create"),
-                resource: Some("deployments"),
-                ..Calls::default()
-            };
-            let happens = Happens::Status {
-                code: 500,
-                retry_after: None,
-                applied: false,
-            };
-            let nth = None;
-            plan.fault(ms(5_900), Fault::Call { of, nth, happens }, ms(9_000));
+            let of = Calls::of("create", "deployments");
+            let refused = Fault::each(of, Happens::refused(500, None));
+            plan.fault(ms(5_900), refused, ms(9_000));
         }
         "deleted before the answer has come" => {
-            let of = Calls {
-                verb: Some("create"),
-                resource: Some("deployments"),
-                ..Calls::default()
-            };
+            let of = Calls::of("create", "deployments");
             let (nth, happens) = (Some(1), Happens::AnswerLate(LATE));
             plan.fault(ms(5_900), Fault::Call { of, nth, happens }, Time::ZERO);
         }
@@ -665,15 +638,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 ..Calls::default()
             };
             let happens = Happens::WatchEnds(ms(10));
-            plan.fault(
-                ms(6_000),
-                Fault::Call {
-                    of,
-                    nth: None,
-                    happens,
-                },
-                ms(11_000),
-            );
+            plan.fault(ms(6_000), Fault::each(of, happens), ms(11_000));
             let of = Calls::default();
             plan.fault(ms(6_010), Fault::Reset { of }, Time::ZERO);
         }
@@ -731,7 +696,7 @@ impl Script {
         let calls = || trace.calls.iter().filter(|call| call.sent < HEAL);
         let mut all = Vec::new();
         for &resource in WRITTEN {
-            let of = of("write", resource);
+            let of = Calls::of("write", resource);
             let writes = calls().filter(|call| is_write(call.verb) && call.resource == resource);
             let mut held_by = None;
             for (nth, call) in (1..).zip(writes) {
@@ -753,7 +718,7 @@ impl Script {
             if *nth > FIRST {
                 continue;
             }
-            let of = of(call.verb, known(&call.resource));
+            let of = Calls::of(call.verb, known(&call.resource));
             let like = like_others();
             let one = like[*nth % like.len()].clone();
             let like = if *nth == 1 { like.to_vec() } else { vec![one] };
@@ -770,11 +735,13 @@ impl Script {
     pub fn variation(&self, name: &str) -> Option<Plan> {
         let crashes = WRITTEN
             .iter()
-            .flat_map(|&resource| CRASHES.map(|happens| (of("write", resource), happens)));
+            .flat_map(|&resource| CRASHES.map(|happens| (Calls::of("write", resource), happens)));
         let others = VERBS.into_iter().flat_map(|verb| {
             let all = || faults(verb).into_iter().chain(like_others());
             let known = KNOWN.iter();
-            known.flat_map(move |&resource| all().map(move |happens| (of(verb, resource), happens)))
+            known.flat_map(move |&resource| {
+                all().map(move |happens| (Calls::of(verb, resource), happens))
+            })
         });
         let numbered = crashes.chain(others).flat_map(|(of, happens)| {
             let nth = 1..=MOST;
@@ -811,16 +778,6 @@ impl Script {
 }
 
 /// All calls of this kind.
-const fn of(verb: &'static str, resource: &'static str) -> Calls {
-    Calls {
-        replica: None,
-        role: None,
-        server: None,
-        verb: Some(verb),
-        resource: Some(resource),
-    }
-}
-
 fn fault(of: Calls, nth: usize, happens: Happens) -> Fault {
     let nth = u32::try_from(nth).ok();
     Fault::Call { of, nth, happens }
@@ -857,26 +814,17 @@ fn is_write(verb: &str) -> bool {
     matches!(verb, "create" | "update" | "patch" | "delete")
 }
 
-/// As an API server refuses.
-const fn refused(code: u16, retry_after: Option<u32>) -> Happens {
-    Happens::Status {
-        code,
-        retry_after,
-        applied: false,
-    }
-}
-
 /// What any call can have, and is to a replica much like what each has: the first of a kind has all of them, and each other
 /// one in its turn.
 fn like_others() -> [Happens; 7] {
     [
         Happens::Refused,
         Happens::ConnectHangs,
-        refused(401, None),
-        refused(502, None),
-        refused(503, None),
-        refused(503, Some(1)),
-        refused(504, None),
+        Happens::refused(401, None),
+        Happens::refused(502, None),
+        Happens::refused(503, None),
+        Happens::refused(503, Some(1)),
+        Happens::refused(504, None),
     ]
 }
 
@@ -890,10 +838,10 @@ fn faults(verb: &str) -> Vec<Happens> {
         Happens::ResetBefore,
         Happens::ResetAfter,
         Happens::Cut,
-        refused(403, None),
-        refused(409, None),
-        refused(429, Some(1)),
-        refused(500, None),
+        Happens::refused(403, None),
+        Happens::refused(409, None),
+        Happens::refused(429, Some(1)),
+        Happens::refused(500, None),
         Happens::Html,
     ];
     if is_write(verb) {
@@ -902,8 +850,8 @@ fn faults(verb: &str) -> Vec<Happens> {
             retry_after: None,
             applied: true,
         });
-        all.push(refused(404, None));
-        all.push(refused(422, None));
+        all.push(Happens::refused(404, None));
+        all.push(Happens::refused(422, None));
     }
     if matches!(verb, "watch" | "stream") {
         let soon = Duration::from_millis(10);
@@ -912,7 +860,7 @@ fn faults(verb: &str) -> Vec<Happens> {
             Happens::WatchSilent,
             Happens::WatchFallsSilent,
             Happens::WatchGarbage,
-            refused(410, None),
+            Happens::refused(410, None),
         ]);
     }
     all
