@@ -318,6 +318,8 @@ async fn a_ca_that_is_replaced_is_taken() {
 /// Foos that are there at a time, while one comes, one is changed and one goes each [`CHURN`].
 const FOOS: usize = 50;
 const CHURN: Duration = Duration::from_secs(1);
+/// A connection that nobody uses is closed by then.
+const IDLE: Duration = Duration::from_mins(2);
 /// After this, a replica has done all that it does, and what it has for it is there.
 const WARM: Duration = Duration::from_mins(5);
 
@@ -441,11 +443,18 @@ async fn an_hour_of_churn_with_connections_cut_each_minute_leaves_nothing_behind
         warm = watched => warm,
         () = churn => unreachable!(),
     };
-    let end = holdings().await;
-    println!("after {minutes} minutes: {end:#?}");
-    let grown = end.iter().zip(&warm);
-    let grown: Vec<_> = grown.flat_map(|(end, warm)| end.grown_from(warm)).collect();
-    assert_eq!(grown, [""; 0]);
+    // What a slow API server has had opened more of at once is kept for a while, for the next requests.
+    let ends = Instant::now() + IDLE;
+    loop {
+        let end = holdings().await;
+        println!("after {minutes} minutes: {end:#?}");
+        let grown = end.iter().zip(&warm);
+        let grown: Vec<_> = grown.flat_map(|(end, warm)| end.grown_from(warm)).collect();
+        if grown.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < ends, "{grown:?}");
+    }
     let gained = leader.logged("gained the lease") + standby.logged("gained the lease");
     println!("{gained} terms");
 }
