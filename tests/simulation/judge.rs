@@ -6,6 +6,7 @@
 mod audit;
 mod converge;
 mod deployments;
+mod events;
 mod known;
 mod leader;
 mod owners;
@@ -23,7 +24,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     ops::Range,
-    panic::catch_unwind,
+    panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
@@ -33,7 +34,7 @@ use super::{
     api::{Key, Kind, Revision, Store},
     plan::{Fault, Plan, Settings},
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
-    world::World,
+    world::{GRACE, World},
 };
 
 /// How long a server that is behind may know a policy or a role that is gone.
@@ -61,6 +62,16 @@ impl Violation {
             what,
         }
     }
+
+    /// Whether another one is of the same kind: of the same invariant, in the same words, but for names and numbers.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let words = |what: &str| {
+            let words = what.split_whitespace().map(ToOwned::to_owned);
+            let plain = words.filter(|word| word.chars().all(|c| c.is_lowercase() || c == ','));
+            plain.take(4).collect::<Vec<_>>()
+        };
+        self.invariant == other.invariant && words(&self.what) == words(&other.what)
+    }
 }
 
 impl fmt::Display for Violation {
@@ -86,6 +97,8 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     works::holder_works(&case, &mut found);
     works::hands_over(&case, &mut found);
     works::rights_are_used_again(&case, &mut found);
+    works::lets_go(&case, &mut found);
+    works::tries_again(&case, &mut found);
     audit::check(&case, &mut found);
     record::was_read(&case, &mut found);
     record::is_waited_for(&case, &mut found);
@@ -96,6 +109,8 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     owners::are_waited_for(&case, &mut found);
     statuses::check(&case, &mut found);
     reports::in_time(&case, &mut found);
+    events::said_once(&case, &mut found);
+    events::are_true(&case, &mut found);
     warnings::check(&case, &mut found);
     warnings::refused(&case, &mut found);
     writes::asked_once(&case, &mut found);
@@ -109,17 +124,22 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     found
 }
 
-/// Runs a plan and judges it. A panic of the simulation, as at a request that nobody knows, is a violation, too.
-pub fn examine(plan: &Plan) -> (Vec<Violation>, Option<World>) {
-    let run = || {
-        let mut world = World::new(plan.clone());
-        world.run();
-        (judge(plan, &world.trace, &world.store), Some(world))
-    };
-    catch_unwind(run).unwrap_or_else(|panic| {
+/// Runs a plan and judges it. A panic of the simulation, as at a request that nobody knows, or of a judge, is a violation, too; what
+/// had happened by then is there.
+pub fn examine(plan: &Plan) -> (Vec<Violation>, World) {
+    let mut world = World::new(plan.clone());
+    let found = caught(|| world.run()).and_then(|()| {
+        let judge = || judge(plan, &world.trace, &world.store);
+        caught(judge)
+    });
+    (found.unwrap_or_else(|violation| vec![violation]), world)
+}
+
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Violation> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        (vec![Violation::of_the_run(text.unwrap_or_default())], None)
+        Violation::of_the_run(text.unwrap_or_default())
     })
 }
 
@@ -201,6 +221,13 @@ impl<'a> Case<'a> {
     /// How long at least.
     fn shortest(&self, time: Duration) -> Duration {
         time * 1000 / self.rates.0
+    }
+
+    /// How long, in the world's time, the clock of this process takes for this: those that an update adds are like the first.
+    fn takes(&self, who: Who, time: Duration) -> Duration {
+        let machines = &self.plan.replicas;
+        let machine = machines.get(who.replica).unwrap_or(&machines[0]);
+        time * 1000 / machine.rate
     }
 
     /// Up to which version of these a process had been told of everything by this time, and had read it: which it does not while
@@ -330,9 +357,11 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
                 format!("was not live at {}", seconds(at))
             }
             Some((_, End::Returned)) if life.asked.is_none() => "ended by itself".to_owned(),
-            _ if took > case.longest(to_stop(&life.settings)) => {
+            _ if took > case.takes(life.who, to_stop(&life.settings)) => {
                 format!("took {took:?} to stop, or longer")
             }
+            // Nor is it left to the kubelet, however slow its clock is.
+            Some((_, End::Killed)) if took >= GRACE => "did not stop".to_owned(),
             _ => continue,
         };
         found.push(Violation {

@@ -135,7 +135,7 @@ pub fn run(parts: &str) -> bool {
             None => "NOT FOUND",
             Some(found) if found.cases.is_empty() => "FOUND, BUT NOT BY A CASE",
             // What is violated with the protection is not found by taking it out.
-            Some(found) if is_violated_anyway(&program, found, &folder) => {
+            Some(found) if is_violated_anyway(&program, found, &numbers[1..], &folder) => {
                 "FOUND WITHOUT IT AS WELL"
             }
             Some(found) if is_as_named(&found.by) => "found",
@@ -207,11 +207,11 @@ impl fmt::Display for Found {
     }
 }
 
-/// Whether the case is violated with nothing taken out: the same plan, whoever leads in it then, and whether there is the call
-/// that it is about.
-fn is_violated_anyway(program: &Path, found: &Found, folder: &Path) -> bool {
-    let mut cases = found.cases.iter();
-    cases.any(|case| violation(program, &[&format!("--case={case}")], "", folder).is_some())
+/// Whether the case is violated with nothing taken out but what is taken out `with` the protection: the same plan, whoever leads in
+/// it then, and whether there is the call that it is about.
+fn is_violated_anyway(program: &Path, found: &Found, with: &[String], folder: &Path) -> bool {
+    let (mut cases, with) = (found.cases.iter(), with.join(","));
+    cases.any(|case| violation(program, &[&format!("--case={case}")], &with, folder).is_some())
 }
 
 /// This program is `BUILDS/release/examples/simulate`, or `BUILDS/debug/deps/integration`.

@@ -348,7 +348,7 @@ pub fn got_over((faults, lasts): &(Vec<Fault>, Duration), calm: &Calm) -> Vec<Vi
     let (mut found, with) = examine(&with);
     // That nobody would be kept from a write, who leads does not see.
     let can_be_seen = !matches!(faults[..], [Fault::FencingPart { record: false }]);
-    if can_be_seen && with.is_some_and(|with| lines(&with) == *without) {
+    if can_be_seen && lines(&with) == *without {
         found.push(Violation::of_the_run("it makes no difference".to_owned()));
     }
     found

@@ -157,7 +157,7 @@ pub enum Fault {
     Stuck { server: usize },
     /// Its caches are being filled: watches are put off (429).
     Cold { server: usize },
-    /// It cannot stream lists.
+    /// It cannot stream lists, and pages have fewer objects than are asked for.
     NoWatchList { server: usize },
     /// All that etcd and the caches know of the past is forgotten: watches from there begin anew (410).
     Compact,

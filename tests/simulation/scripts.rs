@@ -42,13 +42,20 @@ const VERBS: [&str; 8] = [
 ];
 
 /// What whoever writes has before, at and after it.
-const CRASHES: [Happens; 3] = [
+const CRASHES: [Happens; 6] = [
     Happens::CrashBefore(CONTAINER),
     Happens::CrashAt(CONTAINER),
     Happens::CrashAfter(CONTAINER),
+    Happens::CrashBefore(POD),
+    Happens::CrashAt(POD),
+    Happens::CrashAfter(POD),
 ];
 
+/// Which is back before another replica may take its Lease, and goes on with it.
 const CONTAINER: Then = Then::Container(Duration::from_secs(2));
+
+/// Which is another one: somebody else takes over.
+const POD: Then = Then::Pod(Duration::from_secs(2));
 
 /// How long an answer is late that a fault makes late; longer than a term, but for the slowest clock.
 const LATE: Duration = Duration::from_millis(1500);
@@ -554,10 +561,9 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             plan.fault(ms(6_200), Fault::Reset { of }, Time::ZERO);
         }
         "takeover" | "takeover, fenced" => (0..2).for_each(|replica| {
-            let then = Then::Container(ms(2_000));
             let crash = Fault::Crash {
                 replica: usize::try_from(replica).unwrap_or_default(),
-                then,
+                then: POD,
             };
             plan.fault(ms(6_400 + 8_000 * replica), crash, Time::ZERO);
         }),
@@ -785,13 +791,18 @@ fn fault(of: Calls, nth: usize, happens: Happens) -> Fault {
 
 /// Whether the fault of a variation met its call, and came about.
 pub fn is_met(variation: &Plan, trace: &Trace) -> (bool, bool) {
-    let Some(What::Fault(Fault::Call { happens, .. }, _)) =
+    let Some(What::Fault(fault @ Fault::Call { .. }, _)) =
         variation.steps.last().map(|step| &step.what)
     else {
         return (false, false);
     };
-    let happens = Some(format!("{happens:?}"));
-    let met = || trace.calls.iter().filter(|call| call.fault == happens);
+    // The script's own faults begin later, and may be the same.
+    let mut faults = trace.faults.iter();
+    let number = faults.position(|(time, its)| time.start == Time::ZERO && its == fault);
+    let met = || {
+        let calls = trace.calls.iter();
+        calls.filter(|call| call.of_fault.is_some() && call.of_fault == number)
+    };
     (met().next().is_some(), met().any(|call| call.felt))
 }
 
@@ -852,6 +863,9 @@ fn faults(verb: &str) -> Vec<Happens> {
         });
         all.push(Happens::refused(404, None));
         all.push(Happens::refused(422, None));
+    }
+    if verb == "list" {
+        all.extend([404, 410].map(|code| Happens::refused(code, None)));
     }
     if matches!(verb, "watch" | "stream") {
         let soon = Duration::from_millis(10);

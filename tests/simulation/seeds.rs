@@ -526,9 +526,10 @@ fn calls(draw: &mut Draws, plan: &Plan) -> Calls {
 
 fn happens(draw: &mut Draws, of: Calls) -> Happens {
     let code = draw.of(&[400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 503, 504]);
+    // Nothing at all, what servers say, and more than anybody heeds.
     let retry_after = draw
         .once_in(3)
-        .then(|| u32::try_from(draw.between(1, 5)).unwrap_or(1));
+        .then(|| draw.of(&[0, 1, 2, 4, 29, 45, 3600]));
     let late = ms(draw.log_uniform(20, 60_000));
     let then = then(draw);
     let is_watch = matches!(of.verb, Some("watch" | "stream"));

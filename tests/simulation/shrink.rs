@@ -8,21 +8,18 @@ use super::{
 /// How many runs may be spent on one plan.
 const RUNS: usize = 400;
 
-/// Takes steps away, in halves and then in ever smaller parts, as long as `check` finds the same invariant violated; and then
-/// wrong clocks, the fencing component, API servers and workers.
-pub fn shrink(plan: &Plan, invariant: &str, check: &dyn Fn(&Plan) -> Vec<Violation>) -> Plan {
+/// Takes steps away, in halves and then in ever smaller parts, and one by one until none can go, as long as `check` finds what is
+/// [like](Violation::is_like) this violation; and then wrong clocks, the fencing component, API servers and workers.
+pub fn shrink(plan: &Plan, found: &Violation, check: &dyn Fn(&Plan) -> Vec<Violation>) -> Plan {
     let mut left = RUNS;
     let mut shows = |plan: &Plan| {
         left = left.saturating_sub(1);
-        left > 0
-            && check(plan)
-                .iter()
-                .any(|violation| violation.invariant == invariant)
+        left > 0 && check(plan).iter().any(|other| other.is_like(found))
     };
     let mut plan = plan.clone();
-    let mut part = plan.steps.len() / 2;
-    while part > 0 {
-        let mut from = 0;
+    let mut part = (plan.steps.len() / 2).max(1);
+    loop {
+        let (mut from, before) = (0, plan.steps.len());
         while from < plan.steps.len() {
             let mut shorter = plan.clone();
             let range = from..(from + part).min(plan.steps.len());
@@ -33,7 +30,10 @@ pub fn shrink(plan: &Plan, invariant: &str, check: &dyn Fn(&Plan) -> Vec<Violati
                 from += part;
             }
         }
-        part /= 2;
+        if part == 1 && plan.steps.len() == before {
+            break;
+        }
+        part = (part / 2).max(1);
     }
     let simpler: [fn(&mut Plan); 4] = [
         |plan| {
@@ -59,6 +59,9 @@ pub fn shrink(plan: &Plan, invariant: &str, check: &dyn Fn(&Plan) -> Vec<Violati
         if shows(&changed) {
             plan = changed;
         }
+    }
+    if left == 0 {
+        eprintln!("{RUNS} runs were not enough: it may get shorter");
     }
     plan
 }

@@ -107,18 +107,29 @@ fn main() -> ExitCode {
     } else {
         &[&scripts, &faults, &again, &judged]
     };
-    let (mut cases, mut wrong) = (0, 0);
+    let (mut cases, mut wrong) = (0, Vec::new());
     for part in parts {
-        if wrong == 0 || !first {
-            let judged = part();
+        if wrong.is_empty() || !first {
+            let mut judged = part();
             cases += judged.cases;
-            wrong += judged.wrong;
+            wrong.append(&mut judged.wrong);
         }
     }
     if cases == 0 {
         eprintln!("nothing was judged: there is no case of this name");
     }
-    exit(cases > 0 && wrong == 0)
+    if !wrong.is_empty() && !first {
+        let plans = wrong.iter().filter_map(|name| Some((name, plan_of(name)?)));
+        for (name, plan) in plans.take(SHRUNK) {
+            for source in shortest(&plan, None) {
+                println!("{name}, shrunk:\n{source}");
+            }
+        }
+        // Whichever part they are of.
+        let names = wrong.join(", ");
+        println!("{} of {cases} violate something: {names}", wrong.len());
+    }
+    exit(cases > 0 && wrong.is_empty())
 }
 
 fn exit(is_well: bool) -> ExitCode {
@@ -136,19 +147,22 @@ struct How {
     tells: bool,
 }
 
-/// How many cases were judged, and how many of them violate anything.
+/// Of so many cases that violate something the shortest schedules are printed that still do, which takes half a minute each.
+const SHRUNK: usize = 3;
+
+/// How many cases were judged, and which of them violate anything.
 struct Judged {
     cases: usize,
-    wrong: usize,
+    wrong: Vec<String>,
 }
 
 /// Whether a seed is one run, here and in another process, which has done nothing else before and has other hash keys.
 fn twice(seed: u64) -> Vec<Violation> {
     let plan = Plan::new(seed);
     let (found, world) = examine(&plan);
-    let Some(world) = world.filter(|_| found.is_empty()) else {
+    if !found.is_empty() {
         return found;
-    };
+    }
     let lines = world.trace.lines(&world.store).join("\n");
     let one = format!("{plan}{lines}\n");
     let program = std::env::current_exe().unwrap();
@@ -217,30 +231,42 @@ fn arguments() -> Command {
 
 /// One run, in words.
 fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
-    if let Some(invariant) = invariant {
-        let least = shrink(plan, invariant, &|plan| examine(plan).0);
-        let (found, _) = examine(&least);
-        let mut its = found.iter();
-        let Some(why) = its.find(|violation| violation.invariant == invariant) else {
-            eprintln!("{invariant} is not violated");
-            return ExitCode::FAILURE;
-        };
-        let name = format!("seed_{}", plan.seed);
-        println!("{}", source(&least, &name, &why.to_string()));
-        return ExitCode::SUCCESS;
+    if invariant.is_some() {
+        let sources = shortest(plan, invariant);
+        for source in &sources {
+            println!("{source}");
+        }
+        return exit(!sources.is_empty());
     }
     let (found, world) = examine(plan);
     print!("{plan}");
-    for line in world
-        .iter()
-        .flat_map(|world| world.trace.lines(&world.store))
-    {
+    for line in world.trace.lines(&world.store) {
         println!("{line}");
     }
     for violation in &found {
         println!("{VIOLATED}{violation}");
     }
     exit(found.is_empty())
+}
+
+/// Of each invariant that a plan violates, or of this one, the source of the shortest plan that still does in the same way.
+fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
+    let (mut found, _) = examine(plan);
+    found.retain(|violation| invariant.is_none_or(|invariant| violation.invariant == invariant));
+    found.sort_by_key(|violation| violation.invariant);
+    found.dedup_by_key(|violation| violation.invariant);
+    if found.is_empty() {
+        eprintln!("nothing of the kind is violated");
+    }
+    let sources = found.iter().map(|violation| {
+        let least = shrink(plan, violation, &|plan| examine(plan).0);
+        let (found, _) = examine(&least);
+        let mut its = found.iter();
+        let why = its.find(|other| other.is_like(violation));
+        let why = why.map_or_else(String::new, ToString::to_string);
+        source(&least, &format!("seed_{}", plan.seed), &why)
+    });
+    sources.collect()
 }
 
 /// Every variation of every script.
@@ -250,15 +276,14 @@ fn exhaustive(how: How, is_chosen: impl Fn(&str) -> bool) -> Judged {
         how.tell("begins", script.name);
         let world = examine(&script.plan).1;
         how.tell("ends", script.name);
-        let mut its = world.map_or_else(Vec::new, |world| script.variations(&world.trace));
+        let mut its = script.variations(&world.trace);
         its.retain(|(name, _)| is_chosen(script.name) || is_chosen(name));
         variations.append(&mut its);
     }
     let vain = AtomicUsize::new(0);
     let judged = all(&variations, "runs", how, |plan| {
         let (mut found, world) = examine(plan);
-        let (is_met, is_felt) =
-            world.map_or((true, true), |world| scripts::is_met(plan, &world.trace));
+        let (is_met, is_felt) = scripts::is_met(plan, &world.trace);
         if !is_met {
             found.push(Violation::of_the_run("the fault meets no call".to_owned()));
         }
@@ -285,7 +310,8 @@ fn all<T: Sync>(
     how: How,
     judged: impl Fn(&T) -> Vec<Violation> + Sync,
 ) -> Judged {
-    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let wrong = Mutex::new(Vec::new());
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let work = || {
         while let Some((name, case)) = cases.get(next.fetch_add(1, Relaxed)) {
@@ -295,6 +321,7 @@ fn all<T: Sync>(
             }
             how.tell("begins", name);
             let found = judged(case);
+            done.fetch_add(1, Relaxed);
             if let Some(violation) = found.first() {
                 let invariants = found.iter().map(|violation| violation.invariant);
                 let invariants: BTreeSet<_> = invariants.collect();
@@ -312,16 +339,12 @@ fn all<T: Sync>(
         }
     };
     thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
-    let wrong = wrong.into_inner();
+    let (done, wrong) = (done.into_inner(), wrong.into_inner());
     println!(
-        "{} {what}, {} violations{}{}",
-        cases.len(),
+        "{done} {what}, {} violations{}{}",
         wrong.len(),
         if wrong.is_empty() { "" } else { ": " },
         wrong.join(", ")
     );
-    Judged {
-        cases: cases.len(),
-        wrong: wrong.len(),
-    }
+    Judged { cases: done, wrong }
 }

@@ -169,13 +169,29 @@ fn shrinking_leaves_what_is_named() {
             .into_iter()
             .collect()
     };
-    let least = shrink(&plan, "run", &shows);
+    let least = shrink(&plan, &Violation::of_the_run(String::new()), &shows);
     assert_eq!((least.steps.len(), least.servers), (1, 3));
     assert_eq!(least.settings.workers, 1);
 }
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+/// I10: whoever leads after a crash is somebody else, or a takeover would prove nothing.
+#[test]
+fn a_takeover_is_one() {
+    let all = scripts::all().into_iter();
+    let takeovers: Vec<_> = all.filter(|it| it.name.starts_with("takeover")).collect();
+    assert_eq!(takeovers.len(), 2);
+    for script in takeovers {
+        let world = got_over(script.plan);
+        let leases = world.store.history().iter();
+        let leases = leases.filter(|one| one.key.kind == Kind::Lease);
+        let holders = leases.filter_map(|one| Some(holder(one.after.as_deref()?).to_owned()));
+        let holders: BTreeSet<_> = holders.filter(|holder| !holder.is_empty()).collect();
+        assert!(holders.len() >= 2, "{}: {holders:?}", script.name);
+    }
 }
 
 /// Row P2: the Deployment of the replicas is updated to other settings. There are never fewer processes than there should be.

@@ -68,6 +68,8 @@ pub struct Call {
     pub told: Vec<(Time, u64)>,
     /// What was to be done to it.
     pub fault: Option<String>,
+    /// By which of [`Trace::faults`].
+    pub of_fault: Option<usize>,
     /// Whether that was done: what is to become of an answer is not where none is on its way.
     pub felt: bool,
 }

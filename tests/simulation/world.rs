@@ -23,6 +23,7 @@ use super::{
 };
 use calls::{Arriving, Stream};
 use faults::Ongoing;
+pub use places::GRACE;
 use places::Place;
 
 /// How far everybody is let at once.

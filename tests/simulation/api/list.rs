@@ -66,7 +66,8 @@ impl Server {
             _ if request.text("resourceVersion") == "0" => 0,
             limit => limit
                 .parse::<usize>()
-                .map_err(|_| Unknown(format!("limit={limit}")))?,
+                .map_err(|_| Unknown(format!("limit={limit}")))?
+                .min(self.page),
         };
         let name = request.field_name()?;
         let next = next_page(store, request)?;

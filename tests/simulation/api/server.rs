@@ -53,6 +53,8 @@ pub enum Answer {
 pub struct Server {
     /// Whether lists can be streamed (the feature `WatchList`).
     pub watch_list: bool,
+    /// How many objects a page has at most, whatever is asked for.
+    pub page: usize,
     /// Whether the caches are still being filled: lists are answered, watches are put off.
     pub cold: bool,
     /// How long a streamed list waits for the caches.
@@ -68,6 +70,7 @@ impl Server {
     pub fn new(store: &Store) -> Self {
         Self {
             watch_list: true,
+            page: usize::MAX,
             cold: false,
             patience: Duration::from_secs(3),
             lag: Lag::By(Duration::ZERO),

@@ -94,7 +94,7 @@ pub fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = 
 }
 
 /// When a reconcile that failed is tried again.
-fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
+pub fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
     const FIRST: Duration = Duration::from_millis(5);
     const LONGEST: Duration = Duration::from_secs(1000);
     let doubled = 2_u32.saturating_pow(one.attempt.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! What is done to Deployments is what their Foo asks for, and is done to what was read: I16.
+//! What is done to Deployments is what their Foo asks for, and is done to what was read: I5 and I16.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use super::{
     made, named,
     statuses::is_rolled_out,
 };
-use crate::invariants::GENERATION;
+use crate::invariants::{GENERATION, MADE_FOR};
 
 /// How often a Deployment may be created for a Foo that is gone, or about to go, before the watch of who leads tells: what is
 /// undone is made again ten times at once, then less and less often (docs/foo.md), by each who leads.
@@ -29,7 +29,8 @@ const OF_THE_GONE: usize = 15;
 struct State<'a> {
     /// By UID, as they are or were last.
     foos: BTreeMap<&'a str, &'a Value>,
-    gone: BTreeSet<&'a str>,
+    /// By UID, since when a Foo is going or gone, and as of which version.
+    going: BTreeMap<&'a str, (Time, u64)>,
     /// By UID, the Deployments that replicas wrote.
     ours: BTreeSet<&'a str>,
     /// By the Foo's UID, which Deployments it has asked for, and since when.
@@ -71,18 +72,20 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
 }
 
 /// I16: no Deployment is deleted that its Foo asks for, or unless what the Foo asks for instead was complete when it was
-/// looked at right before, or that neither a replica made nor the Foo's status named; none is created again and again for a Foo that is gone; and where the
-/// Foo does not say how many replicas, the next one begins with as many as the last one had.
+/// looked at right before, or that neither a replica made nor the Foo's status named, or whose Foo was seen to go (R8); none is
+/// created for a Foo of which its writer was told that it goes, nor again and again for one that is gone; and where the Foo does not
+/// say how many replicas, the next one begins with as many as the last one had. I5: what is patched is the Foo's before, and all
+/// that is not ours to say stays.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let mut state = State::default();
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
         if revision.key.kind == Kind::Deployment
             && let Some(call) = writer
-            && let Some(what) = state.wrong(case, revision, call)
+            && let Some((invariant, what)) = state.wrong(case, revision, call)
         {
             found.push(Violation {
-                invariant: "I16",
+                invariant,
                 at: made(revision),
                 object: named(&revision.key),
                 what,
@@ -117,11 +120,12 @@ impl<'a> State<'a> {
                     let its = self.asked_for.entry(uid).or_default();
                     its.push((made(revision), asked_for(foo)));
                 }
-                if after.is_none() {
-                    self.gone.insert(uid);
+                if after.is_none_or(is_going) {
+                    let since = (made(revision), revision.version);
+                    self.going.entry(uid).or_insert(since);
                 } else {
                     // Which a restored backup brings about.
-                    self.gone.remove(uid);
+                    self.going.remove(uid);
                 }
                 self.served
                     .insert((uid, text(&foo["status"]["deploymentName"])));
@@ -150,37 +154,66 @@ impl<'a> State<'a> {
         }
     }
 
-    fn wrong(&mut self, case: &Case, revision: &'a Revision, call: &Call) -> Option<String> {
+    fn wrong(
+        &mut self,
+        case: &Case,
+        revision: &'a Revision,
+        call: &Call,
+    ) -> Option<(&'static str, String)> {
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-        let name = &*revision.key.name;
-        match (before, after) {
-            (None, Some(new)) => {
-                let foo = *self.foos.get(owner(new))?;
-                if self.gone.contains(uid(foo)) || is_going(foo) {
-                    // Where there are no Foos at all, no answer names one that is gone.
-                    if case.is_undefined(call.begun) {
-                        return None;
-                    }
-                    let times = self.of_the_gone.entry((call.who, uid(foo), name));
-                    let times = times.or_default();
-                    *times += 1;
-                    return (*times > OF_THE_GONE)
-                        .then(|| format!("created {times} times for a Foo that is gone"));
-                }
-                begins_anew(case, foo, &revision.key, call)
+        let foo = self.foos.get(owner(before.or(after)?)).copied();
+        let (invariant, what) = match (before, after) {
+            (None, _) => {
+                let foo = foo?;
+                let what = match self.going.get(uid(foo)) {
+                    Some((_, version)) => self.is_of_the_gone(case, foo, *version, revision, call),
+                    None => begins_anew(case, foo, &revision.key, call),
+                };
+                ("I16", what)
             }
             (Some(old), after) if !is_going(old) && after.is_none_or(is_going) => {
-                let foo = *self.foos.get(owner(old))?;
-                if self.gone.contains(uid(foo)) || is_going(foo) {
-                    return None;
-                }
-                self.is_too_early(case, foo, &revision.key, call)
+                ("I16", self.is_too_early(case, foo?, &revision.key, call))
             }
-            _ => None,
-        }
+            (Some(old), Some(new)) => {
+                let what = match foo {
+                    None => Some("no Foo's"),
+                    // What a policy of others adds, it is that adds it.
+                    Some(_) if case.has_policy(made(revision)) => None,
+                    Some(_) => (of_others(old) != of_others(new)).then_some("not its Foo's to say"),
+                };
+                ("I5", what.map(|what| format!("changed, and was {what}")))
+            }
+            (Some(_), None) => return None,
+        };
+        what.map(|what| (invariant, what))
     }
 
-    /// What is wrong with the deletion of a Deployment whose Foo is there.
+    /// What is wrong with the creation of a Deployment for a Foo that is going, or gone, as of this version.
+    fn is_of_the_gone(
+        &mut self,
+        case: &Case,
+        foo: &'a Value,
+        version: u64,
+        revision: &'a Revision,
+        call: &Call,
+    ) -> Option<String> {
+        // Where there are no Foos at all, no answer names one that is gone.
+        if case.is_undefined(call.begun) {
+            return None;
+        }
+        let [namespace, name] = ["namespace", "name"].map(|field| text(&foo["metadata"][field]));
+        let reconcile = case.reconcile_of(call, &format!("{namespace}/{name}"));
+        let begun = reconcile.map_or(call.begun, |one| one.begun);
+        if case.told(call.who, "foos", begun) >= version {
+            return Some("created for a Foo of which its writer was told that it goes".to_owned());
+        }
+        let times = (self.of_the_gone).entry((call.who, uid(foo), &*revision.key.name));
+        let times = times.or_default();
+        *times += 1;
+        (*times > OF_THE_GONE).then(|| format!("created {times} times for a Foo that is gone"))
+    }
+
+    /// What is wrong with the deletion of a Deployment.
     fn is_too_early(&self, case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
         let uid = uid(foo);
         // Who deletes it has looked at the Foo, and at the other Deployment, right before; what becomes of them since then
@@ -194,6 +227,10 @@ impl<'a> State<'a> {
             look.and_then(|look| look.arrived)
         };
         let at_the_foo = looked("foos", text(&foo["metadata"]["name"]));
+        if let Some((since, _)) = self.going.get(uid) {
+            let was_there = at_the_foo.is_some_and(|at| at <= *since);
+            return (!was_there).then(|| "deleted for a Foo that was seen to go".to_owned());
+        }
         let mut known = self.asked_for.get(uid)?.iter().rev();
         let (_, wanted) = known.find(|(since, _)| at_the_foo.is_none_or(|at| *since < at))?;
         if *wanted == key.name {
@@ -254,6 +291,26 @@ impl<'a> State<'a> {
             _ => false,
         }
     }
+}
+
+/// A Deployment without what its Foo has a say in: labels, replicas, image, and what it was made from.
+fn of_others(deployment: &Value) -> Value {
+    let mut rest = deployment.clone();
+    let metadata = &mut rest["metadata"];
+    for field in ["resourceVersion", "generation", "managedFields"] {
+        metadata[field] = Value::Null;
+    }
+    for name in [GENERATION, MADE_FOR] {
+        metadata["annotations"][name] = Value::Null;
+    }
+    for of in ["/metadata", "/spec/template/metadata"] {
+        for name in ["app", "controller"] {
+            rest.pointer_mut(of).unwrap()["labels"][name] = Value::Null;
+        }
+    }
+    rest["spec"]["replicas"] = Value::Null;
+    rest["spec"]["template"]["spec"]["containers"][0]["image"] = Value::Null;
+    rest
 }
 
 /// What is wrong with this Deployment, as it was asked for, of a Foo that does not say how many replicas; what it said before,

@@ -212,7 +212,7 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
                 continue;
             }
             let deadline = life.settings.renew_deadline;
-            let until = (looked + case.shortest(deadline)).min(ended);
+            let until = (looked + case.takes(life.who, deadline)).min(ended);
             // Who stands still when the answer comes reads it later, and may find that its term is over by then.
             let mut still = life.still.iter();
             let read = still.find(|still| still.contains(&answered));
@@ -283,7 +283,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
                 continue;
             }
             if won(call, &identity).is_some() {
-                told.push((at, Some(begun + case.longest(deadline))));
+                told.push((at, Some(begun + case.takes(life.who, deadline))));
             } else if matches!(call.verb, "get" | "patch") && is_of_another(call, &identity) {
                 told.push((at, None));
             }
@@ -299,7 +299,9 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             let arrived = told.partition_point(|(at, _)| *at <= call.sent);
             let term = told[..arrived].iter().skip(read.saturating_sub(1));
             let until = term.filter_map(|(_, until)| *until).max();
-            let what = match (until, call.limit()) {
+            // By its own clock: whoever sends it knows no other.
+            let limit = call.limit().map(|limit| case.takes(life.who, limit));
+            let what = match (until, limit) {
                 (None, _) => "sent without a term".to_owned(),
                 (Some(until), _) if call.sent > until + SLACK => {
                     let late = call.sent.saturating_sub(until);

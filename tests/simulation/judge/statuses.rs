@@ -16,7 +16,7 @@ use super::{
     deployments::is_going,
     known::Known,
     made, named,
-    warnings::{is_in_the_way, is_refused},
+    warnings::{foo_of, is_in_the_way, is_refused},
 };
 use crate::invariants::GENERATION;
 
@@ -152,10 +152,10 @@ impl<'a> Report<'a> {
                 let states = self.known.states(wanted);
                 states.into_iter().flatten().any(|one| !self.is_its(one))
             }
-            "DeploymentRejected" => asked.any(|call| is_refused(call)),
+            "DeploymentRejected" => asked.any(|call| is_refused(call) && self.is_for_it(call)),
             "DeploymentContested" => self.has_written_often(|name| name == wanted),
             "DeletionFailed" => {
-                let failed = |call: &&Call| {
+                let failed = |call: &&&Call| {
                     // What comes later was waited for in vain.
                     let answered = call.answered.filter(|(at, _)| *at <= self.call.begun);
                     let code = answered.map_or(0, |(_, code)| code);
@@ -166,7 +166,7 @@ impl<'a> Report<'a> {
                         _ => false,
                     }
                 };
-                asked.any(failed)
+                asked.filter(failed).any(|call| self.is_for_it(call))
                     || self.was_cut_off()
                     || self.has_written_often(|name| name != wanted)
             }
@@ -188,12 +188,40 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// Whether the writer has written one of these Deployments as often as it does before it waits.
+    /// Whether this was asked for the sake of this Foo: of its Deployments, or whether one may be deleted.
+    fn is_for_it(&self, call: &Call) -> bool {
+        let name = text(&self.foo["metadata"]["name"]);
+        let looked_up = call.path.split("metadata.name%3D").nth(1);
+        match (
+            looked_up.and_then(|rest| rest.split('&').next()),
+            &*call.resource,
+        ) {
+            (Some(looked_up), "foos") => looked_up == name,
+            (Some(looked_up), _) => looked_up == self.wanted(),
+            (None, _) => foo_of(self.case, call) == Some(name),
+        }
+    }
+
+    /// Whether the writer has written one of these Deployments for the Foo as it is as often as it does before it waits: ten times,
+    /// of which three may have been for the generation before.
     fn has_written_often(&self, is_meant: impl Fn(&str) -> bool) -> bool {
-        const OFTEN: usize = 10;
+        const OFTEN: usize = 7;
+        let metadata = &self.foo["metadata"];
+        let history = || self.case.store.history().iter().enumerate();
+        // By the number alone, which a restored backup counts anew.
+        let of_this = |one: &Revision| {
+            let generation = |foo: &Value| foo["metadata"]["generation"] == metadata["generation"];
+            let is_it = one.key.kind == Kind::Foo && metadata["name"] == one.key.name;
+            is_it && one.after.as_deref().is_some_and(generation)
+        };
+        let since = history().find(|(_, one)| of_this(one));
+        let since = since.map_or(0, |(index, _)| index);
         let mut times = BTreeMap::<_, usize>::new();
-        for (index, revision) in self.case.store.history().iter().enumerate() {
-            let is_one = revision.key.kind == Kind::Deployment && is_meant(&revision.key.name);
+        for (index, revision) in history().skip(since) {
+            let object = revision.before.as_deref().or(revision.after.as_deref());
+            let is_one = revision.key.kind == Kind::Deployment
+                && is_meant(&revision.key.name)
+                && object.is_some_and(|object| self.is_its(object));
             let writer = self.case.writer(index).filter(|_| is_one);
             if writer.is_some_and(|call| call.who == self.call.who && call.begun <= self.call.begun)
             {

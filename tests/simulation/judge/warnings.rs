@@ -31,6 +31,13 @@ const TOLD: [&str; 6] = [
     "DeletionFailed",
 ];
 
+/// Of the messages of conditions.
+const OTHERWISE: &str = "stored otherwise than asked";
+
+/// What is in the way of an event, or in that of those before it, is tried to be got past for so long, and its last try may take
+/// 10 s.
+pub const LATE: Duration = Duration::from_secs(75);
+
 /// What it may take to say it.
 const MOMENT: Duration = Duration::from_millis(50);
 
@@ -49,13 +56,14 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         let [ready, progressing] = reasons(revision.after.as_ref());
         let reason = if TOLD.contains(&ready) {
             ready
-        } else {
+        } else if TOLD.contains(&progressing) {
             progressing
+        } else if is_overruled(revision.after.as_ref()) && !is_overruled(revision.before.as_ref()) {
+            OVERRULED
+        } else {
+            continue;
         };
-        if before.contains(&reason)
-            || !TOLD.contains(&reason)
-            || is_told(case, call, revision.after.as_ref(), reason)
-        {
+        if before.contains(&reason) || is_told(case, call, revision.after.as_ref(), reason) {
             continue;
         }
         found.push(Violation {
@@ -168,7 +176,7 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
 }
 
 /// Whether the process has said in this time that its term is over.
-fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
+pub fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
     let mut logs = case.trace.logs.iter().filter(|log| log.who == who);
     logs.any(|log| time.contains(&log.at) && log.text.contains("the term is over"))
 }
@@ -178,8 +186,6 @@ fn is_told(case: &Case, status: &Call, foo: Option<&Arc<Value>>, reason: &str) -
     /// It is handed in right before the status, and waits for work that goes first, and for the few before it.
     const BEFORE: Duration = Duration::from_millis(50);
     const SOON: Duration = Duration::from_secs(3);
-    /// What is in its way, or in that of those before it, is tried to be got past for so long, and its last try may take 10 s.
-    const LATE: Duration = Duration::from_secs(75);
     let Some(life) = case.life(status.who) else {
         return false;
     };
@@ -247,6 +253,13 @@ fn is_settled(call: &Call) -> bool {
 fn is_of_the_end(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     answer["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+}
+
+/// Whether a Foo's status says that something else is stored than was asked for, be the Foo ready or not.
+fn is_overruled(foo: Option<&Arc<Value>>) -> bool {
+    let conditions = foo.and_then(|foo| foo["status"]["conditions"].as_array());
+    let mut all = conditions.into_iter().flatten();
+    all.any(|condition| text(&condition["message"]).contains(OTHERWISE))
 }
 
 /// Of a Foo's conditions.

@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::{
     super::{
         api::{Key, Kind, Revision},
-        plan::Fault,
-        trace::{Call, End, Role, Time, Who},
+        plan::{Calls, Fault, Settings, Way},
+        trace::{Call, End, Life, Role, Time, Who},
     },
     Case, Violation,
-    converge::{calls_of, condition, owner, text},
+    converge::{calls_of, condition, owner, retry_at, text},
     leader::{holder, lease},
     made, named,
     warnings::foo_of,
@@ -115,9 +115,10 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             continue;
         }
         let identity = life.identity();
-        // What may be on its way keeps it (H19): it says so.
+        // What may be on its way keeps it (H19): it says so, and something may be.
         let mut logs = case.trace.logs.iter().filter(|log| log.who == life.who);
-        let has_why = logs.any(|log| log.text.contains("not releasing the lease"));
+        let says_so = logs.any(|log| log.text.contains("not releasing the lease"));
+        let has_why = says_so && is_on_its_way(case, life, *ended);
         let keeps = !has_why && held(asked) == identity && held(*ended) == identity;
         if keeps && !is_hindered(case, life.who, None, asked, *ended) {
             wrong(
@@ -174,6 +175,25 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             );
         }
     }
+}
+
+/// Whether a write of the work, by this pod, may have been on its way when its process ended: one that was not answered long
+/// before, or with what says nothing of it.
+fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
+    /// As long as a write may take, and its connection is held on to.
+    const LONGEST: Duration = Duration::from_secs(40);
+    // Before the end, the Lease is looked at and given back, for which there is as long as for an answer to it.
+    let releasing = case.longest((life.settings.renew_deadline / 2).max(Duration::from_secs(1)));
+    let mut calls = case.trace.calls.iter();
+    calls.any(|call| {
+        let is_work = matches!(&*call.resource, "deployments" | "foos/status")
+            && matches!(call.verb, "create" | "update" | "patch" | "delete");
+        let answered = call.answered.filter(|_| !call.is_spoilt());
+        is_work
+            && case.pod(call) == life.pod.0
+            && (ended.saturating_sub(case.longest(LONGEST))..ended).contains(&call.begun)
+            && answered.is_none_or(|(at, code)| at + releasing > ended || code >= 500)
+    })
 }
 
 /// Each object as it was last.
@@ -327,6 +347,120 @@ fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
     }
 }
 
+/// I10: who holds the Lease, and of whose work nothing gets through, gives it up to somebody who can work.
+pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
+    /// What the kernel takes to give up a connection on which nothing comes.
+    const BROKEN: Duration = Duration::from_secs(42);
+    let holds = holds(case);
+    for (time, fault) in &case.trace.faults {
+        let cut_off = |replica| Fault::Partition {
+            of: Calls {
+                replica: Some(replica),
+                role: Some(Role::Work),
+                ..Calls::default()
+            },
+            way: Way::Both,
+        };
+        for hold in &holds {
+            let from = time.start.max(hold.from);
+            let Some(life) = case.life(hold.who) else {
+                continue;
+            };
+            // What it takes the work to be given up for, and what is left of a term then.
+            let Settings {
+                lease_duration,
+                renew_deadline,
+                ..
+            } = life.settings;
+            let takes = BROKEN + lease_duration + renew_deadline + SOON;
+            let due = life.has_had(from, case.takes(hold.who, takes));
+            if *fault != cut_off(hold.who.replica) || due >= hold.until.min(time.end) {
+                continue;
+            }
+            let mut others = case.trace.lives.iter().filter(|other| {
+                let ends = [other.asked, other.ended.as_ref().map(|(at, _)| *at)];
+                other.who.replica != hold.who.replica
+                    && other.begun <= from
+                    && ends.into_iter().flatten().all(|end| end > due)
+                    && !is_hindered(case, other.who, None, from, due)
+            });
+            found.extend(others.next().map(|other| Violation {
+                invariant: "I10",
+                at: due,
+                object: named(&lease()),
+                what: format!(
+                    "is held by {}, which can do nothing since {from:?}, and {} could",
+                    hold.who, other.who
+                ),
+            }));
+        }
+    }
+}
+
+/// I10 (row Q3): what an API server that failed has answered is tried again when its delay is over, and not later.
+pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
+    const QUICK: Duration = Duration::from_secs(1);
+    /// So many writes for one Foo, and the next may have to wait for another reason than that one failed.
+    const OFTEN: usize = 6;
+    let holds = holds(case);
+    for (key, its) in &case.reconciles {
+        let name = key.rsplit('/').next().unwrap_or_default();
+        for (number, one) in its.iter().enumerate() {
+            let (Some(ended), Some(due)) = (one.ended, retry_at(case, one)) else {
+                continue;
+            };
+            let due = due + case.takes(one.who, SOON);
+            let is_write = |call: &&Call| {
+                let is_of_it = matches!(&*call.resource, "deployments" | "foos/status")
+                    && matches!(call.verb, "create" | "update" | "patch" | "delete");
+                call.who == one.who && is_of_it && !is_write_for_another(case, call, name)
+            };
+            let has_failed = calls_of(case, one).filter(is_write).any(|call| {
+                let code = call.answered.map_or(0, |(_, code)| code);
+                matches!(code, 500 | 502 | 503 | 504) && call.retry_after.is_none()
+            });
+            let mut holds = holds.iter();
+            let is_held =
+                holds.any(|hold| hold.who == one.who && hold.from <= one.begun && due < hold.until);
+            let is_begun = || {
+                let mut later = its[number + 1..].iter();
+                later.any(|next| next.who == one.who && next.begun <= due)
+            };
+            if !has_failed || !is_held || is_begun() || is_gone(case, key, ended, due) {
+                continue;
+            }
+            let after = case.longest(AFTER);
+            let writes = case.trace.calls.iter().filter(|call| call.begun <= ended);
+            let is_often = writes.filter(is_write).count() > OFTEN;
+            let is_slow = case.trace.calls.iter().any(|call| {
+                let over = call.answered.map_or(Time::MAX, |(at, _)| at);
+                let is_of_work = call.who == one.who && call.role == Role::Work;
+                is_of_work
+                    && call.begun < due
+                    && over > ended
+                    && over > call.begun + QUICK
+                    && !matches!(call.verb, "watch" | "stream")
+                    || is_of_work && call.begun <= due && call.retry_after.is_some()
+            });
+            let is_in_the_way = case.trace.faults.iter().any(|(time, fault)| {
+                let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
+                let is_then =
+                    time.start < due && felt_until(time, fault).saturating_add(after) > one.begun;
+                is_then && !is_shown && !fault.is_of_the_clock() && fault.is_about(one.who.replica)
+            });
+            if is_often || is_slow || is_in_the_way || case.asleep(one.who).next().is_some() {
+                continue;
+            }
+            found.push(Violation {
+                invariant: "I10",
+                at: due,
+                object: (*key).to_owned(),
+                what: format!("failed at {ended:?}, and is not tried again by {}", one.who),
+            });
+        }
+    }
+}
+
 /// I10 (row R10): what was refused for want of rights is tried when they are back, and not only when its delay is over.
 pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
     /// The longest pause between two looks at the rights, and the looks.
@@ -428,12 +562,25 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     });
     let since = |time| from.saturating_sub(case.longest(time));
     let is_slow = |call: &Call| {
-        let answered = call.answered.map(|(at, _)| at);
+        // Who gives up what nothing is in the way of is not waiting for it.
+        let is_felt = || {
+            let mut faults = case.trace.faults.iter();
+            call.fault.is_some()
+                || faults.any(|(time, fault)| {
+                    let is_then = time.start <= call.begun + case.longest(ANSWER)
+                        && felt_until(time, fault) >= call.begun;
+                    is_then && fault.is_about(who.replica)
+                })
+        };
+        let over = match call.answered {
+            Some((at, _)) => at,
+            None if is_felt() => call.begun + case.longest(ANSWER),
+            None => call.begun,
+        };
         let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
         let was_spoilt = call.begun >= since(ASKED) && call.retry_after.is_some()
             || call.begun >= since(AFTER) && call.fault.is_some();
-        call.begun >= since(ANSWER) && answered.is_none_or(|at| at > call.begun + QUICK)
-            || was_spoilt && !is_other()
+        over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
     };
     let calls = || {
         // Events are nobody's work: they are written beside it.

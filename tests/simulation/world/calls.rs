@@ -143,16 +143,16 @@ impl World {
             retry_after: None,
             told: Vec::new(),
             fault: None,
+            of_fault: None,
             felt: false,
         };
-        let happens = self.fault_of(&call);
+        let (of_fault, happens) = self.fault_of(&call).unzip();
         let (is_cut, slow) = self.on_the_way(&call, Way::Requests);
         let number = self.trace.calls.len();
         self.trace.calls.push(call);
         self.open.insert((who, sent.id), number);
-        if let Some(happens) = &happens {
-            self.trace.calls[number].fault = Some(format!("{happens:?}"));
-        }
+        self.trace.calls[number].fault = happens.as_ref().map(|happens| format!("{happens:?}"));
+        self.trace.calls[number].of_fault = of_fault;
         if let Some(Happens::CrashBefore(then)) = happens {
             self.trace.calls[number].felt = true;
             return Some((sent_at, then));

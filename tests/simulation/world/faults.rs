@@ -11,6 +11,9 @@ use super::{
     Due, World, at,
 };
 
+/// Of an API server that has pages: there are too few objects for one that is full.
+const PAGE: usize = 2;
+
 /// A fault that goes on.
 pub struct Ongoing {
     fault: Fault,
@@ -68,10 +71,11 @@ fn is_that(one: Way, other: Way) -> bool {
 }
 
 impl World {
-    /// What happens to a call, if anything does.
-    pub(super) fn fault_of(&mut self, call: &Call) -> Option<Happens> {
+    /// What happens to a call, if anything does, and by which fault. One whose turn has come while something else happened waits
+    /// for the next call.
+    pub(super) fn fault_of(&mut self, call: &Call) -> Option<(usize, Happens)> {
         let mut found = None;
-        self.faults.retain(|_, ongoing| {
+        self.faults.retain(|number, ongoing| {
             let Fault::Call { of, nth, happens } = &ongoing.fault else {
                 return true;
             };
@@ -79,9 +83,9 @@ impl World {
                 return true;
             }
             ongoing.seen += 1;
-            let is_its_turn = nth.is_none_or(|nth| nth == ongoing.seen);
-            if is_its_turn && found.is_none() {
-                found = Some(happens.clone());
+            let is_its_turn = nth.is_none_or(|nth| nth <= ongoing.seen) && found.is_none();
+            if is_its_turn {
+                found = Some((*number, happens.clone()));
             }
             nth.is_none() || !is_its_turn
         });
@@ -264,7 +268,9 @@ impl World {
                 self.set_lag(server, Lag::By(Duration::ZERO));
             }
             Fault::Cold { server } => self.with_server(server, |it| it.cold = false),
-            Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = true),
+            Fault::NoWatchList { server } => self.with_server(server, |it| {
+                (it.watch_list, it.page) = (true, usize::MAX);
+            }),
             Fault::Restore => {
                 if let Some(backup) = ongoing.backup {
                     let bump = self.store.version() + 1000;
@@ -413,7 +419,9 @@ impl World {
             Fault::Behind { server, by } => self.set_lag(server, Lag::By(by)),
             Fault::Stuck { server } => self.set_lag(server, Lag::Stuck),
             Fault::Cold { server } => self.with_server(server, |it| it.cold = true),
-            Fault::NoWatchList { server } => self.with_server(server, |it| it.watch_list = false),
+            Fault::NoWatchList { server } => self.with_server(server, |it| {
+                (it.watch_list, it.page) = (false, PAGE);
+            }),
             _ => {}
         }
     }

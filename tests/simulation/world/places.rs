@@ -5,7 +5,7 @@ use std::{mem, time::Duration};
 use super::{
     super::{
         network::DoorState,
-        plan::{Machine, Settings, Then, draw},
+        plan::{Fault, Machine, Settings, Then, draw},
         record::Record,
         replica::Replica,
         trace::{End, Life, Log, Reconcile, Role, Time, Who},
@@ -18,7 +18,10 @@ const RESTART: Duration = Duration::from_secs(1);
 const LONGEST_RESTART: Duration = Duration::from_secs(10);
 
 /// `terminationGracePeriodSeconds` of `deploy/`.
-const GRACE: Duration = Duration::from_secs(40);
+pub const GRACE: Duration = Duration::from_secs(40);
+
+/// How often somebody looks whether a machine that sleeps has woken.
+const LOOKS: Duration = Duration::from_millis(100);
 
 /// What was asked of a process, if it was.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,10 +85,24 @@ impl Place {
 }
 
 impl World {
+    /// A process begins in this place, or does so when its machine wakes.
     pub(super) fn start(&mut self, number: usize, pod: bool, settings: Option<Settings>) {
         let (seed, now) = (self.plan.seed, self.now);
+        let is_asleep = |fault: &Fault| *fault == Fault::Suspend { replica: number };
+        let is_still = self.is_going_on(|fault| *fault == Fault::WallStill { replica: number });
+        let is_asleep = self.is_going_on(is_asleep);
         let place = &mut self.places[number];
         if place.replica.is_some() {
+            return;
+        }
+        if is_asleep {
+            place.is_wanted = true;
+            let start = Due::Start {
+                place: number,
+                pod,
+                settings,
+            };
+            self.due(now + LOOKS, start);
             return;
         }
         if pod || place.pods == 0 {
@@ -110,6 +127,9 @@ impl World {
         let settings = settings.clone();
         let pod = (&*place.pod.0, &*place.pod.1);
         let replica = Replica::boot(seed, who, pod, now, place.machine, &settings);
+        if is_still {
+            replica.wall_stands(Some(now));
+        }
         place.replica = Some(replica);
         let pod = place.pod.clone();
         self.trace.lives.push(Life {

@@ -38,7 +38,7 @@ impl World {
     fn free_place(&mut self) -> usize {
         let is_free = |place: &Place| !place.is_wanted && place.replica.is_none();
         self.places.iter().position(is_free).unwrap_or_else(|| {
-            self.places.push(Place::new(self.places[0].machine));
+            self.places.push(Place::new(self.plan.replicas[0]));
             self.places.len() - 1
         })
     }

@@ -1,0 +1,102 @@
+//! What users are told has happened, and is one event: I14.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    super::api::{Kind, Revision},
+    Case, Violation,
+    converge::text,
+    made, named,
+    warnings::{LATE, is_in_the_way, is_over},
+    works::felt_until,
+};
+
+/// Of what users are warned of, that which is a condition's reason as well.
+const REPORTED: [&str; 5] = [
+    "ErrResourceExists",
+    "InvalidSpec",
+    "DeploymentRejected",
+    "DeploymentContested",
+    "DeletionFailed",
+];
+
+/// I14: what has been said of an object, and still stands there, is not said by a second event of the same process: it is one of a
+/// series (row R9), and what may have been written already is written again under the same name.
+pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
+    /// For less than an event is tried to be written that never gets an answer: what comes then may be said anew.
+    const SERIES: Duration = Duration::from_secs(50);
+    let mut said = BTreeMap::<_, &Revision>::new();
+    for (index, revision) in case.store.history().iter().enumerate() {
+        let is_new = revision.key.kind == Kind::Event && revision.before.is_none();
+        let Some(call) = case.writer(index).filter(|_| is_new) else {
+            continue;
+        };
+        let of = |field: &str| text(&call.body[field]);
+        let about = text(&call.body["regarding"]["uid"]);
+        let what = (call.who, about, of("type"), of("reason"), of("note"));
+        let Some(earlier) = said.insert(what, revision) else {
+            continue;
+        };
+        // Or its writer was told so.
+        let is_gone = || {
+            let mut since = case.store.history()[..index].iter();
+            let mut calls = case.trace.calls.iter();
+            let named = format!("/{}?", earlier.key.name);
+            since.any(|one| one.key == earlier.key && one.after.is_none())
+                || calls.any(|call| {
+                    let is_missed = call.answered.is_some_and(|(_, code)| code == 404);
+                    is_missed && call.verb == "patch" && call.path.contains(&named)
+                })
+        };
+        if made(revision) < made(earlier) + SERIES && !is_gone() {
+            found.push(Violation {
+                invariant: "I14",
+                at: made(revision),
+                object: named(&revision.key),
+                what: format!("says what {} says: {}", earlier.key.name, of("note")),
+            });
+        }
+    }
+}
+
+/// I14: what a warning says of a Foo, a status of the same process says, too, or would: it is reported with it.
+pub fn are_true(case: &Case, found: &mut Vec<Violation>) {
+    const SOON: Duration = Duration::from_secs(3);
+    for call in &case.trace.calls {
+        let reason = text(&call.body["reason"]);
+        let is_warning = call.resource == "events" && call.verb == "create";
+        if !is_warning || !REPORTED.contains(&reason) {
+            continue;
+        }
+        let Some(life) = case.life(call.who) else {
+            continue;
+        };
+        // An event may be written long after what it is about; and a status that does not even find a connection is no call.
+        let until = life.has_had(call.begun, case.takes(call.who, SOON));
+        let then = call.begun.saturating_sub(LATE)..until;
+        let is_cut_off = case.trace.faults.iter().any(|(time, fault)| {
+            let is_then = time.start < then.end && felt_until(time, fault) > then.start;
+            is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
+        });
+        let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
+        let about = &call.body["regarding"]["uid"];
+        let mut calls = case.trace.calls.iter();
+        let is_reported = calls.any(|other| {
+            let conditions = other.body["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            other.who == call.who
+                && other.resource == "foos/status"
+                && other.begun <= until
+                && other.body["metadata"]["uid"] == *about
+                && conditions.any(|one| one["reason"] == reason)
+        });
+        if !is_reported && !is_cut_off && ended > until && !is_over(case, call.who, &then) {
+            found.push(Violation {
+                invariant: "I14",
+                at: call.begun,
+                object: text(&call.body["regarding"]["name"]).to_owned(),
+                what: format!("warns of {reason}, which no status says"),
+            });
+        }
+    }
+}
