@@ -8,6 +8,7 @@ control_plane=$(tests/cluster/build.sh)
 programs=$(tests/tools/build.sh node)
 NODE=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-node-XXXXXX")
 trap 'rm -rf --one-file-system "$NODE"' EXIT
+trap 'exit 143' TERM HUP # when what runs has ended
 export NODE PATH=$programs:$control_plane:/usr/sbin:/sbin:$PATH AUDIT_POLICY=$PWD/tests/cluster/audit-policy.yaml
 mkdir "$NODE/images"
 

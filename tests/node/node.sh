@@ -62,12 +62,16 @@ host() {
   trap 'exit 143' TERM HUP
   if unified && ! hand_down /sys/fs/cgroup; then
     # In a container, whose processes are at what is the top to us: they make room, as they do for docker in docker.
+    # Which they go on to have, since what is above has no process of its own any more.
     mkdir -p /sys/fs/cgroup/init
-    local process
-    for process in $(cat /sys/fs/cgroup/cgroup.procs); do
-      echo "$process" 2>/dev/null >/sys/fs/cgroup/init/cgroup.procs || true # gone meanwhile
+    local process tries
+    for tries in {1..100}; do # whose children may be there by then
+      for process in $(cat /sys/fs/cgroup/cgroup.procs); do
+        echo "$process" 2>/dev/null >/sys/fs/cgroup/init/cgroup.procs || true # gone meanwhile
+      done
+      ! hand_down /sys/fs/cgroup || break
     done
-    hand_down /sys/fs/cgroup || die "cannot hand down the controllers of /sys/fs/cgroup"
+    [ "$tries" -lt 100 ] || die "cannot hand down the controllers of /sys/fs/cgroup"
   fi
   mkdir "${ours[@]}"
   local group file left
