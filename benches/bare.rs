@@ -12,7 +12,7 @@ use crate::{
     load::clients,
     process::WORKERS,
     watch::Object,
-    writes::{DEPLOYMENTS, create_deployment, create_event, report, scale},
+    writes::{DEPLOYMENTS, create_deployment, create_event, repeat_event, report, scale},
 };
 
 /// How many events this controller writes at once.
@@ -105,7 +105,10 @@ impl Bare {
                 let Some(foo) = next else {
                     return event;
                 };
-                create_event(client, &foo).await;
+                match work {
+                    Work::Create => create_event(client, &foo).await,
+                    Work::Scale => repeat_event(client, &foo).await,
+                }
                 event = Some(Instant::now());
             }
         };

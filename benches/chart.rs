@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Goal, Results, Side, Workload, number, quantile, ratio};
+use crate::{
+    conditions::Conditions,
+    report::{Goal, OF_ALL, Results, Side, number, quantile, ratio, spread},
+};
 
-const WIDTH: f64 = 860.0;
+const WIDTH: f64 = 950.0;
 const LEFT: f64 = 330.0;
-const RIGHT: f64 = 90.0;
+const RIGHT: f64 = 180.0;
 const TOP: f64 = 62.0;
 const ROW: f64 = 24.0;
 
@@ -26,13 +29,13 @@ pub fn ratios(results: &Results) -> String {
         &[0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0],
     );
     for row in results.rows() {
-        let tuned = row.ratios(Side::Tuned);
-        if let (Some(Goal::Ratio(goal)), Some(median)) = (row.goal(), quantile(&tuned, 0.5)) {
+        let tuned = row.ratios(Side::Ours, Side::Tuned);
+        if let (Some(Goal::Ratio(goal)), false) = (row.goal(), tuned.is_empty()) {
             let words = row.workload.words(&results.scale);
             let measure = row.measure.split(", ").next().unwrap();
-            plot.row(&format!("{words}: {measure}"), &ratio(median));
+            plot.row(&format!("{words}: {measure}"), &spread(&tuned, ratio));
             plot.tick(goal);
-            for value in row.ratios(Side::Defaults) {
+            for value in row.ratios(Side::Ours, Side::Defaults) {
                 plot.dot(value, DEFAULTS);
             }
             for value in tuned {
@@ -40,23 +43,24 @@ pub fn ratios(results: &Results) -> String {
             }
         }
     }
-    plot.finish(&[
+    let legend = [
         ("of the tuned one's", TUNED),
         ("of the one's with defaults", DEFAULTS),
-    ])
+    ];
+    plot.finish(&legend, results)
 }
 
-/// The latencies at steady rates: medians over all pairs.
+/// The latencies at steady rates, over the Foos of all pairs.
 pub fn latencies(results: &Results) -> String {
     let mut plot = Plot::new(
         "From a Foo's creation until its Deployment is there, ms",
-        "← less is better; medians of the pairs",
+        "← less is better; of 1,000 Foos and more of each side, of all pairs; on the right foo-controller / tuned",
         |value| value.max(1.0).log10(),
         10_000.0,
         &[1.0, 10.0, 100.0, 1_000.0, 10_000.0],
     );
     for row in results.rows() {
-        if !matches!(row.workload, Workload::Steady(_)) || !row.measure.ends_with(", ms") {
+        if !row.measure.contains(OF_ALL) {
             continue;
         }
         let sides = [
@@ -67,7 +71,8 @@ pub fn latencies(results: &Results) -> String {
         ];
         let medians = sides.map(|(side, _)| quantile(&row.values(side), 0.5));
         let words = row.workload.words(&results.scale);
-        let measure = row.measure.split(',').next().unwrap();
+        let measure = row.measure.replace(OF_ALL, "");
+        let measure = measure.split(',').next().unwrap();
         let text = [medians[3], medians[2]].map(|median| median.map_or(String::new(), number));
         plot.row(&format!("{words}: {measure}"), &text.join(" / "));
         for ((_, colour), median) in sides.iter().zip(medians) {
@@ -76,12 +81,13 @@ pub fn latencies(results: &Results) -> String {
             }
         }
     }
-    plot.finish(&[
+    let legend = [
         ("foo-controller", OURS),
         ("controller-runtime, tuned", TUNED),
         ("controller-runtime, defaults", DEFAULTS),
         ("bare writes", GREY),
-    ])
+    ];
+    plot.finish(&legend, results)
 }
 
 struct Plot {
@@ -149,7 +155,8 @@ impl Plot {
         );
     }
 
-    fn finish(mut self, legend: &[(&str, &str)]) -> String {
+    /// Below it, what the colours mean, and where it is from: who measures and who is measured share the cores.
+    fn finish(mut self, legend: &[(&str, &str)], results: &Results) -> String {
         let bottom = TOP + self.rows * ROW;
         for mark in self.marks.clone() {
             self.line(self.x(mark), TOP, bottom, 0.5);
@@ -165,7 +172,17 @@ impl Plot {
             self.text(x + 10.0, bottom + 24.0, "start", name);
             x += 200.0;
         }
-        let height = bottom + 34.0;
+        let Conditions {
+            commit,
+            date,
+            cores,
+            ..
+        } = &results.conditions;
+        let from = format!(
+            "{date} UTC, commit {commit}, {cores} cores for all: API server, etcd, load, controller"
+        );
+        self.text(10.0, bottom + 46.0, "start", &from);
+        let height = bottom + 56.0;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
              font-family=\"sans-serif\" font-size=\"12\">\n{}</svg>\n",

@@ -50,6 +50,7 @@ const FULL: Scale = Scale {
     many: 10_000,
     most: 100_000,
     steady: Duration::from_secs(3),
+    idle: Duration::from_secs(8),
     resync: Duration::from_secs(6),
 };
 
@@ -61,6 +62,7 @@ const QUICK: Scale = Scale {
     many: 500,
     most: 1_000,
     steady: Duration::from_secs(1),
+    idle: Duration::from_secs(1),
     resync: Duration::from_secs(2),
 };
 

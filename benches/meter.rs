@@ -58,7 +58,7 @@ impl<'a> Meter<'a> {
             (CPU.to_owned(), self.subject.cpu() - self.cpu),
             (PEAK.to_owned(), self.subject.memory("VmHWM")),
             (
-                "settled memory, MiB".to_owned(),
+                "memory at the end, MiB".to_owned(),
                 self.subject.memory("VmRSS"),
             ),
             (

@@ -17,10 +17,12 @@ pub const ALL: &str = "until the last status and event, s";
 pub const CPU: &str = "CPU, s";
 pub const PEAK: &str = "peak memory, MiB";
 pub const SPEED: &str = "of the bare writes' speed, %";
+/// What is of the Foos of all pairs together.
+pub const OF_ALL: &str = " of all";
 pub const EXPORTING: &str = "time: of what it is without, %";
 
 /// Who did the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// The loader alone: it writes what a controller would.
@@ -45,7 +47,9 @@ pub struct Scale {
     pub most: usize,
     /// How long Foos are created at a rate, at least.
     pub steady: Duration,
-    /// The period of the resync of those that are idle.
+    /// For how long those that have nothing to do are looked at.
+    pub idle: Duration,
+    /// How often those resync whose resync is measured.
     pub resync: Duration,
 }
 
@@ -63,12 +67,13 @@ pub enum Workload {
     Start,
     Idle,
     HandOver,
+    Resync,
     Most,
 }
 
 impl Workload {
     /// What `--workload` takes.
-    pub const NAMES: [&str; 10] = [
+    pub const NAMES: [&str; 11] = [
         "create",
         "scale",
         "correct",
@@ -78,6 +83,7 @@ impl Workload {
         "start",
         "idle",
         "hand-over",
+        "resync",
         "most",
     ];
 
@@ -95,6 +101,7 @@ impl Workload {
             Self::Start => format!("start with {many} Foos"),
             Self::Idle => format!("idle with {many} Foos"),
             Self::HandOver => format!("hand over {many} Foos"),
+            Self::Resync => format!("resync {many} Foos, every {:?}", scale.resync),
             Self::Most => format!("create {most} Foos"),
         }
     }
@@ -169,15 +176,15 @@ impl Row<'_> {
         samples.map(|sample| sample.value).collect()
     }
 
-    /// This controller's value over this other side's, of each pair that has both.
-    pub fn ratios(&self, other: Side) -> Vec<f64> {
-        let ours = self.samples.iter().filter(|s| s.side == Side::Ours);
-        let ratio = |ours: &&Sample| {
+    /// One side's value over another's, of each pair that has both.
+    pub fn ratios(&self, one: Side, other: Side) -> Vec<f64> {
+        let its = self.samples.iter().filter(|s| s.side == one);
+        let ratio = |its: &&Sample| {
             let mut others = self.samples.iter();
-            let other = others.find(|s| s.side == other && s.pair == ours.pair)?;
-            Some(ours.value / other.value).filter(|ratio| ratio.is_finite())
+            let other = others.find(|s| s.side == other && s.pair == its.pair)?;
+            Some(its.value / other.value).filter(|ratio| ratio.is_finite())
         };
-        ours.filter_map(ratio).collect()
+        its.filter_map(ratio).collect()
     }
 
     pub fn goal(&self) -> Option<Goal> {
@@ -223,11 +230,17 @@ impl Results {
                     "| {workload} | {kind} | {ours} | {tuned} | {defaults} |"
                 );
             } else {
-                let ratio = spread(&row.ratios(Side::Tuned), ratio);
+                let ratios = spread(&row.ratios(Side::Ours, Side::Tuned), ratio);
+                // What one pair says alone is no ceiling.
+                let mut ceiling = row.ratios(Side::Bare, Side::Tuned);
+                if !measure.contains(OF_ALL) {
+                    ceiling.retain(|_| row.values(Side::Bare).len() == self.scale.pairs);
+                }
+                let ceiling = spread(&ceiling, ratio);
                 let goal = row.goal().map_or(String::new(), |goal| goal.to_string());
                 let _ = writeln!(
                     measures,
-                    "| {workload} | {measure} | {bare} | {ours} | {tuned} | {defaults} | {ratio} | {goal} |"
+                    "| {workload} | {measure} | {bare} | {ours} | {tuned} | {defaults} | {ratios} | {goal} | {ceiling} |"
                 );
             }
         }
@@ -245,9 +258,9 @@ impl Results {
         let versions = versions.collect::<Vec<_>>().join(", ");
         format!(
             "{date} UTC, commit {commit}; {cores} cores of {processor}, {kernel}; {versions}.\n\n\
-             Medians; in brackets, the least and the greatest of the pairs. The ratio is to the tuned one.\n\n\
-             | workload | measure | bare writes | foo-controller | controller-runtime, tuned | controller-runtime, defaults | ratio | goal |\n\
-             |---|---|---|---|---|---|---|---|\n{measures}\n\
+             Medians; in brackets, the least and the greatest of the pairs. The ratios are to the tuned one.\n\n\
+             | workload | measure | bare writes | foo-controller | controller-runtime, tuned | controller-runtime, defaults | ratio | goal | the bare writes' ratio |\n\
+             |---|---|---|---|---|---|---|---|---|\n{measures}\n\
              | workload | requests | foo-controller | controller-runtime, tuned | controller-runtime, defaults |\n\
              |---|---|---|---|---|\n{requests}"
         )
@@ -274,7 +287,7 @@ impl Display for Goal {
 }
 
 /// The median, and from where to where they go if they differ.
-fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
+pub fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
     let Some(median) = quantile(values, 0.5).map(&show) else {
         return String::new();
     };

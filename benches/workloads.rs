@@ -2,7 +2,7 @@
 //! plane.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -19,17 +19,24 @@ use crate::{
     plane::{NO_RESYNC, Plane, Run, is_foo, latencies, seconds},
     process::Subject,
     report::{
-        ALL, CPU, DEPLOYED, EXPORTING, PEAK, REPORTED, SPEED, Sample, Scale, Side, Workload,
-        quantile,
+        ALL, CPU, DEPLOYED, EXPORTING, OF_ALL, PEAK, REPORTED, SPEED, Sample, Scale, Side,
+        Workload, quantile,
     },
     watch::{Object, Watch},
     writes::{self, DEPLOYMENTS, FOOS, LEASE},
 };
 
-use Workload::{Correct, Create, Export, HandOver, Idle, Many, Most, Start, Steady};
+use Workload::{Correct, Create, Export, HandOver, Idle, Many, Most, Resync, Start, Steady};
 
 /// Foos a second.
 const RATES: [u32; 3] = [20, 100, 300];
+
+/// What a latency goes to.
+const DEPLOYMENT: &str = "";
+const STATUS: &str = " until the status";
+
+/// Which latencies, of these shares of the Foos.
+const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("longest", 1.0)];
 
 /// Foos a second while a standby takes over: some wait at any time.
 const MEANWHILE: u32 = 100;
@@ -40,6 +47,8 @@ pub struct Bench {
     /// Their [`Workload::name`]s.
     wanted: BTreeSet<String>,
     pub samples: Vec<Sample>,
+    /// Of all pairs, in milliseconds, by the rate, whose they are, and what they go to.
+    latencies: BTreeMap<(u32, Side, &'static str), Vec<f64>>,
     /// The versions of what is measured against, once one has started.
     pub conditions: Option<Conditions>,
     pair: usize,
@@ -52,6 +61,7 @@ impl Bench {
             scale,
             wanted,
             samples: Vec::new(),
+            latencies: BTreeMap::new(),
             conditions: None,
             pair: 0,
             begun: Instant::now(),
@@ -67,7 +77,8 @@ impl Bench {
                 even if even % 2 == 0 => &[Side::Ours, Side::Tuned],
                 _ => &[Side::Tuned, Side::Ours],
             };
-            if self.wants_any(&["create", "scale", "steady"]) {
+            // The ceiling takes turns, too.
+            if pair % 2 == 0 {
                 self.some_bare().await;
             }
             if self.wants_any(&["create", "scale", "correct", "steady", "export"]) {
@@ -78,11 +89,24 @@ impl Bench {
                     }
                 }
             }
+            // Of whose steady rates there are to be as many Foos as of the others'.
+            if !sides.contains(&Side::Defaults)
+                && self.scale.sides.contains(&Side::Defaults)
+                && self.wants_any(&["steady"])
+            {
+                let plane = self.plane().await;
+                let mut run = Run::start(&plane, Side::Defaults, &[]).await;
+                self.rates(&mut run).await;
+            }
+            if pair % 2 == 1 {
+                self.some_bare().await;
+            }
+            self.note_speeds();
             if pair == 0 && self.wants_any(&["many"]) {
                 let plane = self.plane().await;
                 self.bare(&plane, Many, self.scale.many).await;
             }
-            if self.wants_any(&["many", "start", "idle", "hand-over"]) {
+            if self.wants_any(&["many", "start", "idle", "hand-over", "resync"]) {
                 for side in sides {
                     self.many(*side).await;
                 }
@@ -93,6 +117,13 @@ impl Bench {
                     let mut run = Run::start(&plane, *side, &[]).await;
                     self.create(&mut run, Most, self.scale.most).await;
                 }
+            }
+        }
+        self.pair = 0;
+        for ((rate, side, until), all) in std::mem::take(&mut self.latencies) {
+            for (name, q) in QUANTILES {
+                let measure = format!("{name}{until}{OF_ALL}, ms");
+                self.note(Steady(rate), side, &measure, quantile(&all, q).unwrap());
             }
         }
     }
@@ -107,13 +138,17 @@ impl Bench {
 
     /// What there is to do with some Foos, without a controller.
     async fn some_bare(&mut self) {
+        if !self.wants_any(&["create", "scale", "steady"]) {
+            return;
+        }
         let plane = self.plane().await;
         for workload in [Create, Workload::Scale] {
             self.bare(&plane, workload, self.scale.some).await;
         }
-        if self.pair > 0 || !self.wants_any(&["steady"]) {
+        if !self.wants_any(&["steady"]) {
             return;
         }
+        let mut new = Watch::new(plane.load.client(), FOOS).await;
         let mut foos = Watch::new(plane.load.client(), FOOS).await;
         let mut deployments = Watch::new(plane.load.client(), DEPLOYMENTS).await;
         let bare = Arc::new(Bare::new(&plane.cluster).await);
@@ -122,15 +157,15 @@ impl Bench {
             writers.write(usize::MAX, Work::Create).await;
         });
         let seeing = tokio::spawn(async move {
-            while let Some((_, foo)) = foos.next().await {
+            while let Some((_, foo)) = new.next().await {
                 if foo.is_new() {
                     bare.add(foo);
                 }
             }
         });
         for a_second in RATES {
-            self.steady(&plane, Side::Bare, &mut deployments, a_second)
-                .await;
+            let watches = (&mut deployments, &mut foos);
+            self.steady(&plane, Side::Bare, watches, a_second).await;
         }
         seeing.abort();
         writing.abort();
@@ -174,13 +209,23 @@ impl Bench {
             self.correct(&mut run, &names).await;
         }
         if self.wants_any(&["steady"]) {
-            for a_second in RATES {
-                let meter = Meter::start(&plane.cluster, &run.subject);
-                self.steady(&plane, side, &mut run.deployments, a_second)
-                    .await;
-                run.subject.rest().await;
-                self.note_used(Steady(a_second), side, &meter);
-            }
+            self.rates(&mut run).await;
+        }
+    }
+
+    /// Foos at each of the rates, until all of the work is done.
+    async fn rates(&mut self, run: &mut Run<'_>) {
+        let side = run.side;
+        for a_second in RATES {
+            let workload = Steady(a_second);
+            let meter = Meter::start(&run.plane.cluster, &run.subject);
+            let watches = (&mut run.deployments, &mut run.foos);
+            let reported = self.steady(run.plane, side, watches, a_second).await;
+            run.subject.rest().await;
+            let (_, last) = meter.events();
+            let all = (reported - meter.begun).as_secs_f64().max(last);
+            self.note(workload, side, ALL, all);
+            self.note_used(workload, side, &meter);
         }
     }
 
@@ -229,15 +274,18 @@ impl Bench {
             ..
         } = run;
         drop(subject);
-        if !self.wants_any(&["start", "idle", "hand-over"]) {
-            return;
+        if self.wants_any(&["start", "idle", "hand-over"]) {
+            let mut run = self.start(&plane, side, deployments).await;
+            if self.wants_any(&["idle"]) {
+                let lasts = self.scale.idle;
+                self.at_rest(Idle, &plane, side, &run.subject, lasts).await;
+            }
+            if self.wants_any(&["hand-over"]) {
+                self.hand_over(&mut run).await;
+            }
         }
-        let mut run = self.start(&plane, side, deployments).await;
-        if self.wants_any(&["idle"]) {
-            self.idle(&run).await;
-        }
-        if self.wants_any(&["hand-over"]) {
-            self.hand_over(&mut run).await;
+        if self.pair == 0 && self.wants_any(&["resync"]) {
+            self.resync(&plane, side).await;
         }
     }
 
@@ -294,32 +342,51 @@ impl Bench {
         run.subject.rest().await;
         let wrong = names.len() - right.len();
         self.note(Correct, run.side, "wrong after a minute", wrong as f64);
-        self.note(Correct, run.side, DEPLOYED, seconds(meter.begun, &right));
+        let deployed = seconds(meter.begun, &right);
+        let (_, last) = meter.events();
+        self.note(Correct, run.side, DEPLOYED, deployed);
+        self.note(Correct, run.side, ALL, deployed.max(last));
         self.note_used(Correct, run.side, &meter);
     }
 
-    /// Foos at a steady rate.
-    async fn steady(&mut self, plane: &Plane, side: Side, deployments: &mut Watch, a_second: u32) {
+    /// Foos at a steady rate, of all pairs as many as of the others; returns when the last status was seen.
+    async fn steady(
+        &mut self,
+        plane: &Plane,
+        side: Side,
+        (deployments, foos): (&mut Watch, &mut Watch),
+        a_second: u32,
+    ) -> Instant {
         let prefix = format!("foo-at-{a_second}");
-        let times = match side {
-            Side::Ours | Side::Tuned => self.scale.pairs,
-            Side::Bare | Side::Defaults => 1,
-        };
         let count = (self.scale.steady * a_second).as_secs() as usize;
-        let names = names(&prefix, count.max(self.scale.some.div_ceil(times)));
+        let count = count.max(self.scale.some.div_ceil(self.scale.pairs));
+        let names = names(&prefix, count);
+        let begun = Instant::now();
         let load = plane.load.at_rate(a_second, &names, async |client, name| {
             writes::create_foo(client, name).await;
         });
-        let new = |d: &Object| d.metadata.name.starts_with(&prefix);
-        let (created, deployed) = tokio::join!(load, deployments.until(names.len(), new));
+        let new = |it: &Object| it.metadata.name.starts_with(&prefix);
+        let (created, deployed, reported) = tokio::join!(
+            load,
+            deployments.until(count, new),
+            foos.until(count, |foo| new(foo) && foo.is_reported(1)),
+        );
         let end = created.values().max().copied().unwrap();
         let late = deployed.values().filter(|at| **at > end).count();
-        let latencies = latencies(&created, &deployed);
         let workload = Steady(a_second);
-        for (measure, q) in [("p50, ms", 0.5), ("p99, ms", 0.99), ("longest, ms", 1.0)] {
-            self.note(workload, side, measure, quantile(&latencies, q).unwrap());
+        for (until, seen) in [(DEPLOYMENT, &deployed), (STATUS, &reported)] {
+            let latencies = latencies(&created, seen);
+            for (name, q) in &QUANTILES[..2] {
+                let measure = format!("{name}{until}, ms");
+                self.note(workload, side, &measure, quantile(&latencies, *q).unwrap());
+            }
+            let all = self.latencies.entry((a_second, side, until)).or_default();
+            all.extend(latencies);
         }
+        let rate = count as f64 / (end - begun).as_secs_f64();
+        self.note(workload, side, "created a second", rate);
         self.note(workload, side, "left at the end", late as f64);
+        reported.into_values().max().unwrap()
     }
 
     /// A start with all Foos and Deployments there, and one Foo that waits: until it has its Deployment.
@@ -330,7 +397,7 @@ impl Bench {
         writes::create_foo(client, "late").await;
         let requests = plane.cluster.audit().len();
         let begun = Instant::now();
-        let subject = Subject::start(&plane.cluster, side, "bench-1", self.scale.resync, &[]);
+        let subject = Subject::start(&plane.cluster, side, "bench-1", NO_RESYNC, &[]);
         let late = deployments.until(1, |d| d.metadata.name == "late").await;
         let time = seconds(begun, &late);
         subject.rest().await;
@@ -347,19 +414,34 @@ impl Bench {
         }
     }
 
-    /// Nothing happens, over a resync before which nothing has changed since the one before: the first compares what was listed,
-    /// the second what the start has written. (The peer's come up to a tenth late.)
-    async fn idle(&mut self, run: &Run<'_>) {
-        sleep(self.scale.resync.mul_f64(2.2)).await;
-        let meter = Meter::start(&run.plane.cluster, &run.subject);
-        sleep(self.scale.resync).await;
+    /// Nothing happens, for so long.
+    async fn at_rest(
+        &mut self,
+        workload: Workload,
+        plane: &Plane,
+        side: Side,
+        subject: &Subject,
+        lasts: Duration,
+    ) {
+        let meter = Meter::start(&plane.cluster, subject);
+        sleep(lasts).await;
         let used = meter.used();
         let cpu = used.iter().find(|(measure, _)| measure == CPU).unwrap().1;
-        let share = cpu * 100.0 / self.scale.resync.as_secs_f64();
-        self.note(Idle, run.side, "of a core, %", share);
+        let share = cpu * 100.0 / lasts.as_secs_f64();
+        self.note(workload, side, "of a core, %", share);
         for (measure, value) in used {
-            self.note(Idle, run.side, &measure, value);
+            self.note(workload, side, &measure, value);
         }
+    }
+
+    /// A resync: the second, since the first compares what was listed with what is wanted. (The peer's come up to a tenth late.)
+    async fn resync(&mut self, plane: &Plane, side: Side) {
+        let period = self.scale.resync;
+        writes::delete(plane.load.client(), LEASE).await;
+        plane.release_lease().await;
+        let subject = Subject::start(&plane.cluster, side, "bench-1", period, &[]);
+        sleep(period.mul_f64(1.2)).await;
+        self.at_rest(Resync, plane, side, &subject, period).await;
     }
 
     /// The leader is asked to stop while Foos are created, and a standby takes over from it, with what caches it has.
@@ -425,11 +507,19 @@ impl Bench {
         self.note(workload, run.side, ALL, all);
         let dropped = expected.saturating_sub(events);
         self.note(workload, run.side, "events not written", dropped as f64);
-        if let Some(bare) = self.measured(Side::Bare, workload, ALL) {
-            let share = 100.0 * bare / all;
-            self.note(workload, run.side, SPEED, share);
-        }
         self.note_used(workload, run.side, meter);
+    }
+
+    /// What of the bare writes' speed each side has, in this pair.
+    fn note_speeds(&mut self) {
+        for workload in [Create, Workload::Scale] {
+            let bare = self.measured(Side::Bare, workload, ALL);
+            for side in [Side::Ours, Side::Tuned, Side::Defaults] {
+                if let Some((bare, all)) = bare.zip(self.measured(side, workload, ALL)) {
+                    self.note(workload, side, SPEED, 100.0 * bare / all);
+                }
+            }
+        }
     }
 
     fn note_used(&mut self, workload: Workload, side: Side, meter: &Meter) {

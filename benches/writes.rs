@@ -97,10 +97,11 @@ pub async fn report(client: &Client, foo: &Object) {
 pub async fn create_event(client: &Client, foo: &Object) {
     let Metadata { name, uid, .. } = &foo.metadata;
     let now = k8s_openapi::jiff::Timestamp::now();
+    let event_name = event_name(foo);
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": format!("{name}-")},
+        "metadata": {"name": event_name},
         "eventTime": format!("{now:.6}"),
         "type": "Normal",
         "reason": "Synced",
@@ -119,6 +120,18 @@ pub async fn create_event(client: &Client, foo: &Object) {
     write::<Value>(client, Method::POST, EVENTS, &event).await;
 }
 
+/// The same once more, as one of a series.
+pub async fn repeat_event(client: &Client, foo: &Object) {
+    let now = k8s_openapi::jiff::Timestamp::now();
+    let series = json!({"series": {"count": 2, "lastObservedTime": format!("{now:.6}")}});
+    let path = format!("{EVENTS}/{}", event_name(foo));
+    write::<Value>(client, Method::PATCH, &path, &series).await;
+}
+
+fn event_name(foo: &Object) -> String {
+    format!("{}.bare", foo.metadata.name)
+}
+
 /// One request; returns what it was answered.
 async fn write<T: DeserializeOwned>(
     client: &Client,
@@ -127,6 +140,8 @@ async fn write<T: DeserializeOwned>(
     body: &Value,
 ) -> T {
     let content = match method {
+        // As this controller sends it.
+        Method::PATCH if path.starts_with(DEPLOYMENTS) => "application/strategic-merge-patch+json",
         Method::PATCH => "application/merge-patch+json",
         _ => "application/json",
     };

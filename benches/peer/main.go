@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -137,12 +138,16 @@ func run() error {
 	}
 	config.QPS = -1 // no limit
 	caches := cache.Options{SyncPeriod: resync}
-	var predicates []builder.ForOption
+	var foos []builder.ForOption
+	var deployments []builder.OwnsOption
 	if *tuned {
 		// Half of what is kept of an object otherwise.
 		caches.DefaultTransform = cache.TransformStripManagedFields()
 		// A status that was written asks for nothing.
-		predicates = append(predicates, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+		foos = append(foos, builder.WithPredicates(predicate.GenerationChangedPredicate{}))
+		// Nor does what it has just created, or a resync: every Foo is listed when it starts.
+		ours := predicate.Funcs{CreateFunc: func(event.CreateEvent) bool { return false }}
+		deployments = append(deployments, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{}, ours))
 	}
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
@@ -158,8 +163,8 @@ func run() error {
 	}
 	reconciler := &reconciler{manager.GetClient(), manager.GetEventRecorder("sample-controller")}
 	err = ctrl.NewControllerManagedBy(manager).
-		For(&Foo{}, predicates...).
-		Owns(&appsv1.Deployment{}).
+		For(&Foo{}, foos...).
+		Owns(&appsv1.Deployment{}, deployments...).
 		// Warm: a standby fills its caches and its queue before it leads.
 		WithOptions(controller.Options{MaxConcurrentReconciles: *workers, EnableWarmup: tuned}).
 		Complete(reconciler)
