@@ -53,7 +53,7 @@ pub fn ratios(results: &Results) -> String {
 /// The latencies at steady rates, over the Foos of all pairs.
 pub fn latencies(results: &Results) -> String {
     let mut plot = Plot::new(
-        "From a Foo's creation until its Deployment is there, ms",
+        "From a Foo's creation until its Deployment, or its status, is there, ms",
         "← less is better; of 1,000 Foos and more of each side, of all pairs; on the right foo-controller / tuned",
         |value| value.max(1.0).log10(),
         10_000.0,
