@@ -105,9 +105,10 @@ impl Bare {
                 let Some(foo) = next else {
                     return event;
                 };
-                match work {
-                    Work::Create => create_event(client, &foo).await,
-                    Work::Scale => repeat_event(client, &foo).await,
+                if work == Work::Create {
+                    create_event(client, &foo).await;
+                } else {
+                    repeat_event(client, &foo).await;
                 }
                 event = Some(Instant::now());
             }
