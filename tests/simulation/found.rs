@@ -56,11 +56,6 @@ pub fn all() -> Vec<(String, Plan)> {
         ),
         ("vacant_again_after_a_sleep", vacant_again_after_a_sleep()),
         ("two_ask_for_what_is_deleted", two_ask_for_what_is_deleted()),
-        ("brought_back_as_it_was", brought_back_as_it_was()),
-        (
-            "another_of_the_same_generation",
-            another_of_the_same_generation(),
-        ),
         ("undone_and_never_answered", undone_and_never_answered()),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
@@ -139,55 +134,6 @@ fn two_ask_for_what_is_deleted() -> Plan {
         step(35_000, What::Fault(Fault::NoDefinition, us(30_000_000))),
     ];
     untold(42_901, us(30_000_000), steps.into())
-}
-
-/// A Foo is deleted while its watch says nothing, and a write of its status finds nobody. Then a backup brings it back at the very
-/// version that the watch had told of: it is looked up, and gets the Deployment that somebody deletes next (I3).
-fn brought_back_as_it_was() -> Plan {
-    let create = Deed::CreateFoo {
-        foo: 0,
-        deployment: 0,
-        replicas: Some(1),
-    };
-    let policy = Policy::Background;
-    let deployment = 0;
-    let steps = vec![
-        step(9_000, user(create)),
-        step(20_000, What::Fault(Fault::Restore, us(25_000_000))),
-        step(30_000, user(Deed::DeleteFoo { foo: 0, policy })),
-        step(60_000, user(Deed::DeleteDeployment { deployment, policy })),
-    ];
-    untold(1, us(22_000_000), steps)
-}
-
-/// A backup forgets that a Foo was renamed, and somebody scales it instead, which is of the same generation; its watch says nothing
-/// of either. The Deployment that it asks for, and had before the name that is forgotten, is not deleted (I16).
-fn another_of_the_same_generation() -> Plan {
-    let create = Deed::CreateFoo {
-        foo: 0,
-        deployment: 0,
-        replicas: Some(1),
-    };
-    let rename = Deed::RenameDeployment {
-        foo: 0,
-        deployment: 1,
-    };
-    let scale = Deed::ScaleFoo {
-        foo: 0,
-        replicas: Some(3),
-    };
-    let unavailable = Fault::NoPods { deployment: 1 };
-    let steps = vec![
-        step(9_000, user(create)),
-        step(15_000, What::Fault(Fault::Restore, us(30_000_000))),
-        step(18_000, What::Fault(unavailable, us(62_000_000))),
-        step(20_000, user(rename)),
-        step(50_000, user(scale)),
-    ];
-    let mut plan = untold(1, us(30_000_000), steps);
-    let silent = Fault::each(Calls::of("stream", "foos"), Happens::WatchSilent);
-    plan.fault(us(30_000_000), silent, us(90_000_000));
-    plan
 }
 
 /// Somebody deletes a Deployment five times a second, and each time that it is made again the answer is that of a server which
