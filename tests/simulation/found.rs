@@ -24,6 +24,13 @@ const fn user(deed: Deed) -> What {
     What::Action(Action::User(deed))
 }
 
+/// What most of them begin with.
+const CREATE: Deed = Deed::CreateFoo {
+    foo: 0,
+    deployment: 0,
+    replicas: Some(1),
+};
+
 /// All of them, by their names.
 pub fn all() -> Vec<(String, Plan)> {
     [
@@ -139,11 +146,6 @@ fn two_ask_for_what_is_deleted() -> Plan {
 /// Somebody deletes a Deployment five times a second, and each time that it is made again the answer is that of a server which
 /// failed meanwhile: it is made ever more slowly, as if the answers had come (I11).
 fn undone_and_never_answered() -> Plan {
-    let create = Deed::CreateFoo {
-        foo: 0,
-        deployment: 0,
-        replicas: Some(1),
-    };
     let delete = Deed::DeleteDeployment {
         deployment: 0,
         policy: Policy::Background,
@@ -155,7 +157,7 @@ fn undone_and_never_answered() -> Plan {
     };
     let failing = Fault::each(Calls::of("create", "deployments"), failing);
     let mut steps = vec![
-        step(9_000, user(create)),
+        step(9_000, user(CREATE)),
         step(15_000, What::Fault(failing, us(40_000_000))),
         step(60_000, What::Heal),
     ];
@@ -430,16 +432,11 @@ fn gone_while_the_watch_is_stuck() -> Plan {
 /// was created, since a status that finds nobody is no conflict, and, where look-ups are refused, whether there still is a Foo
 /// could not be asked.
 fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
-    let create = Deed::CreateFoo {
-        foo: 0,
-        deployment: 0,
-        replicas: Some(1),
-    };
     let delete = Deed::DeleteFoo {
         foo: 0,
         policy: Policy::Background,
     };
-    let steps = vec![step(9_000, user(create)), step(30_000, user(delete))];
+    let steps = vec![step(9_000, user(CREATE)), step(30_000, user(delete))];
     let mut plan = untold(543, us(20_000_000), steps);
     if look_ups_are_refused {
         let refused = Fault::each(Calls::of("list", "foos"), Happens::refused(500, None));
@@ -451,11 +448,6 @@ fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
 /// A Foo that has waited for long is refused for want of rights, which are back before whoever leads gives the Lease back for that:
 /// it does not wait as long again (I10).
 fn rights_are_back_soon() -> Plan {
-    let create = Deed::CreateFoo {
-        foo: 0,
-        deployment: 0,
-        replicas: Some(1),
-    };
     let of = Calls::of("create", "deployments");
     let failing = Fault::each(of, Happens::refused(500, None));
     let revoked = Fault::Revoke {
@@ -465,7 +457,7 @@ fn rights_are_back_soon() -> Plan {
     Plan {
         steps: vec![
             step(19_000, What::Fault(failing, us(21_000_000))),
-            step(20_000, user(create)),
+            step(20_000, user(CREATE)),
             step(40_000, What::Fault(revoked, us(1_600_000))),
             step(60_000, What::Heal),
         ],

@@ -83,6 +83,12 @@ impl Call {
         self.felt && !reads.contains(&true)
     }
 
+    /// Whether it is a write of the work: of what only who leads may write.
+    pub fn is_work(&self) -> bool {
+        matches!(self.verb, "create" | "update" | "patch" | "delete")
+            && matches!(&*self.resource, "deployments" | "foos/status")
+    }
+
     /// How long it says that the API server may take.
     pub fn limit(&self) -> Option<Duration> {
         self.path.split(['?', '&']).find_map(|part| {

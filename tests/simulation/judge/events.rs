@@ -7,18 +7,9 @@ use super::{
     Case, Violation,
     converge::text,
     made, named,
-    warnings::{LATE, is_in_the_way, is_over},
-    works::felt_until,
+    warnings::{LATE, OVERRULED, TOLD, is_in_the_way, is_over},
+    works::{SOON, felt_until},
 };
-
-/// Of what users are warned of, that which is a condition's reason as well.
-const REPORTED: [&str; 5] = [
-    "ErrResourceExists",
-    "InvalidSpec",
-    "DeploymentRejected",
-    "DeploymentContested",
-    "DeletionFailed",
-];
 
 /// I14: what has been said of an object, and still stands there, is not said by a second event of the same process: it is one of a
 /// series (row R9), and what may have been written already is written again under the same name.
@@ -61,11 +52,11 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
 
 /// I14: what a warning says of a Foo, a status of the same process says, too, or would: it is reported with it.
 pub fn are_true(case: &Case, found: &mut Vec<Violation>) {
-    const SOON: Duration = Duration::from_secs(3);
     for call in &case.trace.calls {
         let reason = text(&call.body["reason"]);
         let is_warning = call.resource == "events" && call.verb == "create";
-        if !is_warning || !REPORTED.contains(&reason) {
+        // Which may be an event alone.
+        if !is_warning || !TOLD.contains(&reason) || reason == OVERRULED {
             continue;
         }
         let Some(life) = case.life(call.who) else {

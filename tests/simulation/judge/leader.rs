@@ -289,11 +289,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
             }
         }
         told.sort_unstable();
-        let is_work = |call: &&Call| {
-            matches!(call.verb, "create" | "update" | "patch" | "delete")
-                && matches!(&*call.resource, "deployments" | "foos/status")
-        };
-        for call in calls().filter(is_work) {
+        for call in calls().filter(|call| call.is_work()) {
             // What has just come may not have been read yet.
             let read = told.partition_point(|(at, _)| *at + SLACK < call.sent);
             let arrived = told.partition_point(|(at, _)| *at <= call.sent);

@@ -87,11 +87,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
                 call.who == hold.who && call.begun > hold.from && call.begun < hold.until
             })
         };
-        let is_work = |call: &&Call| {
-            matches!(call.verb, "create" | "update" | "patch" | "delete")
-                && matches!(&*call.resource, "deployments" | "foos/status")
-        };
-        let Some(first) = its().find(is_work) else {
+        let Some(first) = its().find(|call| call.is_work()) else {
             continue;
         };
         // Of a Lease that was deleted meanwhile, its term goes on.

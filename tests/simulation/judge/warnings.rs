@@ -19,10 +19,10 @@ use super::{
 };
 
 /// Said of a Deployment whose rollout is over, and known since it was changed in vain.
-const OVERRULED: &str = "DeploymentOverruled";
+pub const OVERRULED: &str = "DeploymentOverruled";
 
 /// What is the user's to mend, of the reasons of conditions.
-const TOLD: [&str; 6] = [
+pub const TOLD: [&str; 6] = [
     OVERRULED,
     "ErrResourceExists",
     "InvalidSpec",

@@ -186,10 +186,8 @@ fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
     let releasing = case.longest((life.settings.renew_deadline / 2).max(Duration::from_secs(1)));
     let mut calls = case.trace.calls.iter();
     calls.any(|call| {
-        let is_work = matches!(&*call.resource, "deployments" | "foos/status")
-            && matches!(call.verb, "create" | "update" | "patch" | "delete");
         let answered = call.answered.filter(|_| !call.is_spoilt());
-        is_work
+        call.is_work()
             && case.pod(call) == life.pod.0
             && (ended.saturating_sub(case.longest(LONGEST))..ended).contains(&call.begun)
             && answered.is_none_or(|(at, code)| at + releasing > ended || code >= 500)
@@ -411,9 +409,7 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
             };
             let due = due + case.takes(one.who, SOON);
             let is_write = |call: &&Call| {
-                let is_of_it = matches!(&*call.resource, "deployments" | "foos/status")
-                    && matches!(call.verb, "create" | "update" | "patch" | "delete");
-                call.who == one.who && is_of_it && !is_write_for_another(case, call, name)
+                call.who == one.who && call.is_work() && !is_write_for_another(case, call, name)
             };
             let has_failed = calls_of(case, one).filter(is_write).any(|call| {
                 let code = call.answered.map_or(0, |(_, code)| code);
