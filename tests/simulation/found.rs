@@ -64,6 +64,11 @@ pub fn all() -> Vec<(String, Plan)> {
         ("vacant_again_after_a_sleep", vacant_again_after_a_sleep()),
         ("two_ask_for_what_is_deleted", two_ask_for_what_is_deleted()),
         ("undone_and_never_answered", undone_and_never_answered()),
+        ("brought_back_as_it_was", brought_back_as_it_was()),
+        (
+            "another_of_the_same_generation",
+            another_of_the_same_generation(),
+        ),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
@@ -167,6 +172,57 @@ fn undone_and_never_answered() -> Plan {
         rest: us(180_000_000),
         ..Plan::calm(1, 1, 1, us(220_000_000))
     }
+}
+
+/// A Foo is deleted while its watch says nothing, and a write of its status finds nobody. Then a backup brings it back, and the
+/// next list has it at the very version that the watch had told of: it gets the Deployment that somebody deletes next (I3).
+fn brought_back_as_it_was() -> Plan {
+    let (deployment, policy) = (0, Policy::Background);
+    let of = Calls {
+        resource: Some("foos"),
+        ..Calls::default()
+    };
+    let reset = |at| step(at, What::Fault(Fault::Reset { of: of.clone() }, Time::ZERO));
+    let silent = Fault::each(Calls::of("watch", "foos"), Happens::WatchSilent);
+    Plan {
+        steps: vec![
+            step(9_000, user(CREATE)),
+            step(20_000, What::Fault(Fault::Restore, us(25_000_000))),
+            step(22_000, What::Fault(silent, us(24_000_000))),
+            reset(22_000),
+            step(44_000, user(Deed::DeleteFoo { foo: 0, policy })),
+            reset(46_500),
+            step(60_000, user(Deed::DeleteDeployment { deployment, policy })),
+            step(60_000, What::Heal),
+        ],
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
+    }
+}
+
+/// A backup forgets that a Foo was renamed, and somebody scales it instead, which is of the same generation; its watch says nothing
+/// of either. The Deployment that it asks for, and had before the name that is forgotten, is not deleted (I16).
+fn another_of_the_same_generation() -> Plan {
+    let rename = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 1,
+    };
+    let scale = Deed::ScaleFoo {
+        foo: 0,
+        replicas: Some(3),
+    };
+    let unavailable = Fault::NoPods { deployment: 1 };
+    let steps = vec![
+        step(9_000, user(CREATE)),
+        step(17_000, What::Fault(Fault::Restore, us(28_000_000))),
+        step(18_000, What::Fault(unavailable, us(62_000_000))),
+        step(20_000, user(rename)),
+        step(50_000, user(scale)),
+    ];
+    let mut plan = untold(1, us(30_000_000), steps);
+    let silent = Fault::each(Calls::of("stream", "foos"), Happens::WatchSilent);
+    plan.fault(us(30_000_000), silent, us(90_000_000));
+    plan
 }
 
 /// These steps, and no watch of Foos says anything for 90 s from then on: what has happened meanwhile is noticed after all has
