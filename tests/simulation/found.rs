@@ -57,6 +57,7 @@ pub fn all() -> Vec<(String, Plan)> {
         ),
         ("another_one_serves", another_one_serves()),
         ("stopped_while_all_hangs", stopped_while_all_hangs()),
+        ("clocks_that_stand_still", clocks_that_stand_still()),
         (
             "renewed_by_a_clock_that_stands_still",
             renewed_by_a_clock_that_stands_still(),
@@ -72,6 +73,25 @@ pub fn all() -> Vec<(String, Plan)> {
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()
+}
+
+/// The clocks stand still for longer than a term, and the renewals move their date on without them. Had it stayed, the API server
+/// would have changed nothing, and whoever takes that for a renewal works on after its term (H11).
+fn clocks_that_stand_still() -> Plan {
+    let still = |replica| {
+        let fault = Fault::WallStill { replica };
+        step(20_000, What::Fault(fault, us(40_000_000)))
+    };
+    let replicas = Some(3);
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            still(0),
+            still(1),
+            step(33_000, user(Deed::ScaleFoo { foo: 0, replicas })),
+        ],
+        ..Plan::calm(1, 2, 1, us(180_000_000))
+    }
 }
 
 /// Somebody shortened the Lease of a leader whose clock stood still. Its next write changed that back, and nothing else: it took
