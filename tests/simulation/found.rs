@@ -31,6 +31,15 @@ const CREATE: Deed = Deed::CreateFoo {
     replicas: Some(1),
 };
 
+/// What goes on with it.
+const SCALE: Deed = Deed::ScaleFoo {
+    foo: 0,
+    replicas: Some(3),
+};
+
+/// So late that what is sent before the end of a term lands after it, and so early that its connection is not given up.
+const LATE: Happens = Happens::RequestLate(us(2_000_000));
+
 /// All of them, by their names.
 pub fn all() -> Vec<(String, Plan)> {
     [
@@ -58,6 +67,8 @@ pub fn all() -> Vec<(String, Plan)> {
         ("another_one_serves", another_one_serves()),
         ("stopped_while_all_hangs", stopped_while_all_hangs()),
         ("clocks_that_stand_still", clocks_that_stand_still()),
+        ("stopped_amid_a_write", stopped_amid_a_write()),
+        ("given_up_and_on_its_way", given_up_and_on_its_way()),
         (
             "renewed_by_a_clock_that_stands_still",
             renewed_by_a_clock_that_stands_still(),
@@ -75,6 +86,43 @@ pub fn all() -> Vec<(String, Plan)> {
     .into()
 }
 
+/// Who leads is stopped while a write of its is on its way: that is waited for before the Lease is given back (P2).
+fn stopped_amid_a_write() -> Plan {
+    let late = Fault::each(Calls::of("patch", "deployments"), LATE);
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(20_000, What::Fault(late, us(2_000_000))),
+            step(20_050, user(SCALE)),
+            step(21_000, What::Action(Action::Stop { replica: 1 })),
+            step(40_000, What::Heal),
+        ],
+        rest: us(100_000_000),
+        ..Plan::calm(1, 2, 1, us(160_000_000))
+    }
+}
+
+/// A write is given up when its term ends, and is on its way still when its sender, which is stopped then, could give the Lease
+/// back: it waits until that cannot land any more (H19).
+fn given_up_and_on_its_way() -> Plan {
+    let mut leases = Calls::of("write", "leases");
+    leases.replica = Some(1);
+    let no_renewal = Fault::each(leases, Happens::ResetBefore);
+    let late = Fault::each(Calls::of("patch", "deployments"), LATE);
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(20_000, What::Fault(no_renewal, us(8_700_000))),
+            step(28_400, What::Fault(late, us(2_000_000))),
+            step(28_450, user(SCALE)),
+            step(29_250, What::Action(Action::Stop { replica: 1 })),
+            step(40_000, What::Heal),
+        ],
+        rest: us(100_000_000),
+        ..Plan::calm(1, 2, 1, us(160_000_000))
+    }
+}
+
 /// The clocks stand still for longer than a term, and the renewals move their date on without them. Had it stayed, the API server
 /// would have changed nothing, and whoever takes that for a renewal works on after its term (H11).
 fn clocks_that_stand_still() -> Plan {
@@ -82,13 +130,12 @@ fn clocks_that_stand_still() -> Plan {
         let fault = Fault::WallStill { replica };
         step(20_000, What::Fault(fault, us(40_000_000)))
     };
-    let replicas = Some(3);
     Plan {
         steps: vec![
             step(12_000, user(CREATE)),
             still(0),
             still(1),
-            step(33_000, user(Deed::ScaleFoo { foo: 0, replicas })),
+            step(33_000, user(SCALE)),
         ],
         ..Plan::calm(1, 2, 1, us(180_000_000))
     }
@@ -227,17 +274,13 @@ fn another_of_the_same_generation() -> Plan {
         foo: 0,
         deployment: 1,
     };
-    let scale = Deed::ScaleFoo {
-        foo: 0,
-        replicas: Some(3),
-    };
     let unavailable = Fault::NoPods { deployment: 1 };
     let steps = vec![
         step(9_000, user(CREATE)),
         step(17_000, What::Fault(Fault::Restore, us(28_000_000))),
         step(18_000, What::Fault(unavailable, us(62_000_000))),
         step(20_000, user(rename)),
-        step(50_000, user(scale)),
+        step(50_000, user(SCALE)),
     ];
     let mut plan = untold(1, us(30_000_000), steps);
     let silent = Fault::each(Calls::of("stream", "foos"), Happens::WatchSilent);
