@@ -74,7 +74,7 @@ fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
         .collect()
 }
 
-/// A case for `found.rs`: the plan, as Rust source that `cargo fmt` has to see yet.
+/// A case for `found`: the plan, as Rust source that `cargo fmt` has to see yet.
 pub fn source(plan: &Plan, name: &str, why: &str) -> String {
     let Plan {
         seed,

@@ -6,9 +6,10 @@ use super::{
     super::api::{Kind, Revision},
     Case, Violation,
     converge::text,
+    hindered::felt_until,
     made, named,
     warnings::{LATE, OVERRULED, TOLD, is_in_the_way, is_over},
-    works::{SOON, felt_until},
+    works::SOON,
 };
 
 /// I14: what has been said of an object, and still stands there, is not said by a second event of the same process: it is one of a

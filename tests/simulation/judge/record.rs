@@ -11,9 +11,10 @@ use super::{
     },
     Case, Violation,
     converge::text,
+    hindered::is_hindered,
     leader::{holder, lease},
     made,
-    works::{holds, is_hindered},
+    works::holds,
 };
 
 /// I8, of the fencing record: it is written on the condition that it is as it was read, and that was before its writer saw that

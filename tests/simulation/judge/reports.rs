@@ -13,8 +13,9 @@ use super::{
     Case, Violation,
     converge::{owner, text},
     deployments::is_going,
+    hindered::{AFTER, felt_until, is_hindered},
     made, named,
-    works::{AFTER, Hold, SOON, felt_until, holds, is_hindered},
+    works::{Hold, SOON, holds},
 };
 
 /// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it or is about to.

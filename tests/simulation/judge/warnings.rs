@@ -14,8 +14,8 @@ use super::{
     Case, Violation,
     converge::{condition, text},
     deployments::is_going,
+    hindered::felt_until,
     made, named,
-    works::felt_until,
 };
 
 /// Said of a Deployment whose rollout is over, and known since it was changed in vain.

@@ -1,6 +1,6 @@
 //! Whoever holds the Lease works: I10.
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use foo_controller::api::Foo;
 use serde_json::Value;
@@ -9,13 +9,13 @@ use super::{
     super::{
         api::{Key, Kind, Revision},
         plan::{Calls, Fault, Settings, Way},
-        trace::{Call, End, Life, Role, Time, Who},
+        trace::{End, Life, Role, Time, Who},
     },
     Case, Violation,
-    converge::{calls_of, condition, owner, retry_at, text},
+    converge::{condition, owner, text},
+    hindered::{is_gone, is_hindered},
     leader::{holder, lease},
     made, named,
-    warnings::foo_of,
 };
 
 /// How soon what is to be looked at is with a worker: there are few objects, and each takes a few requests.
@@ -334,17 +334,6 @@ pub fn holds(case: &Case) -> Vec<Hold> {
     holds
 }
 
-/// Whether it was written for the sake of another Foo than this one.
-fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
-    match (call.verb, &*call.resource) {
-        ("update", "foos/status") => text(&call.body["metadata"]["name"]) != foo,
-        ("create" | "patch" | "delete", "deployments") => {
-            foo_of(case, call).is_some_and(|its| its != foo)
-        }
-        _ => false,
-    }
-}
-
 /// I10: who holds the Lease, and of whose work nothing gets through, gives it up to somebody who can work.
 pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
     /// What the kernel takes to give up a connection on which nothing comes.
@@ -393,206 +382,4 @@ pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
             }));
         }
     }
-}
-
-/// I10 (row Q3): what an API server that failed has answered is tried again when its delay is over, and not later.
-pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
-    const QUICK: Duration = Duration::from_secs(1);
-    /// So many writes for one Foo, and the next may have to wait for another reason than that one failed.
-    const OFTEN: usize = 6;
-    let holds = holds(case);
-    for (key, its) in &case.reconciles {
-        let name = key.rsplit('/').next().unwrap_or_default();
-        for (number, one) in its.iter().enumerate() {
-            let (Some(ended), Some(due)) = (one.ended, retry_at(case, one)) else {
-                continue;
-            };
-            let due = due + case.takes(one.who, SOON);
-            let is_write = |call: &&Call| {
-                call.who == one.who && call.is_work() && !is_write_for_another(case, call, name)
-            };
-            let has_failed = calls_of(case, one).filter(is_write).any(|call| {
-                let code = call.answered.map_or(0, |(_, code)| code);
-                matches!(code, 500 | 502 | 503 | 504) && call.retry_after.is_none()
-            });
-            let mut holds = holds.iter();
-            let is_held =
-                holds.any(|hold| hold.who == one.who && hold.from <= one.begun && due < hold.until);
-            let is_begun = || {
-                let mut later = its[number + 1..].iter();
-                later.any(|next| next.who == one.who && next.begun <= due)
-            };
-            if !has_failed || !is_held || is_begun() || is_gone(case, key, ended, due) {
-                continue;
-            }
-            let after = case.longest(AFTER);
-            let writes = case.trace.calls.iter().filter(|call| call.begun <= ended);
-            let is_often = writes.filter(is_write).count() > OFTEN;
-            let is_slow = case.trace.calls.iter().any(|call| {
-                let over = call.answered.map_or(Time::MAX, |(at, _)| at);
-                let is_of_work = call.who == one.who && call.role == Role::Work;
-                is_of_work
-                    && call.begun < due
-                    && over > ended
-                    && over > call.begun + QUICK
-                    && !matches!(call.verb, "watch" | "stream")
-                    || is_of_work && call.begun <= due && call.retry_after.is_some()
-            });
-            let is_in_the_way = case.trace.faults.iter().any(|(time, fault)| {
-                let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
-                let is_then =
-                    time.start < due && felt_until(time, fault).saturating_add(after) > one.begun;
-                is_then && !is_shown && !fault.is_of_the_clock() && fault.is_about(one.who.replica)
-            });
-            if is_often || is_slow || is_in_the_way || case.asleep(one.who).next().is_some() {
-                continue;
-            }
-            found.push(Violation {
-                invariant: "I10",
-                at: due,
-                object: (*key).to_owned(),
-                what: format!("failed at {ended:?}, and is not tried again by {}", one.who),
-            });
-        }
-    }
-}
-
-/// I10 (row R10): what was refused for want of rights is tried when they are back, and not only when its delay is over.
-pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
-    /// The longest pause between two looks at the rights, and the looks.
-    const LOOKS: Duration = Duration::from_secs(11);
-    let holds = holds(case);
-    for (time, fault) in &case.trace.faults {
-        let Fault::Revoke { verb, resource } = fault else {
-            continue;
-        };
-        // Those that are looked at.
-        let asked = [
-            ("create", "deployments"),
-            ("patch", "deployments"),
-            ("update", "foos/status"),
-        ];
-        let back = time.end;
-        let due = back.saturating_add(case.longest(LOOKS + SOON));
-        let mut holds = holds.iter();
-        let hold = holds.find(|hold| hold.from <= back && due <= hold.until);
-        let Some(hold) = hold.filter(|_| asked.contains(&(*verb, *resource))) else {
-            continue;
-        };
-        // What is in the way of the last moment; the rights themselves were until then.
-        let after = back + case.longest(AFTER) + Duration::from_millis(1);
-        if is_hindered(case, hold.who, None, after, due) {
-            continue;
-        }
-        for (key, its) in &case.reconciles {
-            let its = || its.iter().filter(|one| one.who == hold.who);
-            let Some(last) = its().rfind(|one| one.begun < back) else {
-                continue;
-            };
-            let was_refused = last.failed
-                && calls_of(case, last).any(|call| {
-                    let is_it = call.verb == *verb && call.resource == *resource;
-                    is_it && call.code == Some(403) && call.fault.is_none() && is_forbidden(call)
-                });
-            let is_tried = its().any(|one| (back..=due).contains(&one.begun));
-            if !was_refused || is_tried || is_gone(case, key, back, due) {
-                continue;
-            }
-            found.push(Violation {
-                invariant: "I10",
-                at: due,
-                object: (*key).to_owned(),
-                what: format!(
-                    "was refused for want of rights, and is not tried by {} since they are back at {back:?}",
-                    hold.who
-                ),
-            });
-        }
-    }
-}
-
-/// Whether it was refused for want of rights, and not by a policy.
-fn is_forbidden(call: &Call) -> bool {
-    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
-    text(&answer["message"]).contains(" cannot ")
-}
-
-/// Whether the Foo of this key is not there at this time, or goes before it is to be looked at.
-fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
-    let name = key.rsplit('/').next().unwrap_or_default();
-    let history = case.store.history().iter();
-    let its = history
-        .filter(|one| one.key.kind == Kind::Foo && *one.key.name == *name && made(one) <= due);
-    let last = its.clone().rfind(|one| made(one) <= from);
-    let is_there = last.is_some_and(|last| last.after.is_some());
-    let mut its = its;
-    !is_there || its.any(|one| one.after.is_none() && made(one) > from)
-}
-
-/// Until when it may be felt: what is slow is still on its way when that is over.
-pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
-    match fault {
-        Fault::Slow { by, .. } => time.end.saturating_add(*by),
-        _ => time.end,
-    }
-}
-
-/// What follows a fault: the longest pause of a watch, and its list.
-pub const AFTER: Duration = Duration::from_secs(10);
-
-/// Whether something was in the way of this process, or may still have been; of its work on this Foo, if one is named: what was
-/// done to the writes for others is not in the way of that, unless they took long, and a worker with them.
-pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: Time) -> bool {
-    /// For so long, an answer is waited for; and so long the API server may ask for.
-    const ANSWER: Duration = Duration::from_secs(62);
-    const ASKED: Duration = Duration::from_secs(31);
-    const QUICK: Duration = Duration::from_secs(1);
-    let is_in = |time: Range<Time>| {
-        time.start < until && time.end.saturating_add(case.longest(AFTER)) > from
-    };
-    let is_fault = case.trace.faults.iter().any(|(time, fault)| {
-        let is_now = is_in(time.start..felt_until(time, fault));
-        // What is done to single calls, they show; and what is refused was looked at. Nobody works by the time of day.
-        let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
-        is_now && !is_shown && !fault.is_of_the_clock() && fault.is_about(who.replica)
-    });
-    let since = |time| from.saturating_sub(case.longest(time));
-    let is_slow = |call: &Call| {
-        // Who gives up what nothing is in the way of is not waiting for it.
-        let is_felt = || {
-            let mut faults = case.trace.faults.iter();
-            call.fault.is_some()
-                || faults.any(|(time, fault)| {
-                    let is_then = time.start <= call.begun + case.longest(ANSWER)
-                        && felt_until(time, fault) >= call.begun;
-                    is_then && fault.is_about(who.replica)
-                })
-        };
-        let over = match call.answered {
-            Some((at, _)) => at,
-            None if is_felt() => call.begun + case.longest(ANSWER),
-            None => call.begun,
-        };
-        let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
-        let was_spoilt = call.begun >= since(ASKED) && call.retry_after.is_some()
-            || call.begun >= since(AFTER) && call.fault.is_some();
-        over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
-    };
-    let calls = || {
-        // Events are nobody's work: they are written beside it.
-        let calls = case.trace.calls.iter();
-        calls.filter(|call| call.who == who && call.begun < until && call.resource != "events")
-    };
-    let is_broken = |resource: &str| {
-        let mut its = calls().filter(|call| {
-            let is_watch = matches!(call.verb, "stream" | "watch");
-            call.role == Role::Work && call.resource == resource && is_watch
-        });
-        its.next_back().is_some_and(|call| call.fault.is_some())
-    };
-    let is_asleep = case.asleep(who).any(is_in);
-    is_fault
-        || is_asleep
-        || ["foos", "deployments"].into_iter().any(is_broken)
-        || calls().any(is_slow)
 }

@@ -1,0 +1,324 @@
+//! About the Lease.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Then, Way, What},
+        trace::Role,
+        users::Deed,
+    },
+    CREATE, LATE, SCALE, step, us, user,
+};
+
+/// Who leads is stopped while a write of its is on its way: that is waited for before the Lease is given back (P2).
+pub fn stopped_amid_a_write() -> Plan {
+    let late = Fault::each(Calls::of("patch", "deployments"), LATE);
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(20_000, What::Fault(late, us(2_000_000))),
+            step(20_050, user(SCALE)),
+            step(21_000, What::Action(Action::Stop { replica: 1 })),
+            step(40_000, What::Heal),
+        ],
+        rest: us(100_000_000),
+        ..Plan::calm(1, 2, 1, us(160_000_000))
+    }
+}
+
+/// A write is given up when its term ends, and is on its way still when its sender, which is stopped then, could give the Lease
+/// back: it waits until that cannot land any more (H19).
+pub fn given_up_and_on_its_way() -> Plan {
+    let mut leases = Calls::of("write", "leases");
+    leases.replica = Some(1);
+    let no_renewal = Fault::each(leases, Happens::ResetBefore);
+    let late = Fault::each(Calls::of("patch", "deployments"), LATE);
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(20_000, What::Fault(no_renewal, us(8_700_000))),
+            step(28_400, What::Fault(late, us(2_000_000))),
+            step(28_450, user(SCALE)),
+            step(29_250, What::Action(Action::Stop { replica: 1 })),
+            step(40_000, What::Heal),
+        ],
+        rest: us(100_000_000),
+        ..Plan::calm(1, 2, 1, us(160_000_000))
+    }
+}
+
+/// The clocks stand still for longer than a term, and the renewals move their date on without them. Had it stayed, the API server
+/// would have changed nothing, and whoever takes that for a renewal works on after its term (H11).
+pub fn clocks_that_stand_still() -> Plan {
+    let still = |replica| {
+        let fault = Fault::WallStill { replica };
+        step(20_000, What::Fault(fault, us(40_000_000)))
+    };
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            still(0),
+            still(1),
+            step(33_000, user(SCALE)),
+        ],
+        ..Plan::calm(1, 2, 1, us(180_000_000))
+    }
+}
+
+/// Somebody shortened the Lease of a leader whose clock stood still. Its next write changed that back, and nothing else: it took
+/// that for a renewal, which nobody else did (H11).
+pub fn renewed_by_a_clock_that_stands_still() -> Plan {
+    let of = Calls {
+        verb: Some("write"),
+        ..Calls::default()
+    };
+    let (nth, happens) = (Some(3), Happens::CrashBefore(Then::Pod(us(816_000))));
+    let crash = Fault::Call { of, nth, happens };
+    Plan {
+        seed: 20_845,
+        settings: Settings {
+            workers: 1,
+            lease_duration: us(3_000_000),
+            renew_deadline: us(2_000_000),
+            retry_period: us(500_000),
+            ..Plan::calm(0, 2, 1, Duration::ZERO).settings
+        },
+        steps: vec![
+            step(25_724, What::Fault(crash, Duration::ZERO)),
+            step(
+                27_422,
+                What::Fault(Fault::WallStill { replica: 0 }, us(10_691_000)),
+            ),
+            step(32_339, user(Deed::ShortenLease)),
+            step(111_817, What::Heal),
+        ],
+        ..Plan::calm(0, 2, 1, us(293_634_000))
+    }
+}
+
+/// Who had seen that nobody held the Lease slept while somebody did, and found it emptied by hand: it took that for what it had
+/// seen, and the Lease with it, while its holder went on (H12, H21).
+pub fn vacant_again_after_a_sleep() -> Plan {
+    let sleep = Fault::Suspend { replica: 0 };
+    Plan {
+        seed: 40_775,
+        settings: Settings {
+            workers: 1,
+            retry_period: us(5_000_000),
+            ..Settings::default()
+        },
+        steps: vec![
+            step(11_029, What::Fault(sleep, us(15_928_000))),
+            step(27_649, user(Deed::EmptyLease)),
+            step(71_338, What::Heal),
+        ],
+        ..Plan::calm(0, 3, 1, us(252_676_000))
+    }
+}
+
+/// Seed 144. Where the Lease is short and nothing changes, a leader whose watches were cut off and work again let the Lease
+/// go: that they work was believed after five silent seconds, and it had been given up after three.
+pub fn short_lease_and_silent_watch() -> Plan {
+    Plan {
+        seed: 144,
+        settings: Settings {
+            resync: us(86_400_000_000),
+            lease_duration: us(3_000_000),
+            renew_deadline: us(2_000_000),
+            retry_period: us(500_000),
+            ..Settings::default()
+        },
+        replicas: vec![Machine::SOUND; 2],
+        servers: 1,
+        fencing: false,
+        steps: vec![
+            step(
+                1_000,
+                user(Deed::CreateFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: Some(1),
+                }),
+            ),
+            step(2_000, What::Heal),
+            step(
+                30_000,
+                What::Fault(
+                    Fault::Reset {
+                        of: Calls::default(),
+                    },
+                    us(0),
+                ),
+            ),
+        ],
+        rest: us(31_000_000),
+        end: us(60_000_000),
+    }
+}
+
+/// Seed 415. A leader whose Lease was deleted created it, held by nobody, and never had the answer (H12). It works on to its
+/// deadline; the checker of I2 took that creation for a release.
+pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
+    Plan {
+        seed: 415,
+        settings: Settings {
+            workers: 1,
+            resync: us(30_000_000),
+            lease_duration: us(15_000_000),
+            renew_deadline: us(10_000_000),
+            retry_period: us(5_000_000),
+            image: "nginx:latest",
+            namespace: None,
+        },
+        replicas: vec![Machine::SOUND; 3],
+        servers: 1,
+        fencing: false,
+        steps: vec![
+            step(
+                42_172,
+                What::Action(Action::User(Deed::CreateFoo {
+                    foo: 1,
+                    deployment: 0,
+                    replicas: Some(3),
+                })),
+            ),
+            step(
+                57_872,
+                What::Fault(
+                    Fault::Partition {
+                        of: Calls {
+                            replica: Some(2),
+                            role: Some(Role::Lease),
+                            server: None,
+                            verb: None,
+                            resource: None,
+                        },
+                        way: Way::Requests,
+                    },
+                    us(52_405_000),
+                ),
+            ),
+            step(
+                67_507,
+                What::Fault(
+                    Fault::Call {
+                        of: Calls {
+                            replica: None,
+                            role: None,
+                            server: None,
+                            verb: Some("create"),
+                            resource: Some("leases"),
+                        },
+                        nth: Some(1),
+                        happens: Happens::AnswerLost,
+                    },
+                    us(0),
+                ),
+            ),
+            step(
+                76_159,
+                What::Fault(
+                    Fault::Call {
+                        of: Calls {
+                            replica: Some(1),
+                            role: None,
+                            server: None,
+                            verb: None,
+                            resource: None,
+                        },
+                        nth: Some(1),
+                        happens: Happens::Html,
+                    },
+                    us(0),
+                ),
+            ),
+            step(87_581, What::Action(Action::User(Deed::DeleteLease))),
+            step(
+                89_465,
+                What::Action(Action::User(Deed::Autoscale {
+                    foo: 1,
+                    replicas: 4,
+                })),
+            ),
+            step(89_977, What::Heal),
+        ],
+        rest: us(249_954_000),
+        end: us(289_954_000),
+    }
+}
+
+/// Seed 440. Somebody cleared the holder of a Lease whose last renewals another replica had not seen: it took that for a
+/// release, and led beside the holder.
+pub fn cleared_and_not_seen_before() -> Plan {
+    let reset = |replica, role| {
+        let of = Calls {
+            replica,
+            role,
+            ..Calls::default()
+        };
+        What::Fault(Fault::Reset { of }, us(0))
+    };
+    Plan {
+        settings: Settings {
+            workers: 1,
+            ..Settings::default()
+        },
+        steps: vec![
+            step(24_895, reset(None, None)),
+            step(28_177, reset(Some(1), None)),
+            step(30_569, reset(Some(2), Some(Role::Lease))),
+            step(31_475, user(Deed::ClearHolder)),
+            step(62_959, What::Heal),
+        ],
+        rest: us(195_918_000),
+        ..Plan::calm(440, 3, 1, us(235_918_000))
+    }
+}
+
+/// A Foo that has waited for long is refused for want of rights, which are back before whoever leads gives the Lease back for that:
+/// it does not wait as long again (I10).
+pub fn rights_are_back_soon() -> Plan {
+    let of = Calls::of("create", "deployments");
+    let failing = Fault::each(of, Happens::refused(500, None));
+    let revoked = Fault::Revoke {
+        verb: "create",
+        resource: "deployments",
+    };
+    Plan {
+        steps: vec![
+            step(19_000, What::Fault(failing, us(21_000_000))),
+            step(20_000, user(CREATE)),
+            step(40_000, What::Fault(revoked, us(1_600_000))),
+            step(60_000, What::Heal),
+        ],
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
+    }
+}
+
+/// Seed 109. A replica whose attempts to renew the Lease hung, each for longer than the pause after it, did not notice that it
+/// was asked to stop.
+pub fn stopped_while_all_hangs() -> Plan {
+    let of = Calls {
+        replica: Some(0),
+        ..Calls::default()
+    };
+    let way = Way::Both;
+    let replace = Action::Replace {
+        replica: 0,
+        settings: None,
+    };
+    Plan {
+        steps: vec![
+            step(
+                35_610,
+                What::Fault(Fault::Partition { of, way }, us(54_230_000)),
+            ),
+            step(41_791, What::Action(replace)),
+            step(81_659, What::Heal),
+        ],
+        rest: us(233_318_000),
+        ..Plan::calm(109, 1, 1, us(273_318_000))
+    }
+}

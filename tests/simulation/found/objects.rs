@@ -1,0 +1,289 @@
+//! About Foos and their Deployments.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        api::Others,
+        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, What},
+        trace::Time,
+        users::{Deed, Policy, Spoilt},
+    },
+    CREATE, SCALE, step, us, user,
+};
+
+/// Two Foos asked for one Deployment, which the garbage collector deleted whenever one of them had made it, until the leader
+/// noticed that there was no definition of theirs any more: each forgot of the other how often it had been undone (Q3).
+pub fn two_ask_for_what_is_deleted() -> Plan {
+    let foo = |foo, deployment| {
+        user(Deed::CreateFoo {
+            foo,
+            deployment,
+            replicas: None,
+        })
+    };
+    let rename = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 4,
+    };
+    let steps = [
+        step(9_000, foo(0, 0)),
+        step(20_000, foo(3, 4)),
+        step(25_000, user(rename)),
+        step(35_000, What::Fault(Fault::NoDefinition, us(30_000_000))),
+    ];
+    untold(42_901, us(30_000_000), steps.into())
+}
+
+/// Somebody deletes a Deployment five times a second, and each time that it is made again the answer is that of a server which
+/// failed meanwhile: it is made ever more slowly, as if the answers had come (I11).
+pub fn undone_and_never_answered() -> Plan {
+    let delete = Deed::DeleteDeployment {
+        deployment: 0,
+        policy: Policy::Background,
+    };
+    let failing = Happens::Status {
+        code: 504,
+        retry_after: None,
+        applied: true,
+    };
+    let failing = Fault::each(Calls::of("create", "deployments"), failing);
+    let mut steps = vec![
+        step(9_000, user(CREATE)),
+        step(15_000, What::Fault(failing, us(40_000_000))),
+        step(60_000, What::Heal),
+    ];
+    steps.extend((0..75).map(|number| step(20_000 + 200 * number, user(delete))));
+    Plan {
+        steps,
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
+    }
+}
+
+/// A Foo is deleted while its watch says nothing, and a write of its status finds nobody. Then a backup brings it back, and the
+/// next list has it at the very version that the watch had told of: it gets the Deployment that somebody deletes next (I3).
+pub fn brought_back_as_it_was() -> Plan {
+    let (deployment, policy) = (0, Policy::Background);
+    let of = Calls {
+        resource: Some("foos"),
+        ..Calls::default()
+    };
+    let reset = |at| step(at, What::Fault(Fault::Reset { of }, Time::ZERO));
+    let silent = Fault::each(Calls::of("watch", "foos"), Happens::WatchSilent);
+    Plan {
+        steps: vec![
+            step(9_000, user(CREATE)),
+            step(20_000, What::Fault(Fault::Restore, us(25_000_000))),
+            step(22_000, What::Fault(silent, us(24_000_000))),
+            reset(22_000),
+            step(44_000, user(Deed::DeleteFoo { foo: 0, policy })),
+            reset(46_500),
+            step(60_000, user(Deed::DeleteDeployment { deployment, policy })),
+            step(60_000, What::Heal),
+        ],
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
+    }
+}
+
+/// A backup forgets that a Foo was renamed, and somebody scales it instead, which is of the same generation; its watch says nothing
+/// of either. The Deployment that it asks for, and had before the name that is forgotten, is not deleted (I16).
+pub fn another_of_the_same_generation() -> Plan {
+    let rename = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 1,
+    };
+    let unavailable = Fault::NoPods { deployment: 1 };
+    let steps = vec![
+        step(9_000, user(CREATE)),
+        step(17_000, What::Fault(Fault::Restore, us(28_000_000))),
+        step(18_000, What::Fault(unavailable, us(62_000_000))),
+        step(20_000, user(rename)),
+        step(50_000, user(SCALE)),
+    ];
+    let mut plan = untold(1, us(30_000_000), steps);
+    let silent = Fault::each(Calls::of("stream", "foos"), Happens::WatchSilent);
+    plan.fault(us(30_000_000), silent, us(90_000_000));
+    plan
+}
+
+/// These steps, and no watch of Foos says anything for 90 s from then on: what has happened meanwhile is noticed after all has
+/// healed, by whoever waits for a word for too long.
+fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
+    steps.push(step(120_000, What::Heal));
+    let mut plan = Plan {
+        steps,
+        rest: us(500_000_000),
+        ..Plan::calm(seed, 1, 1, us(540_000_000))
+    };
+    let silent = Fault::each(Calls::of("watch", "foos"), Happens::WatchSilent);
+    plan.fault(from, silent, us(90_000_000));
+    let of = Calls {
+        resource: Some("foos"),
+        ..Calls::default()
+    };
+    plan.fault(from, Fault::Reset { of }, Duration::ZERO);
+    plan
+}
+
+/// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
+/// written, since a refusal was taken for what the Foo itself brings on.
+pub fn status_refused_for_a_while() -> Plan {
+    let policy = Fault::Policy(Others::NoStatus);
+    let mut plan = Plan::calm(1, 1, 1, us(100_000_000));
+    plan.steps = vec![
+        step(19_000, user(Deed::CreateDeployment { deployment: 0 })),
+        step(20_000, What::Fault(policy, us(10_000_000))),
+        step(
+            21_000,
+            user(Deed::CreateFoo {
+                foo: 0,
+                deployment: 0,
+                replicas: Some(1),
+            }),
+        ),
+        step(
+            19_000,
+            user(Deed::CreateFoo {
+                foo: 1,
+                deployment: 1,
+                replicas: Some(1),
+            }),
+        ),
+        step(
+            22_000,
+            user(Deed::SpoilFoo {
+                foo: 1,
+                with: Spoilt::EmptyName,
+            }),
+        ),
+        step(30_000, What::Heal),
+    ];
+    plan.rest = us(75_000_000);
+    plan
+}
+
+/// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
+/// another one was created, though the status met a conflict each time.
+pub fn gone_while_the_watch_is_stuck() -> Plan {
+    Plan {
+        seed: 450,
+        settings: Settings {
+            workers: 1,
+            resync: us(30_000_000),
+            lease_duration: us(15_000_000),
+            renew_deadline: us(10_000_000),
+            retry_period: us(2_000_000),
+            image: "nginx:latest",
+            namespace: Some("foos"),
+        },
+        replicas: vec![Machine::SOUND; 5],
+        servers: 3,
+        fencing: false,
+        steps: vec![
+            step(
+                8_797,
+                What::Action(Action::User(Deed::CreateFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: Some(1),
+                })),
+            ),
+            step(
+                41_452,
+                What::Fault(Fault::Stuck { server: 1 }, us(15_987_000)),
+            ),
+            step(
+                48_690,
+                What::Action(Action::User(Deed::DeleteFoo {
+                    foo: 0,
+                    policy: Policy::Foreground,
+                })),
+            ),
+            step(82_188, What::Heal),
+        ],
+        rest: us(234_376_000),
+        end: us(274_376_000),
+    }
+}
+
+/// Seed 543. A Foo is gone, of which its watch says nothing: whenever the garbage collector had deleted its Deployment, another one
+/// was created, since a status that finds nobody is no conflict, and, where look-ups are refused, whether there still is a Foo
+/// could not be asked.
+pub fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
+    let delete = Deed::DeleteFoo {
+        foo: 0,
+        policy: Policy::Background,
+    };
+    let steps = vec![step(9_000, user(CREATE)), step(30_000, user(delete))];
+    let mut plan = untold(543, us(20_000_000), steps);
+    if look_ups_are_refused {
+        let refused = Fault::each(Calls::of("list", "foos"), Happens::refused(500, None));
+        plan.fault(us(25_000_000), refused, us(90_000_000));
+    }
+    plan
+}
+
+/// Seed 1617. A renamed Foo's new Deployment was complete, and given to nobody while the old one was being deleted: the
+/// checker of I16 asked for what was so when the deletion arrived. The other Foo is renamed once more meanwhile.
+pub fn taken_away_during_the_deletion() -> Plan {
+    let create = |foo, deployment| {
+        user(Deed::CreateFoo {
+            foo,
+            deployment,
+            replicas: Some(1),
+        })
+    };
+    let rename = |foo, deployment| user(Deed::RenameDeployment { foo, deployment });
+    let of = Calls {
+        verb: Some("delete"),
+        ..Calls::default()
+    };
+    let deletions = Fault::each(of, Happens::RequestLate(us(2_000_000)));
+    Plan {
+        steps: vec![
+            step(9_000, create(0, 0)),
+            step(9_000, create(2, 2)),
+            step(20_000, What::Fault(deletions, us(1_500_000))),
+            step(20_000, rename(0, 1)),
+            step(20_000, rename(2, 3)),
+            step(21_500, user(Deed::OrphanDeployment { deployment: 1 })),
+            step(21_500, rename(2, 4)),
+            step(30_000, What::Heal),
+        ],
+        rest: us(75_000_000),
+        ..Plan::calm(1617, 1, 1, us(100_000_000))
+    }
+}
+
+/// Seed 1764. A Foo that was renamed asks again for what it had before, which is nobody's by now: the status counted the pods
+/// of the Deployment that it had in between, and named the other.
+pub fn another_one_serves() -> Plan {
+    let rename = |deployment| user(Deed::RenameDeployment { foo: 0, deployment });
+    Plan {
+        steps: vec![
+            step(
+                9_000,
+                user(Deed::CreateFoo {
+                    foo: 0,
+                    deployment: 0,
+                    replicas: Some(1),
+                }),
+            ),
+            step(18_000, user(Deed::OrphanDeployment { deployment: 0 })),
+            step(
+                20_000,
+                user(Deed::ScaleFoo {
+                    foo: 0,
+                    replicas: Some(3),
+                }),
+            ),
+            step(20_100, rename(1)),
+            step(20_800, rename(0)),
+            step(30_000, What::Heal),
+        ],
+        rest: us(75_000_000),
+        ..Plan::calm(1764, 1, 1, us(100_000_000))
+    }
+}

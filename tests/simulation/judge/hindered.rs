@@ -1,0 +1,106 @@
+//! What is in the way of a process, or of its work on one Foo.
+
+use std::{ops::Range, time::Duration};
+
+use super::{
+    super::{
+        api::Kind,
+        plan::Fault,
+        trace::{Call, Role, Time, Who},
+    },
+    Case,
+    converge::text,
+    made,
+    warnings::foo_of,
+};
+
+/// Until when it may be felt: what is slow is still on its way when that is over.
+pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
+    match fault {
+        Fault::Slow { by, .. } => time.end.saturating_add(*by),
+        _ => time.end,
+    }
+}
+
+/// What follows a fault: the longest pause of a watch, and its list.
+pub const AFTER: Duration = Duration::from_secs(10);
+
+/// Whether something was in the way of this process, or may still have been; of its work on this Foo, if one is named: what was
+/// done to the writes for others is not in the way of that, unless they took long, and a worker with them.
+pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: Time) -> bool {
+    /// For so long, an answer is waited for; and so long the API server may ask for.
+    const ANSWER: Duration = Duration::from_secs(62);
+    const ASKED: Duration = Duration::from_secs(31);
+    const QUICK: Duration = Duration::from_secs(1);
+    let is_in = |time: Range<Time>| {
+        time.start < until && time.end.saturating_add(case.longest(AFTER)) > from
+    };
+    let is_fault = case.trace.faults.iter().any(|(time, fault)| {
+        let is_now = is_in(time.start..felt_until(time, fault));
+        // What is done to single calls, they show; and what is refused was looked at. Nobody works by the time of day.
+        let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
+        is_now && !is_shown && !fault.is_of_the_clock() && fault.is_about(who.replica)
+    });
+    let since = |time| from.saturating_sub(case.longest(time));
+    let is_slow = |call: &Call| {
+        // Who gives up what nothing is in the way of is not waiting for it.
+        let is_felt = || {
+            let mut faults = case.trace.faults.iter();
+            call.fault.is_some()
+                || faults.any(|(time, fault)| {
+                    let is_then = time.start <= call.begun + case.longest(ANSWER)
+                        && felt_until(time, fault) >= call.begun;
+                    is_then && fault.is_about(who.replica)
+                })
+        };
+        let over = match call.answered {
+            Some((at, _)) => at,
+            None if is_felt() => call.begun + case.longest(ANSWER),
+            None => call.begun,
+        };
+        let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
+        let was_spoilt = call.begun >= since(ASKED) && call.retry_after.is_some()
+            || call.begun >= since(AFTER) && call.fault.is_some();
+        over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
+    };
+    let calls = || {
+        // Events are nobody's work: they are written beside it.
+        let calls = case.trace.calls.iter();
+        calls.filter(|call| call.who == who && call.begun < until && call.resource != "events")
+    };
+    let is_broken = |resource: &str| {
+        let mut its = calls().filter(|call| {
+            let is_watch = matches!(call.verb, "stream" | "watch");
+            call.role == Role::Work && call.resource == resource && is_watch
+        });
+        its.next_back().is_some_and(|call| call.fault.is_some())
+    };
+    let is_asleep = case.asleep(who).any(is_in);
+    is_fault
+        || is_asleep
+        || ["foos", "deployments"].into_iter().any(is_broken)
+        || calls().any(is_slow)
+}
+
+/// Whether it was written for the sake of another Foo than this one.
+pub fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
+    match (call.verb, &*call.resource) {
+        ("update", "foos/status") => text(&call.body["metadata"]["name"]) != foo,
+        ("create" | "patch" | "delete", "deployments") => {
+            foo_of(case, call).is_some_and(|its| its != foo)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the Foo of this key is not there at this time, or goes before it is to be looked at.
+pub fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
+    let name = key.rsplit('/').next().unwrap_or_default();
+    let history = case.store.history().iter();
+    let its = history
+        .filter(|one| one.key.kind == Kind::Foo && *one.key.name == *name && made(one) <= due);
+    let last = its.clone().rfind(|one| made(one) <= from);
+    let is_there = last.is_some_and(|last| last.after.is_some());
+    let mut its = its;
+    !is_there || its.any(|one| one.after.is_none() && made(one) > from)
+}

@@ -1,0 +1,138 @@
+//! What has failed is tried again: I10.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        plan::Fault,
+        trace::{Call, Role, Time},
+    },
+    Case, Violation,
+    converge::{calls_of, retry_at, text},
+    hindered::{AFTER, felt_until, is_gone, is_hindered, is_write_for_another},
+    works::{SOON, holds},
+};
+
+/// I10 (row Q3): what an API server that failed has answered is tried again when its delay is over, and not later.
+pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
+    const QUICK: Duration = Duration::from_secs(1);
+    /// So many writes for one Foo, and the next may have to wait for another reason than that one failed.
+    const OFTEN: usize = 6;
+    let holds = holds(case);
+    for (key, its) in &case.reconciles {
+        let name = key.rsplit('/').next().unwrap_or_default();
+        for (number, one) in its.iter().enumerate() {
+            let (Some(ended), Some(due)) = (one.ended, retry_at(case, one)) else {
+                continue;
+            };
+            let due = due + case.takes(one.who, SOON);
+            let is_write = |call: &&Call| {
+                call.who == one.who && call.is_work() && !is_write_for_another(case, call, name)
+            };
+            let has_failed = calls_of(case, one).filter(is_write).any(|call| {
+                let code = call.answered.map_or(0, |(_, code)| code);
+                matches!(code, 500 | 502 | 503 | 504) && call.retry_after.is_none()
+            });
+            let mut holds = holds.iter();
+            let is_held =
+                holds.any(|hold| hold.who == one.who && hold.from <= one.begun && due < hold.until);
+            let is_begun = || {
+                let mut later = its[number + 1..].iter();
+                later.any(|next| next.who == one.who && next.begun <= due)
+            };
+            if !has_failed || !is_held || is_begun() || is_gone(case, key, ended, due) {
+                continue;
+            }
+            let after = case.longest(AFTER);
+            let writes = case.trace.calls.iter().filter(|call| call.begun <= ended);
+            let is_often = writes.filter(is_write).count() > OFTEN;
+            let is_slow = case.trace.calls.iter().any(|call| {
+                let over = call.answered.map_or(Time::MAX, |(at, _)| at);
+                let is_of_work = call.who == one.who && call.role == Role::Work;
+                is_of_work
+                    && call.begun < due
+                    && over > ended
+                    && over > call.begun + QUICK
+                    && !matches!(call.verb, "watch" | "stream")
+                    || is_of_work && call.begun <= due && call.retry_after.is_some()
+            });
+            let is_in_the_way = case.trace.faults.iter().any(|(time, fault)| {
+                let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
+                let is_then =
+                    time.start < due && felt_until(time, fault).saturating_add(after) > one.begun;
+                is_then && !is_shown && !fault.is_of_the_clock() && fault.is_about(one.who.replica)
+            });
+            if is_often || is_slow || is_in_the_way || case.asleep(one.who).next().is_some() {
+                continue;
+            }
+            found.push(Violation {
+                invariant: "I10",
+                at: due,
+                object: (*key).to_owned(),
+                what: format!("failed at {ended:?}, and is not tried again by {}", one.who),
+            });
+        }
+    }
+}
+
+/// I10 (row R10): what was refused for want of rights is tried when they are back, and not only when its delay is over.
+pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
+    /// The longest pause between two looks at the rights, and the looks.
+    const LOOKS: Duration = Duration::from_secs(11);
+    let holds = holds(case);
+    for (time, fault) in &case.trace.faults {
+        let Fault::Revoke { verb, resource } = fault else {
+            continue;
+        };
+        // Those that are looked at.
+        let asked = [
+            ("create", "deployments"),
+            ("patch", "deployments"),
+            ("update", "foos/status"),
+        ];
+        let back = time.end;
+        let due = back.saturating_add(case.longest(LOOKS + SOON));
+        let mut holds = holds.iter();
+        let hold = holds.find(|hold| hold.from <= back && due <= hold.until);
+        let Some(hold) = hold.filter(|_| asked.contains(&(*verb, *resource))) else {
+            continue;
+        };
+        // What is in the way of the last moment; the rights themselves were until then.
+        let after = back + case.longest(AFTER) + Duration::from_millis(1);
+        if is_hindered(case, hold.who, None, after, due) {
+            continue;
+        }
+        for (key, its) in &case.reconciles {
+            let its = || its.iter().filter(|one| one.who == hold.who);
+            let Some(last) = its().rfind(|one| one.begun < back) else {
+                continue;
+            };
+            let was_refused = last.failed
+                && calls_of(case, last).any(|call| {
+                    let is_it = call.verb == *verb && call.resource == *resource;
+                    is_it && call.code == Some(403) && call.fault.is_none() && is_forbidden(call)
+                });
+            let is_tried = its().any(|one| (back..=due).contains(&one.begun));
+            if !was_refused || is_tried || is_gone(case, key, back, due) {
+                continue;
+            }
+            found.push(Violation {
+                invariant: "I10",
+                at: due,
+                object: (*key).to_owned(),
+                what: format!(
+                    "was refused for want of rights, and is not tried by {} since they are back at {back:?}",
+                    hold.who
+                ),
+            });
+        }
+    }
+}
+
+/// Whether it was refused for want of rights, and not by a policy.
+fn is_forbidden(call: &Call) -> bool {
+    let answer = call.answer.as_deref().unwrap_or(&Value::Null);
+    text(&answer["message"]).contains(" cannot ")
+}
