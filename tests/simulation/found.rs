@@ -113,6 +113,14 @@ pub fn all() -> Vec<(String, Plan)> {
             "another_of_the_same_generation",
             objects::another_of_the_same_generation(),
         ),
+        (
+            "deleted_and_brought_back",
+            objects::deleted_and_brought_back(),
+        ),
+        (
+            "overruled_at_the_same_generation",
+            objects::overruled_at_the_same_generation(),
+        ),
     ]
     .map(|(name, plan)| (name.to_owned(), plan))
     .into()

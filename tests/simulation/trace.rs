@@ -62,6 +62,9 @@ pub struct Call {
     pub answer: Option<Arc<Value>>,
     /// When the replica had the answer's beginning, and the code that it was told.
     pub answered: Option<(Time, u16)>,
+    /// When the replica had its end: of the answer, of the connection, or by giving it up. `None`: it ended with its process, or
+    /// goes on.
+    pub over: Option<Time>,
     /// For how long the answer asks not to be asked again.
     pub retry_after: Option<Duration>,
     /// Of a list or a watch: up to which version the replica was told of everything, and when.

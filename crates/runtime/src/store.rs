@@ -235,8 +235,8 @@ impl<V: Cached> Store<V> {
         entry.map_or(Standing::Current, |entry| entry.standing)
     }
 
-    /// Notes that the API server has accepted the deletion of the object of this UID: nothing brings it back, but it
-    /// may be long in going.
+    /// Notes that the API server has accepted the deletion of the object of this UID, which may be long in going: until it is gone,
+    /// or a list has it still.
     pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.going = entry.view.uid() == uid;
@@ -342,7 +342,9 @@ impl<V: Cached> Store<V> {
         let is_awaited = known.is_some_and(|entry| {
             let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            entry.marked && is_changed || entry.is_in_doubt() && (is_changed || is_listed_anew)
+            entry.marked && is_changed
+                || entry.is_in_doubt() && (is_changed || is_listed_anew)
+                || entry.going && is_listed_anew
         });
         let (old, new) = state.put(object, epoch);
         (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
@@ -445,8 +447,9 @@ impl<V: Cached> State<V> {
         let is_changed = entry.version != version || !is_same;
         let is_this_one = is_same || entry.view.uid() == view.uid();
         let is_listed_anew = list(entry.epoch) != list(epoch);
-        // A cluster that was restored from a backup knows nothing of the deletion.
-        let is_restored = entry.version > version;
+        // A cluster that was restored from a backup knows nothing of the deletion, and has the object at an earlier version, or,
+        // where no watch had told of the deletion, at the one that is here.
+        let is_restored = entry.version > version || is_listed_anew;
         entry.going = entry.going && !is_restored && is_this_one;
         if entry.is_in_doubt() && is_this_one && (is_changed || is_listed_anew) {
             // By a watch or a list that is on its way there, or out of a backup.
@@ -910,6 +913,15 @@ mod tests {
         cache.list_begins(0);
         cache.apply(0, at("n", "a", 5, "e"));
         assert!(!cache.is_going(&key, &uid), "restored from a backup");
+        cache.list_ends(0, 5);
+        cache.note_deletion(&key, &uid);
+        cache.list_begins(0);
+        assert!(
+            cache.apply(0, at("n", "a", 5, "e")).is_some(),
+            "wakes who wanted it to go"
+        );
+        assert!(!cache.is_going(&key, &uid), "restored as it was");
+        cache.list_ends(0, 5);
         cache.note_deletion(&key, &uid);
         cache.delete(0, &key, 12);
         cache.apply(0, at("n", "a", 13, "e"));

@@ -237,9 +237,23 @@ impl Cached for Deployment {
         self.owner.as_ref()
     }
 
-    /// Its rollout is no change that somebody makes.
+    /// Its rollout is no change that somebody makes. A restored backup counts generations anew. Taken apart without `..`: what is
+    /// added is content, or not, on purpose.
     fn content(&self, state: &mut impl Hasher) {
-        (self.generation, &self.labels).hash(state);
+        let Self {
+            uid: _,
+            owner: _,
+            deleting: _,
+            generation,
+            foo_generation: _,
+            labels,
+            selector,
+            pod_labels,
+            image,
+            replicas,
+            progress: _,
+        } = self;
+        (generation, labels, selector, pod_labels, image, replicas).hash(state);
     }
 
     /// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.

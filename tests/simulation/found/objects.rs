@@ -9,7 +9,7 @@ use super::{
         trace::Time,
         users::{Deed, Policy, Spoilt},
     },
-    CREATE, SCALE, step, us, user,
+    CREATE, LATE, SCALE, step, us, user,
 };
 
 /// Two Foos asked for one Deployment, which the garbage collector deleted whenever one of them had made it, until the leader
@@ -106,6 +106,66 @@ pub fn another_of_the_same_generation() -> Plan {
     let silent = Fault::each(Calls::of("stream", "foos"), Happens::WatchSilent);
     plan.fault(us(30_000_000), silent, us(90_000_000));
     plan
+}
+
+/// A Deployment that a Foo had before is deleted, which its watch says nothing of, and a backup brings it back at the very version
+/// that the deletion was of: it is deleted again (I3).
+pub fn deleted_and_brought_back() -> Plan {
+    let rename = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 1,
+    };
+    let of = Calls {
+        resource: Some("deployments"),
+        ..Calls::default()
+    };
+    let silent = Fault::each(Calls::of("watch", "deployments"), Happens::WatchSilent);
+    let late = Fault::each(Calls::of("delete", "deployments"), LATE);
+    let unavailable = Fault::NoPods { deployment: 1 };
+    Plan {
+        steps: vec![
+            step(9_000, user(CREATE)),
+            step(19_000, What::Fault(unavailable, us(10_000_000))),
+            step(20_000, user(rename)),
+            step(28_000, What::Fault(late, us(12_000_000))),
+            step(30_000, What::Fault(Fault::Restore, us(15_000_000))),
+            step(30_500, What::Fault(silent, us(14_500_000))),
+            step(30_500, What::Fault(Fault::Reset { of }, Time::ZERO)),
+            step(60_000, What::Heal),
+        ],
+        rest: us(200_000_000),
+        ..Plan::calm(1, 1, 1, us(260_000_000))
+    }
+}
+
+/// A policy overrules a write, and a backup forgets both; then somebody edits the Deployment until it is of the same generation:
+/// that write is not the one that was overruled (I3).
+pub fn overruled_at_the_same_generation() -> Plan {
+    let scale = |replicas| {
+        user(Deed::ScaleDeployment {
+            deployment: 0,
+            replicas,
+        })
+    };
+    let create = Deed::CreateFoo {
+        foo: 0,
+        deployment: 0,
+        replicas: Some(3),
+    };
+    let policy = Fault::Policy(Others::FewReplicas);
+    Plan {
+        steps: vec![
+            step(9_000, user(create)),
+            step(20_000, What::Fault(Fault::Restore, us(15_000_000))),
+            step(22_000, What::Fault(policy, us(10_000_000))),
+            step(25_000, scale(1)),
+            step(45_000, scale(4)),
+            step(45_000, scale(1)),
+            step(60_000, What::Heal),
+        ],
+        rest: us(200_000_000),
+        ..Plan::calm(1, 1, 1, us(260_000_000))
+    }
 }
 
 /// These steps, and no watch of Foos says anything for 90 s from then on: what has happened meanwhile is noticed after all has

@@ -9,7 +9,7 @@ use foo_controller::api::Foo;
 
 use super::{
     super::{
-        api::{CONTROLLER, Kind, Others, RESTORED, Revision},
+        api::{CONTROLLER, Kind, Others, Revision},
         plan::{Fault, What},
         trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
@@ -95,12 +95,17 @@ pub fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = 
 
 /// When a reconcile that failed is tried again.
 pub fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
+    let ended = one.ended.unwrap_or(one.begun);
+    one.failed
+        .then(|| case.by_its_clock(one.who, ended, delay(one)))
+}
+
+/// How long one that failed waits.
+pub fn delay(one: &Reconcile) -> Duration {
     const FIRST: Duration = Duration::from_millis(5);
     const LONGEST: Duration = Duration::from_secs(1000);
     let doubled = 2_u32.saturating_pow(one.attempt.saturating_sub(1));
-    let pause = FIRST.saturating_mul(doubled).min(LONGEST);
-    let ended = one.ended.unwrap_or(one.begun);
-    one.failed.then(|| case.by_its_clock(one.who, ended, pause))
+    FIRST.saturating_mul(doubled).min(LONGEST)
 }
 
 /// From when on nothing is to be done any more: when the last retry has been that there is to come still, of a reconcile that
@@ -375,13 +380,6 @@ fn earlier<'a>(
     deployments: &[(&'a Value, &Value)],
 ) -> Option<&'a Value> {
     let uid = text(&foo["metadata"]["uid"]);
-    // What a backup brings back that no status names any more, nobody knows.
-    let is_brought_back = |other: &Value| {
-        let its = case.deployments.get(text(&other["metadata"]["name"]));
-        let mut its = its.into_iter().flatten().rev();
-        let made = its.find(|one| one.before.is_none());
-        made.is_some_and(|made| *made.by == *RESTORED)
-    };
     // A copy that somebody made says the same of itself.
     let is_written_by_us = |other: &Value| {
         let its = case.deployments.get(text(&other["metadata"]["name"]));
@@ -397,7 +395,6 @@ fn earlier<'a>(
             && is_written_by_us(other)
             && other["metadata"]["name"] != wanted
             && other["metadata"]["deletionTimestamp"].is_null()
-            && !is_brought_back(other)
     })
 }
 

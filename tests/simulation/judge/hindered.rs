@@ -28,7 +28,7 @@ pub const AFTER: Duration = Duration::from_secs(10);
 /// Whether something was in the way of this process, or may still have been; of its work on this Foo, if one is named: what was
 /// done to the writes for others is not in the way of that, unless they took long, and a worker with them.
 pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: Time) -> bool {
-    /// For so long, an answer is waited for; and so long the API server may ask for.
+    /// For so long, an answer is waited for at the most; and so long the API server may ask for.
     const ANSWER: Duration = Duration::from_secs(62);
     const ASKED: Duration = Duration::from_secs(31);
     const QUICK: Duration = Duration::from_secs(1);
@@ -43,24 +43,17 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     });
     let since = |time| from.saturating_sub(case.longest(time));
     let is_slow = |call: &Call| {
-        // Who gives up what nothing is in the way of is not waiting for it.
-        let is_felt = || {
-            let mut faults = case.trace.faults.iter();
-            call.fault.is_some()
-                || faults.any(|(time, fault)| {
-                    let is_then = time.start <= call.begun + case.longest(ANSWER)
-                        && felt_until(time, fault) >= call.begun;
-                    is_then && fault.is_about(who.replica)
-                })
+        // A watch is there when its answer begins.
+        let told = call.answered.map(|(at, _)| at);
+        let over = if is_watch(call) {
+            told.or(call.over)
+        } else {
+            call.over
         };
-        let over = match call.answered {
-            Some((at, _)) => at,
-            None if is_felt() => call.begun + case.longest(ANSWER),
-            None => call.begun,
-        };
+        let over = over.unwrap_or(call.begun + case.longest(ANSWER));
         let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
         let was_spoilt = call.begun >= since(ASKED) && call.retry_after.is_some()
-            || call.begun >= since(AFTER) && call.fault.is_some();
+            || over >= since(AFTER) && call.is_spoilt();
         over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
     };
     let calls = || {
@@ -68,18 +61,23 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
         let calls = case.trace.calls.iter();
         calls.filter(|call| call.who == who && call.begun < until && call.resource != "events")
     };
-    let is_broken = |resource: &str| {
-        let mut its = calls().filter(|call| {
-            let is_watch = matches!(call.verb, "stream" | "watch");
-            call.role == Role::Work && call.resource == resource && is_watch
-        });
-        its.next_back().is_some_and(|call| call.fault.is_some())
+    // What nothing comes of, until that is noticed, and for the pause after it.
+    let is_broken = |call: &Call| {
+        let fault = call.fault.as_deref().unwrap_or_default();
+        let is_silent = fault.contains("Silent") || call.answered.is_none();
+        let goes_on = call.over.is_none() && is_silent;
+        call.role == Role::Work
+            && is_watch(call)
+            && call.is_spoilt()
+            && (goes_on || call.over.is_some_and(|over| over >= since(AFTER)))
     };
     let is_asleep = case.asleep(who).any(is_in);
-    is_fault
-        || is_asleep
-        || ["foos", "deployments"].into_iter().any(is_broken)
-        || calls().any(is_slow)
+    is_fault || is_asleep || calls().any(|call| is_slow(call) || is_broken(call))
+}
+
+/// Whether it is a watch, or a list that comes as one.
+fn is_watch(call: &Call) -> bool {
+    matches!(call.verb, "stream" | "watch")
 }
 
 /// Whether it was written for the sake of another Foo than this one.

@@ -112,9 +112,7 @@ struct Term<'a> {
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let deadline = case.longest_of(|settings| settings.renew_deadline);
     let cleared = cleared(case);
-    let edits = case.store.history().iter().enumerate();
-    let edits = edits.filter(|(index, it)| it.key == lease() && case.writer(*index).is_none());
-    let shortened: Vec<_> = edits.map(|(_, revision)| made(revision)).collect();
+    let shortened = shortened(case);
     let lives = case.trace.lives.iter();
     let mut terms: Vec<_> = lives.flat_map(|life| terms_of(case, life)).collect();
     terms.sort_by_key(|term| term.from);
@@ -141,9 +139,9 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             });
             // By which the other one goes, who is configured with less (H15).
             let mut shortened = shortened.iter();
-            let is_shortened = shortened
-                .any(|shortened| (one.from..other.from).contains(shortened))
-                && other.lease_duration < one.lease_duration;
+            let is_shortened = shortened.any(|shortened| {
+                (one.from..other.from).contains(shortened) && other.from <= *shortened + deadline
+            }) && other.lease_duration < one.lease_duration;
             let is_granted = cannot_know || is_restored || is_shortened;
             other.from < one.until && other.pod != one.pod && !is_granted
         };
@@ -156,6 +154,22 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// When somebody else than a replica made the Lease's duration shorter.
+fn shortened(case: &Case) -> Vec<Time> {
+    let lasts = |lease: Option<&Value>| lease?["spec"]["leaseDurationSeconds"].as_i64();
+    let (mut shortened, mut before) = (Vec::new(), None);
+    for (index, revision) in case.store.history().iter().enumerate() {
+        if revision.key == lease() {
+            let after = lasts(revision.after.as_deref());
+            if case.writer(index).is_none() && after.is_some() && after < before {
+                shortened.push(made(revision));
+            }
+            before = after;
+        }
+    }
+    shortened
 }
 
 /// The terms of one process, as it sees them.

@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::{
     super::{
         plan::Fault,
-        trace::{Call, Role, Time},
+        trace::{Call, Reconcile, Role, Time},
     },
     Case, Violation,
-    converge::{calls_of, retry_at, text},
+    converge::{calls_of, delay, retry_at, text},
     hindered::{AFTER, felt_until, is_gone, is_hindered, is_write_for_another},
     works::{SOON, holds},
 };
@@ -18,8 +18,6 @@ use super::{
 /// I10 (row Q3): what an API server that failed has answered is tried again when its delay is over, and not later.
 pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
     const QUICK: Duration = Duration::from_secs(1);
-    /// So many writes for one Foo, and the next may have to wait for another reason than that one failed.
-    const OFTEN: usize = 6;
     let holds = holds(case);
     for (key, its) in &case.reconciles {
         let name = key.rsplit('/').next().unwrap_or_default();
@@ -28,9 +26,7 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
                 continue;
             };
             let due = due + case.takes(one.who, SOON);
-            let is_write = |call: &&Call| {
-                call.who == one.who && call.is_work() && !is_write_for_another(case, call, name)
-            };
+            let is_write = |call: &&Call| call.is_work() && !is_write_for_another(case, call, name);
             let has_failed = calls_of(case, one).filter(is_write).any(|call| {
                 let code = call.answered.map_or(0, |(_, code)| code);
                 matches!(code, 500 | 502 | 503 | 504) && call.retry_after.is_none()
@@ -46,17 +42,14 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
                 continue;
             }
             let after = case.longest(AFTER);
-            let writes = case.trace.calls.iter().filter(|call| call.begun <= ended);
-            let is_often = writes.filter(is_write).count() > OFTEN;
             let is_slow = case.trace.calls.iter().any(|call| {
-                let over = call.answered.map_or(Time::MAX, |(at, _)| at);
-                let is_of_work = call.who == one.who && call.role == Role::Work;
-                is_of_work
-                    && call.begun < due
-                    && over > ended
-                    && over > call.begun + QUICK
-                    && !matches!(call.verb, "watch" | "stream")
-                    || is_of_work && call.begun <= due && call.retry_after.is_some()
+                let over = call.over.unwrap_or(Time::MAX);
+                let asked = call.retry_after.map(|asked| over.saturating_add(asked));
+                let is_then = call.begun <= due && over > ended && over > call.begun + QUICK;
+                call.who == one.who
+                    && call.role == Role::Work
+                    && (is_then && !matches!(call.verb, "watch" | "stream")
+                        || call.begun <= due && asked.is_some_and(|asked| asked >= one.begun))
             });
             let is_in_the_way = case.trace.faults.iter().any(|(time, fault)| {
                 let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
@@ -64,7 +57,10 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
                     time.start < due && felt_until(time, fault).saturating_add(after) > one.begun;
                 is_then && !is_shown && !fault.is_of_the_clock() && fault.is_about(one.who.replica)
             });
-            if is_often || is_slow || is_in_the_way || case.asleep(one.who).next().is_some() {
+            let is_asleep = case
+                .asleep(one.who)
+                .any(|asleep| asleep.start < due && asleep.end > one.begun);
+            if may_be_contested(case, one, name) || is_slow || is_in_the_way || is_asleep {
                 continue;
             }
             found.push(Violation {
@@ -75,6 +71,50 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+/// Q3: a retry does not come before its delay is over.
+pub fn waits(case: &Case, found: &mut Vec<Violation>) {
+    /// Two steps of the world's.
+    const SLACK: Duration = Duration::from_millis(40);
+    for (key, its) in &case.reconciles {
+        for (number, one) in its.iter().enumerate() {
+            let mut later = its[number + 1..].iter();
+            let next = later.find(|next| next.who == one.who);
+            let Some((next, ended)) = next.zip(one.ended.filter(|_| one.failed)) else {
+                continue;
+            };
+            let due = ended + case.takes(one.who, delay(one));
+            let name = key.rsplit('/').next().unwrap_or_default();
+            let is_early = next.trigger == "retry" && next.begun + SLACK < due;
+            if is_early && !may_be_contested(case, one, name) {
+                found.push(Violation {
+                    invariant: "Q3",
+                    at: next.begun,
+                    object: (*key).to_owned(),
+                    what: format!(
+                        "failed {} times, and {} tries again before {due:?}",
+                        one.attempt, one.who
+                    ),
+                });
+            }
+        }
+    }
+}
+
+/// Whether so much was written for this Foo that the next write may have to wait for another reason than that one failed.
+fn may_be_contested(case: &Case, one: &Reconcile, foo: &str) -> bool {
+    const OFTEN: usize = 6;
+    const LATELY: Duration = Duration::from_mins(2);
+    let from = one.begun.saturating_sub(case.longest(LATELY));
+    let until = one.ended.unwrap_or(one.begun);
+    let writes = case.trace.calls.iter().filter(|call| {
+        call.who == one.who
+            && call.is_work()
+            && (from..=until).contains(&call.begun)
+            && !is_write_for_another(case, call, foo)
+    });
+    writes.count() > OFTEN
 }
 
 /// I10 (row R10): what was refused for want of rights is tried when they are back, and not only when its delay is over.

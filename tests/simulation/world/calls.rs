@@ -140,6 +140,7 @@ impl World {
             code: None,
             answer: None,
             answered: None,
+            over: None,
             retry_after: None,
             told: Vec::new(),
             fault: None,
@@ -185,7 +186,8 @@ impl World {
         };
         if let Some((after, kind)) = broken {
             if is_cut && happens.is_none() {
-                self.trace.calls[number].fault = Some("cut off".to_owned());
+                let call = &mut self.trace.calls[number];
+                (call.fault, call.felt) = (Some("cut off".to_owned()), true);
             }
             self.places[place].connected[sent.role as usize] = None;
             let replica = self.places[place].replica.as_ref()?;
@@ -608,6 +610,7 @@ impl World {
             }
             let call = &mut self.trace.calls[number];
             call.answered = call.answered.filter(|(at, _)| *at <= due);
+            call.over = Some(due);
             let asleep = asleep.get(&who.replica).map_or(&[][..], Vec::as_slice);
             call.told.retain(|(at, _)| comes_at(asleep, *at) <= due);
             self.places[who.replica].connected[call.role as usize] = None;

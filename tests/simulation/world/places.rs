@@ -191,7 +191,9 @@ impl World {
             }
         }
         for id in &given_up {
-            self.open.remove(&(who, *id));
+            if let Some(call) = self.open.remove(&(who, *id)) {
+                self.trace.calls[call].over = Some(to);
+            }
         }
         let mut unwell = false;
         for (at, record) in stepped.records {
