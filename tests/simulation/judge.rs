@@ -39,7 +39,10 @@ use super::{
     world::{GRACE, World},
 };
 
-/// How long a server that is behind may know a policy or a role that is gone.
+/// A step of the world's.
+const STEP: Duration = Duration::from_millis(20);
+
+/// How long a server that is behind may know a policy that is gone.
 const KNOWN: Duration = Duration::from_secs(45);
 
 /// What was not as it must be.
@@ -379,7 +382,6 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
 /// What a process takes to end at most, as docs/operations.md has it of SIGTERM.
 fn to_stop(settings: &Settings) -> Duration {
     const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
-    const STEP: Duration = Duration::from_millis(20);
     let calls = (settings.renew_deadline * 3 / 2).max(Duration::from_secs(3));
     SHUTDOWN_TIMEOUT + calls + Duration::from_millis(1500) + STEP
 }

@@ -1,5 +1,6 @@
 //! Faults at every place: short lives of a few objects, each with a crash of whoever writes before, at and after each of its
-//! writes (but for what renews the Lease again and again), and with faults at each of the first calls of each kind.
+//! writes (but for what renews the Lease again and again), and with faults at each of the first calls of each kind. Of
+//! those that are much alike to a replica, the first call has all, and each other one in its turn.
 
 use std::{collections::BTreeMap, time::Duration};
 

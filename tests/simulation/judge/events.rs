@@ -72,15 +72,19 @@ pub fn are_true(case: &Case, found: &mut Vec<Violation>) {
         });
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
         let about = &call.body["regarding"]["uid"];
-        let mut calls = case.trace.calls.iter();
-        let is_reported = calls.any(|other| {
-            let conditions = other.body["status"]["conditions"].as_array();
-            let mut conditions = conditions.into_iter().flatten();
+        let statuses = case.trace.calls.iter().filter(|other| {
             other.who == call.who
                 && other.resource == "foos/status"
                 && other.begun <= until
                 && other.body["metadata"]["uid"] == *about
-                && conditions.any(|one| one["reason"] == reason)
+        });
+        let (before, mut within): (Vec<_>, Vec<_>) =
+            statuses.partition(|other| other.begun < then.start);
+        within.extend(before.last());
+        let is_reported = within.iter().any(|other| {
+            let conditions = other.body["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|one| one["reason"] == reason)
         });
         if !is_reported && !is_cut_off && ended > until && !is_over(case, call.who, &then) {
             found.push(Violation {

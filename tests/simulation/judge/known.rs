@@ -1,7 +1,5 @@
 //! What a process may have known of Deployments as it sent something.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::{
@@ -10,11 +8,8 @@ use super::{
         trace::{Call, Reconcile, Time},
         users::NAMESPACE,
     },
-    Case, made,
+    Case, STEP, made,
 };
-
-/// One of the world's.
-const STEP: Duration = Duration::from_millis(20);
 
 /// What there is to know for who sent this.
 pub struct Known<'a> {

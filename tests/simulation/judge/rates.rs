@@ -7,7 +7,7 @@ use super::{
         trace::{Call, Reconcile, Role, Time},
         users::NAMESPACE,
     },
-    Case, Violation,
+    Case, STEP, Violation,
 };
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -93,8 +93,6 @@ fn subject(call: &Call) -> String {
 pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
     /// What is asked for at most.
     const LONGEST: Duration = Duration::from_secs(30);
-    /// A step of the world's.
-    const STEP: Duration = Duration::from_millis(20);
     let asks = case.trace.calls.iter().filter_map(|call| {
         let (at, code) = call.answered?;
         let asked = call.retry_after.filter(|_| matches!(code, 429 | 503))?;
@@ -211,14 +209,10 @@ fn foo_of(call: &Call) -> Option<&str> {
 
 /// Until when an answer is waited for.
 fn patience(case: &Case, call: &Call) -> Time {
-    let limit = call.path.split(['?', '&']).find_map(|part| {
-        let milliseconds = part.strip_prefix("timeout=")?.strip_suffix("ms")?;
-        Some(Duration::from_millis(milliseconds.parse().ok()?))
-    });
     let limit = match &*call.resource {
         "events" => Duration::from_secs(1),
         _ if is_watch(call) => Duration::from_mins(1),
-        _ => limit.unwrap_or(Duration::from_secs(10)),
+        _ => call.limit().unwrap_or(Duration::from_secs(10)),
     };
     call.begun + case.shortest(limit)
 }

@@ -9,7 +9,7 @@ use super::{
         plan::Fault,
         trace::{Call, Reconcile, Role, Time},
     },
-    Case, Violation,
+    Case, STEP, Violation,
     converge::{calls_of, delay, retry_at, text},
     hindered::{AFTER, felt_until, is_gone, is_hindered, is_write_for_another},
     works::{SOON, holds},
@@ -75,8 +75,6 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
 
 /// Q3: a retry does not come before its delay is over.
 pub fn waits(case: &Case, found: &mut Vec<Violation>) {
-    /// Two steps of the world's.
-    const SLACK: Duration = Duration::from_millis(40);
     for (key, its) in &case.reconciles {
         for (number, one) in its.iter().enumerate() {
             let mut later = its[number + 1..].iter();
@@ -86,7 +84,7 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
             };
             let due = ended + case.takes(one.who, delay(one));
             let name = key.rsplit('/').next().unwrap_or_default();
-            let is_early = next.trigger == "retry" && next.begun + SLACK < due;
+            let is_early = next.trigger == "retry" && next.begun + 2 * STEP < due;
             if is_early && !may_be_contested(case, one, name) {
                 found.push(Violation {
                     invariant: "Q3",

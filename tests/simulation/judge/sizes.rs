@@ -10,11 +10,8 @@ use super::{
         api::{Key, Kind},
         trace::{Sizes, Time},
     },
-    Case, Violation, made,
+    Case, STEP, Violation, made,
 };
-
-/// One of the world's.
-const STEP: Duration = Duration::from_millis(20);
 
 /// What a watch may take to tell of a change.
 const MOMENT: Duration = Duration::from_secs(1);

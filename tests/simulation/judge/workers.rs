@@ -7,11 +7,8 @@ use super::{
         trace::{Reconcile, Time, Who},
         world::FOOS,
     },
-    Case, Violation,
+    Case, STEP, Violation,
 };
-
-/// One of the world's.
-const STEP: Duration = Duration::from_millis(20);
 
 /// Row Q7: while attempts of a namespace have failed after a second, no more than half of the workers begin with its objects.
 pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
