@@ -175,10 +175,11 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     owner["name"].as_str()
 }
 
-/// Whether the process has said in this time that its term is over.
+/// Whether the process has said in this time that its term is over, or about to be: what is under way is waited for.
 pub fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
+    let said = ["lost the lease", "the term is over"];
     let mut logs = case.trace.logs.iter().filter(|log| log.who == who);
-    logs.any(|log| time.contains(&log.at) && log.text.contains("the term is over"))
+    logs.any(|log| time.contains(&log.at) && said.iter().any(|said| log.text.contains(said)))
 }
 
 /// Whether the process that wrote this status has written the event, or could not.

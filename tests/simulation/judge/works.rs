@@ -178,20 +178,24 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
 }
 
 /// Whether a write of the work, by this pod, may have been on its way when its process ended: one that was not answered long
-/// before, or with what says nothing of it.
+/// before, or with what says nothing of it, or, for all that the process knows, one of the container before.
 fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
     /// As long as a write may take, and its connection is held on to.
     const LONGEST: Duration = Duration::from_secs(40);
     // Before the end, the Lease is looked at and given back, for which there is as long as for an answer to it.
     let releasing = case.longest((life.settings.renew_deadline / 2).max(Duration::from_secs(1)));
+    let mut lives = case.trace.lives.iter();
+    let is_restarted = lives.any(|other| other.pod == life.pod && other.begun < life.begun)
+        && ended < life.begun + case.longest(LONGEST);
     let mut calls = case.trace.calls.iter();
-    calls.any(|call| {
-        let answered = call.answered.filter(|_| !call.is_spoilt());
-        call.is_work()
-            && case.pod(call) == life.pod.0
-            && (ended.saturating_sub(case.longest(LONGEST))..ended).contains(&call.begun)
-            && answered.is_none_or(|(at, code)| at + releasing > ended || code >= 500)
-    })
+    is_restarted
+        || calls.any(|call| {
+            let answered = call.answered.filter(|_| !call.is_spoilt());
+            call.is_work()
+                && case.pod(call) == life.pod.0
+                && (ended.saturating_sub(case.longest(LONGEST))..ended).contains(&call.begun)
+                && answered.is_none_or(|(at, code)| at + releasing > ended || code >= 500)
+        })
 }
 
 /// Each object as it was last.
