@@ -320,6 +320,22 @@ mod tests {
         assert!(none.spec.is_err());
     }
 
+    /// A restored backup counts generations anew: [`confirm`](crate::Writer::confirm) compares what is asked for.
+    #[test]
+    fn another_spec_of_the_same_generation_is_another_content() {
+        let content = |of: &str, generation: i64| {
+            let metadata = json!({ "name": "w", "namespace": "n", "uid": "u", "resourceVersion": "1",
+                "generation": generation });
+            let wish: Custom<Wish> = object(&json!({ "metadata": metadata, "spec": { "of": of } }));
+            let mut hasher = DefaultHasher::new();
+            wish.content(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(content("a", 2), content("a", 2));
+        assert_ne!(content("a", 2), content("b", 2));
+        assert_ne!(content("a", 2), content("a", 3));
+    }
+
     /// Row Q6: what panics while it is read is wrong with its field, and with no other.
     #[test]
     fn a_field_that_panics_is_wrong() {
