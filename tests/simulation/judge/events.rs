@@ -29,15 +29,18 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
         let Some(earlier) = said.insert(what, revision) else {
             continue;
         };
-        // Or its writer was told so.
+        // Or its writer was told so, or, as it wrote it again, that it is not taken.
         let is_gone = || {
             let mut since = case.store.history()[..index].iter();
             let mut calls = case.trace.calls.iter();
             let named = format!("/{}?", earlier.key.name);
             since.any(|one| one.key == earlier.key && one.after.is_none())
                 || calls.any(|call| {
-                    let is_missed = call.answered.is_some_and(|(_, code)| code == 404);
-                    is_missed && call.verb == "patch" && call.path.contains(&named)
+                    let code = call.answered.map_or(0, |(_, code)| code);
+                    let is_missed = call.verb == "patch" && code == 404;
+                    let is_refused = call.verb == "create" && matches!(code, 400..=408 | 410..=428);
+                    is_missed && call.path.contains(&named)
+                        || is_refused && text(&call.body["metadata"]["name"]) == &*earlier.key.name
                 })
         };
         if made(revision) < made(earlier) + SERIES && !is_gone() {
