@@ -39,7 +39,7 @@ struct State<'a> {
     served: BTreeSet<(&'a str, &'a str)>,
     deployments: BTreeMap<Key, Deployment>,
     /// By the process, the Foo's UID and the Deployment's name, how often it was created for one that is gone.
-    of_the_gone: BTreeMap<(Who, &'a str, &'a str), usize>,
+    of_the_gone: BTreeMap<(Who, &'a str, &'a str, bool), usize>,
 }
 
 /// One that was there at some time, whoever made it.
@@ -207,7 +207,9 @@ impl<'a> State<'a> {
         if case.told(call.who, "foos", begun) >= version {
             return Some("created for a Foo of which its writer was told that it goes".to_owned());
         }
-        let times = (self.of_the_gone).entry((call.who, uid(foo), &*revision.key.name));
+        // Those are counted by themselves of which their writer does not know whether they were made.
+        let of = (call.who, uid(foo), &*revision.key.name, call.is_spoilt());
+        let times = self.of_the_gone.entry(of);
         let times = times.or_default();
         *times += 1;
         (*times > OF_THE_GONE).then(|| format!("created {times} times for a Foo that is gone"))

@@ -43,7 +43,12 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
                         || is_refused && text(&call.body["metadata"]["name"]) == &*earlier.key.name
                 })
         };
-        if made(revision) < made(earlier) + SERIES && !is_gone() {
+        // It may have been tried for long.
+        let first = case.trace.calls.iter().find(|call| {
+            call.verb == "create" && text(&call.body["metadata"]["name"]) == &*earlier.key.name
+        });
+        let since = first.map_or(made(earlier), |first| first.begun);
+        if made(revision) < since + SERIES && !is_gone() {
             found.push(Violation {
                 invariant: "I14",
                 at: made(revision),

@@ -168,7 +168,9 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
         let last = its.find(|one| {
             one.key.kind == Kind::Deployment && *one.key.name == *name && made(one) <= call.begun
         });
-        last?.after.as_deref()?
+        // What is deleted may be so again, for all that its sender knows.
+        let last = last?;
+        last.after.as_deref().or(last.before.as_deref())?
     };
     let owners = deployment["metadata"]["ownerReferences"].as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == true)?;
