@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{
     super::api::{Kind, Revision},
     Case, Violation,
@@ -43,12 +45,15 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
                         || is_refused && text(&call.body["metadata"]["name"]) == &*earlier.key.name
                 })
         };
-        // It may have been tried for long.
-        let first = case.trace.calls.iter().find(|call| {
-            call.verb == "create" && text(&call.body["metadata"]["name"]) == &*earlier.key.name
-        });
-        let since = first.map_or(made(earlier), |first| first.begun);
-        if made(revision) < since + SERIES && !is_gone() {
+        // It may have waited for long, and been tried.
+        let happened = |one: &Revision| {
+            let event = one.after.as_deref()?;
+            text(&event["eventTime"]).parse::<Timestamp>().ok()
+        };
+        let since = happened(revision).zip(happened(earlier));
+        let is_long_ago =
+            since.is_some_and(|(now, then)| now.duration_since(then).unsigned_abs() > SERIES);
+        if made(revision) < made(earlier) + SERIES && !is_long_ago && !is_gone() {
             found.push(Violation {
                 invariant: "I14",
                 at: made(revision),
