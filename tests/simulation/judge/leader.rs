@@ -443,6 +443,8 @@ fn leads_from(case: &Case) -> Option<Time> {
     /// What a watch's answer is waited for, and then how long it may take to be opened anew.
     const ANSWER: Duration = Duration::from_mins(1);
     const ANEW: Duration = Duration::from_secs(8);
+    /// So long the API server may ask for at the most.
+    const ASKED: Duration = Duration::from_secs(30);
     let goes_on = |replica: usize| {
         let mut for_good = case
             .trace
@@ -480,7 +482,11 @@ fn leads_from(case: &Case) -> Option<Time> {
         let waits = case.trace.calls.iter().filter(waits);
         let answered = waits.map(|call| {
             let until = case.by_its_clock(call.who, call.begun, ANSWER);
-            call.answered.map_or(until, |(at, _)| at.min(until))
+            // Or for as long as the answer asks.
+            let asked = call.retry_after.unwrap_or_default().min(ASKED);
+            call.answered.map_or(until, |(at, _)| {
+                case.by_its_clock(call.who, at, asked).min(until)
+            })
         });
         let answered = answered.max().unwrap_or_default();
         calm.max(life.begun).max(answered)
