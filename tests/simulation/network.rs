@@ -25,7 +25,7 @@ use operator_runtime::{
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, sleep_until, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tower::{BoxError, ServiceExt as _, service_fn};
 
@@ -293,10 +293,9 @@ impl Answer {
             if silent <= now {
                 return Err(broken(ErrorKind::TimedOut));
             }
-            match due {
-                Some(due) => sleep_until(due.min(silent)).await,
-                None => _ = timeout_at(silent, self.came.notified()).await,
-            }
+            // What is on its way may be cut off meanwhile.
+            let until = due.map_or(silent, |due| due.min(silent));
+            _ = timeout_at(until, self.came.notified()).await;
         }
     }
 

@@ -81,9 +81,11 @@ impl Call {
     /// Whether what was done to it kept its answer from being read as it was given.
     pub fn is_spoilt(&self) -> bool {
         let fault = self.fault.as_deref().unwrap_or_default();
-        // Late, or right before its reader's end, it is read, if it comes.
+        // Late, or right before its reader's end, it is read, if it comes before it is given up.
         let reads = ["RequestLate", "AnswerLate", "CrashAfter"].map(|kind| fault.starts_with(kind));
-        self.felt && !(self.answered.is_some() && reads.contains(&true))
+        let given_up = self.over.unwrap_or(Time::MAX);
+        let comes = self.answered.is_some_and(|(at, _)| at <= given_up);
+        self.felt && !(comes && reads.contains(&true))
     }
 
     /// Whether it is a write of the work: of what only who leads may write.

@@ -108,7 +108,9 @@ pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
         let again = match &*call.resource {
             // What comes later is not waited for any more.
             _ if at >= patience(case, call) => None,
+            // Of those that were under way with it, one may be written anew.
             "events" => its()
+                .filter(|other| other.begun > at + STEP)
                 .find(|other| other.role == Role::Work && other.resource == "events")
                 .map(|other| other.begun),
             "foos" | "deployments" if is_watch(call) => its()

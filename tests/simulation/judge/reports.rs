@@ -1,6 +1,6 @@
 //! Statuses are written in time: I13.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use foo_controller::api::Foo;
 use serde_json::Value;
@@ -35,6 +35,8 @@ struct Stale {
 /// reconcile takes: it is of the Foo's generation, and counts what its Deployment does, at some moment of any such time, whether
 /// that begins with a change, with a term, or when what was in the way is gone.
 pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
+    /// For how long a status that was refused is not written again.
+    const GIVEN_UP: Duration = Duration::from_secs(1000);
     let holds = holds(case);
     let soon = case.longest(SOON);
     // What a fault has had fail comes when its turn comes.
@@ -62,13 +64,19 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
         let late = since.find_map(|from| {
             let due = from + soon;
             let holder = holder(&holds, from, due).filter(|_| due < until)?;
-            // What fails is tried again with the object's backoff.
+            // What fails is tried again with the object's backoff; what is refused for what it says, when the object is another,
+            // or after long.
             let has_failed = case.trace.calls.iter().any(|call| {
                 let code = call.answered.map_or(0, |(_, code)| code);
+                let refused = from.saturating_sub(GIVEN_UP);
+                let since = match code {
+                    400 | 405 | 413 | 415 | 422 => refused,
+                    _ => from,
+                };
                 call.who == holder
                     && call.resource == "foos/status"
                     && text(&call.body["metadata"]["name"]) == key.name
-                    && (from..due).contains(&call.begun)
+                    && (since..due).contains(&call.begun)
                     && !matches!(code, 200..300 | 409)
             });
             let is_free = !has_failed

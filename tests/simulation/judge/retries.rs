@@ -147,9 +147,11 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
             let Some(last) = its().rfind(|one| one.begun < back) else {
                 continue;
             };
+            let name = key.rsplit('/').next().unwrap_or_default();
             let was_refused = last.failed
                 && calls_of(case, last).any(|call| {
                     let is_it = call.verb == *verb && call.resource == *resource;
+                    let is_it = is_it && !is_write_for_another(case, call, name);
                     is_it && call.code == Some(403) && call.fault.is_none() && is_forbidden(call)
                 });
             let is_tried = its().any(|one| (back..=due).contains(&one.begun));
