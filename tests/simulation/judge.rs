@@ -42,6 +42,9 @@ use super::{
 /// A step of the world's.
 const STEP: Duration = Duration::from_millis(20);
 
+/// What an API server may ask for at the most (row Q3).
+const ASKED: Duration = Duration::from_secs(30);
+
 /// How long a server that is behind may know a policy that is gone.
 const KNOWN: Duration = Duration::from_secs(45);
 
@@ -240,7 +243,7 @@ impl<'a> Case<'a> {
     /// it stands still, nor, of what came while its machine slept, until its own clock has come to when that was to come.
     fn told(&self, who: Who, resource: &str, at: Time) -> u64 {
         /// What has come is read in the same step of the world's, or in the next.
-        const READ: Duration = Duration::from_millis(40);
+        const READ: Duration = STEP.saturating_mul(2);
         let still = self.life(who).into_iter().flat_map(|life| &life.still);
         let read = (still.cloned().chain(self.asleep(who)))
             .filter(|still| still.start <= at && at <= still.end.saturating_add(READ))
@@ -333,6 +336,11 @@ fn pod_of(identity: &str) -> &str {
 /// The object's name, as it is said.
 fn named(key: &Key) -> String {
     format!("{:?} {}/{}", key.kind, key.namespace, key.name)
+}
+
+/// Its name alone, of `namespace/name`.
+fn name_of(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or_default()
 }
 
 /// When a revision was made.

@@ -94,6 +94,11 @@ impl Call {
             && matches!(&*self.resource, "deployments" | "foos/status")
     }
 
+    /// Whether it is a watch, or a list that comes as one.
+    pub fn is_watch(&self) -> bool {
+        matches!(self.verb, "stream" | "watch")
+    }
+
     /// How long it says that the API server may take.
     pub fn limit(&self) -> Option<Duration> {
         self.path.split(['?', '&']).find_map(|part| {

@@ -14,7 +14,7 @@ use super::{
         trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
     },
-    Case, KNOWN, Violation, made, named,
+    Case, KNOWN, Violation, made, name_of, named,
     warnings::is_known_to_be_refused,
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
@@ -129,7 +129,7 @@ fn rests_of(case: &Case, foos: &[&str]) -> Time {
     let ours: BTreeSet<&str> = foos.iter().flat_map(|foo| asked_for(foo)).collect();
     let retries = case.reconciles.keys().filter_map(|key| {
         let retry = last_retry(case, key)?;
-        let name = key.rsplit('/').next().unwrap_or_default();
+        let name = name_of(key);
         let is_beside = foos.contains(&name) || !ours.is_disjoint(&asked_for(name));
         is_beside.then_some(retry)
     });

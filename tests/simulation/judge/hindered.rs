@@ -10,7 +10,7 @@ use super::{
     },
     Case,
     converge::text,
-    made,
+    made, name_of,
     warnings::foo_of,
 };
 
@@ -20,6 +20,13 @@ pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
         Fault::Slow { by, .. } => time.end.saturating_add(*by),
         _ => time.end,
     }
+}
+
+/// Whether it may be in the way of this process without any call that shows it.
+pub fn hinders(fault: &Fault, who: Who) -> bool {
+    // What is done to single calls, they show; and what is refused was looked at. Nobody works by the time of day.
+    let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
+    !is_shown && !fault.is_of_the_clock() && fault.is_about(who.replica)
 }
 
 /// What follows a fault: the longest pause of a watch, and its list.
@@ -35,17 +42,16 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     let is_in = |time: Range<Time>| {
         time.start < until && time.end.saturating_add(case.longest(AFTER)) > from
     };
-    let is_fault = case.trace.faults.iter().any(|(time, fault)| {
-        let is_now = is_in(time.start..felt_until(time, fault));
-        // What is done to single calls, they show; and what is refused was looked at. Nobody works by the time of day.
-        let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
-        is_now && !is_shown && !fault.is_of_the_clock() && fault.is_about(who.replica)
-    });
+    let is_fault = case
+        .trace
+        .faults
+        .iter()
+        .any(|(time, fault)| is_in(time.start..felt_until(time, fault)) && hinders(fault, who));
     let since = |time| from.saturating_sub(case.longest(time));
     let is_slow = |call: &Call| {
         // A watch is there when its answer begins.
         let told = call.answered.map(|(at, _)| at);
-        let over = if is_watch(call) {
+        let over = if call.is_watch() {
             told.or(call.over)
         } else {
             call.over
@@ -67,17 +73,12 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
         let is_silent = fault.contains("Silent") || call.answered.is_none();
         let goes_on = call.over.is_none() && is_silent;
         call.role == Role::Work
-            && is_watch(call)
+            && call.is_watch()
             && call.is_spoilt()
             && (goes_on || call.over.is_some_and(|over| over >= since(AFTER)))
     };
     let is_asleep = case.asleep(who).any(is_in);
     is_fault || is_asleep || calls().any(|call| is_slow(call) || is_broken(call))
-}
-
-/// Whether it is a watch, or a list that comes as one.
-fn is_watch(call: &Call) -> bool {
-    matches!(call.verb, "stream" | "watch")
 }
 
 /// Whether it was written for the sake of another Foo than this one.
@@ -93,7 +94,7 @@ pub fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
 
 /// Whether the Foo of this key is not there at this time, or goes before it is to be looked at.
 pub fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
-    let name = key.rsplit('/').next().unwrap_or_default();
+    let name = name_of(key);
     let history = case.store.history().iter();
     let its = history
         .filter(|one| one.key.kind == Kind::Foo && *one.key.name == *name && made(one) <= due);

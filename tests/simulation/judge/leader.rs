@@ -12,7 +12,7 @@ use super::{
         trace::{Call, Life, Time, comes_at},
         users::{LEASE, LEASE_NAMESPACE},
     },
-    Case, Violation, made, named, pod_of,
+    ASKED, Case, STEP, Violation, made, named, pod_of,
 };
 
 pub fn holder(lease: &Value) -> &str {
@@ -277,8 +277,7 @@ fn cleared(case: &Case) -> Vec<Range<Time>> {
 /// after an answer told it that somebody else holds the Lease; and each says to the API server that it has to be over by the
 /// end, or little later.
 pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
-    /// Two steps of the world's.
-    const SLACK: Duration = Duration::from_millis(40);
+    const SLACK: Duration = STEP.saturating_mul(2);
     for life in &case.trace.lives {
         let deadline = life.settings.renew_deadline;
         let identity = life.identity();
@@ -443,8 +442,6 @@ fn leads_from(case: &Case) -> Option<Time> {
     /// What a watch's answer is waited for, and then how long it may take to be opened anew.
     const ANSWER: Duration = Duration::from_mins(1);
     const ANEW: Duration = Duration::from_secs(8);
-    /// So long the API server may ask for at the most.
-    const ASKED: Duration = Duration::from_secs(30);
     let goes_on = |replica: usize| {
         let mut for_good = case
             .trace

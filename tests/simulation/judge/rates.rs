@@ -7,7 +7,7 @@ use super::{
         trace::{Call, Reconcile, Role, Time},
         users::NAMESPACE,
     },
-    Case, STEP, Violation,
+    ASKED, Case, STEP, Violation, name_of,
 };
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -91,12 +91,10 @@ fn subject(call: &Call) -> String {
 /// reconciled, whatever is asked for it meanwhile; but for a new term's first look at it. The election goes at its own pace, as
 /// does who asks for rights.
 pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
-    /// What is asked for at most.
-    const LONGEST: Duration = Duration::from_secs(30);
     let asks = case.trace.calls.iter().filter_map(|call| {
         let (at, code) = call.answered?;
         let asked = call.retry_after.filter(|_| matches!(code, 429 | 503))?;
-        let until = at + case.shortest(asked.min(LONGEST)).saturating_sub(STEP);
+        let until = at + case.shortest(asked.min(ASKED)).saturating_sub(STEP);
         (call.role == Role::Work).then_some((call, at, until))
     });
     for (call, at, until) in asks {
@@ -160,7 +158,7 @@ pub fn forgets(case: &Case, found: &mut Vec<Violation>) {
 /// Whether a reconcile changed a Deployment and left the status to the next one.
 fn has_status_pending(case: &Case, one: &Reconcile) -> bool {
     let ended = one.ended.unwrap_or(one.begun);
-    let name = one.key.rsplit('/').next().unwrap_or_default();
+    let name = name_of(&one.key);
     let its = |path: &str| {
         let mut calls = case.trace.calls.iter().filter(|call| call.who == one.who);
         calls.any(|call| {

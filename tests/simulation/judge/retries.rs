@@ -1,4 +1,4 @@
-//! What has failed is tried again: I10.
+//! What has failed is tried again (I10), and not before its delay is over (Q3).
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use super::{
     },
     Case, STEP, Violation,
     converge::{calls_of, delay, retry_at, text},
-    hindered::{AFTER, felt_until, is_gone, is_hindered, is_write_for_another},
+    hindered::{AFTER, felt_until, hinders, is_gone, is_hindered, is_write_for_another},
+    name_of,
     works::{SOON, holds},
 };
 
@@ -20,7 +21,7 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
     const QUICK: Duration = Duration::from_secs(1);
     let holds = holds(case);
     for (key, its) in &case.reconciles {
-        let name = key.rsplit('/').next().unwrap_or_default();
+        let name = name_of(key);
         for (number, one) in its.iter().enumerate() {
             let (Some(ended), Some(due)) = (one.ended, retry_at(case, one)) else {
                 continue;
@@ -48,14 +49,13 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
                 let is_then = call.begun <= due && over > ended && over > call.begun + QUICK;
                 call.who == one.who
                     && call.role == Role::Work
-                    && (is_then && !matches!(call.verb, "watch" | "stream")
+                    && (is_then && !call.is_watch()
                         || call.begun <= due && asked.is_some_and(|asked| asked >= one.begun))
             });
             let is_in_the_way = case.trace.faults.iter().any(|(time, fault)| {
-                let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
                 let is_then =
                     time.start < due && felt_until(time, fault).saturating_add(after) > one.begun;
-                is_then && !is_shown && !fault.is_of_the_clock() && fault.is_about(one.who.replica)
+                is_then && hinders(fault, one.who)
             });
             let is_asleep = case
                 .asleep(one.who)
@@ -83,7 +83,7 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
                 continue;
             };
             let due = ended + case.takes(one.who, delay(one));
-            let name = key.rsplit('/').next().unwrap_or_default();
+            let name = name_of(key);
             let is_early = next.trigger == "retry" && next.begun + 2 * STEP < due;
             if is_early && !may_be_contested(case, one, name) {
                 found.push(Violation {
@@ -147,7 +147,7 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
             let Some(last) = its().rfind(|one| one.begun < back) else {
                 continue;
             };
-            let name = key.rsplit('/').next().unwrap_or_default();
+            let name = name_of(key);
             let was_refused = last.failed
                 && calls_of(case, last).any(|call| {
                     let is_it = call.verb == *verb && call.resource == *resource;

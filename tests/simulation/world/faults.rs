@@ -386,7 +386,7 @@ impl World {
         let waiting = mem::take(&mut self.servers[server].waiting);
         self.servers[server].paused = false;
         // What it had answered still comes.
-        self.reset(|call| call.server == server && matches!(call.verb, "stream" | "watch"));
+        self.reset(|call| call.server == server && call.is_watch());
         for arriving in waiting {
             self.arrives(self.now, arriving);
         }
