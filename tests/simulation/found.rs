@@ -62,6 +62,11 @@ pub fn all() -> Vec<(String, Plan)> {
             election::cleared_and_not_seen_before(),
         ),
         (
+            "fenced_out_for_a_moment",
+            objects::fenced_out_for_a_moment(),
+        ),
+        ("rights_are_back_unseen", objects::rights_are_back_unseen()),
+        (
             "gone_while_the_watch_is_stuck",
             objects::gone_while_the_watch_is_stuck(),
         ),

@@ -633,6 +633,7 @@ fn finish_item(
                 let attempt = item.failures() + 1;
                 let delay = match retry {
                     Retry::After(time) => item.add_after(time.max(LEAST_DELAY)),
+                    Retry::Quiet => item.add_rate_limited_quietly(),
                     _ => item.add_rate_limited_after(retry.after()),
                 };
                 // What passes by itself has passed by then.

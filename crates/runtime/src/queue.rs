@@ -239,7 +239,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 /// A work item: a key with a worker. No other worker gets it until this is dropped, whatever becomes of the
 /// worker. A drop alone says that the work is over and nothing about how it went, as when it was
 /// cut short: the key is queued again only if it was added meanwhile. So that a panic can be
-/// answered with [`add_rate_limited`](Self::add_rate_limited), keep this outside of what may panic.
+/// answered with [`add_rate_limited_after`](Self::add_rate_limited_after), keep this outside of what may panic.
 #[must_use = "dropping it gives the key back"]
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
@@ -286,6 +286,16 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         let now = Instant::now();
         let mut state = self.queue.state(now);
         let delay = state.retry(&self.key, least, now);
+        self.queue.call_worker(state);
+        delay
+    }
+
+    /// The same for what is no failure of the object's: it is not counted among them, and has a backoff of its own, which begins
+    /// anew with each failure. So that an object that has failed for long does not wait for hours for what passes in a moment.
+    pub fn add_rate_limited_quietly(self) -> Duration {
+        let now = Instant::now();
+        let mut state = self.queue.state(now);
+        let delay = state.retry_quietly(&self.key, now);
         self.queue.call_worker(state);
         delay
     }

@@ -12,7 +12,13 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use kube::Client;
@@ -40,6 +46,18 @@ use crate::{
 /// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
+/// So many checks in a row may find that a right is there which a write was refused for just before, and what was refused is tried
+/// again. Where that goes on, two authorizers disagree, and everything waits for its backoff.
+const TOLD: u32 = 3;
+
+/// What calls for a check of a scope's rights.
+#[derive(Default)]
+struct Check {
+    called: Notify,
+    /// Since the last one began, a write was refused for want of a right.
+    lacked: AtomicBool,
+}
+
 /// All scopes of a replica.
 pub struct Scopes {
     needs: Needs,
@@ -50,8 +68,7 @@ pub struct Scopes {
     /// In the order in which they came to be in sync; none ever leaves.
     in_sync: watch::Sender<Vec<usize>>,
     ability: watch::Sender<Ability>,
-    /// Call for a check of a scope's rights.
-    checks: Vec<Notify>,
+    checks: Vec<Check>,
     /// How often missing rights have come back, in whichever scope.
     regained: watch::Sender<u64>,
 }
@@ -69,7 +86,7 @@ impl Scopes {
             changed: Notify::new(),
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Ability::Nothing),
-            checks: namespaces.iter().map(|_| Notify::new()).collect(),
+            checks: namespaces.iter().map(|_| Check::default()).collect(),
             regained: watch::Sender::new(0),
         })
     }
@@ -113,12 +130,14 @@ impl Scopes {
         scopes.get(scope).is_some_and(|scope| scope.covers(key))
     }
 
-    /// A write of this object was refused: its scope's rights are checked.
-    pub fn refused(&self, key: &Key) {
+    /// A write of this object was refused: its scope's rights are checked. Where that was for want of them, they have been missing,
+    /// whatever the check then finds.
+    pub fn refused(&self, key: &Key, for_want_of_rights: bool) {
         let scopes = self.all.lock();
         let checks = scopes.iter().zip(&self.checks);
         for (_, check) in checks.filter(|(scope, _)| scope.covers(key)) {
-            check.notify_one();
+            check.lacked.fetch_or(for_want_of_rights, Relaxed);
+            check.called.notify_one();
         }
     }
 
@@ -141,7 +160,7 @@ impl Scopes {
         for (scope, check) in scopes.iter().zip(&self.checks) {
             let old = scope.checked.is_some_and(|at| at.elapsed() > self.grace);
             if scope.was_in_sync && old {
-                check.notify_one();
+                check.called.notify_one();
             }
         }
     }
@@ -168,15 +187,25 @@ impl Scopes {
     pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
         let namespace = self.namespace(scope);
         loop {
-            self.checks[scope].notified().await;
-            let mut pause = CHECK_PAUSES.0;
+            let check = &self.checks[scope];
+            check.called.notified().await;
+            let (mut pause, mut told) = (CHECK_PAUSES.0, 0);
             loop {
+                let lacked = check.lacked.swap(false, Relaxed);
                 let rights = review(&client, &self.needs.rights, namespace.as_deref()).await;
-                let missing = self.learn(scope, rights);
+                let answered = rights.is_some();
+                check.lacked.fetch_or(lacked && !answered, Relaxed);
+                let missing = self.learn(scope, rights, lacked && told < TOLD);
+                told = if missing {
+                    0
+                } else {
+                    told + u32::from(lacked && answered)
+                };
+                let again = missing || lacked && !answered;
                 // Refused writes within the pause are one cause for the next check, not many.
                 sleep(pause).await;
                 pause = (pause * 2).min(CHECK_PAUSES.1);
-                if !missing && !self.is_called(scope) {
+                if !again && !self.is_called(scope) {
                     break;
                 }
             }
@@ -291,11 +320,13 @@ impl Scopes {
         next
     }
 
-    /// Takes in what a check said, `None` if there was no answer; true if a right is missing.
-    fn learn(&self, scope: usize, answer: Option<Rights>) -> bool {
+    /// Takes in what a check said, `None` if there was no answer, and whether a write was refused before for want of rights; true
+    /// if a right is missing.
+    fn learn(&self, scope: usize, answer: Option<Rights>, lacked: bool) -> bool {
         let mut missing = false;
         self.update(scope, |scope| {
             scope.checked = Some(Instant::now());
+            let is_back = lacked && answer.is_some() || matches!(scope.rights, Rights::Missing(_));
             let rights = match answer {
                 // Nothing speaks against it: the first write will show.
                 None if scope.rights == Rights::Unknown => Rights::Sufficient,
@@ -303,14 +334,12 @@ impl Scopes {
                 Some(rights) => rights,
             };
             missing = matches!(rights, Rights::Missing(_));
-            if rights == scope.rights {
-                return;
-            }
-            match (&scope.rights, &rights) {
-                (_, Rights::Missing(Problem { text, .. })) => {
+            match &rights {
+                Rights::Missing(_) if rights == scope.rights => {}
+                Rights::Missing(Problem { text, .. }) => {
                     warn!(namespace = scope.namespace, "{text}; trying again");
                 }
-                (Rights::Missing(_), _) => {
+                _ if is_back => {
                     scope.regained += 1;
                     self.regained.send_modify(|all| *all += 1);
                     info!(
@@ -327,7 +356,8 @@ impl Scopes {
 
     /// Whether a check has been called for; it is not, then.
     fn is_called(&self, scope: usize) -> bool {
-        self.checks[scope].notified().now_or_never().is_some()
+        let called = self.checks[scope].called.notified();
+        called.now_or_never().is_some()
     }
 }
 
@@ -370,7 +400,7 @@ impl Status {
         self.set(|state| (state.synced, state.failure) = (true, None));
         let scopes = self.scopes.all.lock();
         if scopes[self.scope].informers.iter().all(|i| i.synced) {
-            self.scopes.checks[self.scope].notify_one();
+            self.scopes.checks[self.scope].called.notify_one();
         }
     }
 

@@ -9,6 +9,13 @@ pub(crate) fn is_denied(message: &str) -> bool {
         || message.starts_with("Internal error occurred: failed calling webhook ")
 }
 
+/// As API servers have it of whoever lacks a right: `… is forbidden: User "…" cannot patch resource "…" …`, and of a policy or a
+/// quota otherwise.
+pub(crate) fn lacks_right(message: &str) -> bool {
+    let refusal = message.split_once(" is forbidden: User ");
+    refusal.is_some_and(|(_, user)| user.contains(" cannot "))
+}
+
 /// Whether the namespace is being deleted, or gone.
 pub(crate) fn is_terminating(status: &Status) -> bool {
     let details = status.details.as_ref();

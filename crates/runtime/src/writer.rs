@@ -33,6 +33,7 @@ use crate::{
     ineffective::Ineffective,
     object::Content,
     scopes::Scopes,
+    status::lacks_right,
 };
 
 /// What all writers of a controller share.
@@ -431,6 +432,7 @@ impl<V: Cached> Writer<V> {
         answer: kube::Result<T>,
     ) -> Result<T, ApiError> {
         (cx.gets_on)();
+        let lacked = answer.as_ref().is_err_and(for_want_of_a_right);
         let answer = answer.map_err(ApiError::from);
         match &answer {
             Err(
@@ -454,7 +456,7 @@ impl<V: Cached> Writer<V> {
         if let (Err(ApiError::Rejected(_) | ApiError::Denied(..)), Some(scopes)) =
             (&answer, self.shared.scopes.get())
         {
-            scopes.refused(cx.key());
+            scopes.refused(cx.key(), lacked);
         }
         answer
     }
@@ -498,6 +500,11 @@ fn may_have_been_made(error: &kube::Error) -> bool {
         kube::Error::Api(status) => matches!(status.code, 500 | 502 | 504),
         error => !fence::is_refused(error),
     }
+}
+
+/// Whether the API server refuses this to whoever sent it, and not for what is written.
+fn for_want_of_a_right(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403 && lacks_right(&status.message))
 }
 
 /// What a write fails with that has to wait.

@@ -224,6 +224,48 @@ pub fn status_refused_for_a_while() -> Plan {
     plan
 }
 
+/// Seeds 1036112 and 1042649. What a Foo asks for is somebody else's, for minutes; then it is renamed, and the first write for it is
+/// rejected by the fencing policy, whose record is missing: written within a moment, and the Foo waited for minutes more (I3).
+pub fn fenced_out_for_a_moment() -> Plan {
+    let (foo, deployment) = (0, 0);
+    let create = Deed::CreateFoo {
+        foo,
+        deployment: 1,
+        replicas: Some(1),
+    };
+    Plan {
+        fencing: true,
+        steps: vec![
+            step(8_000, user(Deed::CreateDeployment { deployment: 1 })),
+            step(9_000, user(create)),
+            step(340_000, What::Fault(Fault::Fencing, us(500_000))),
+            step(400_000, user(Deed::RenameDeployment { foo, deployment })),
+        ],
+        rest: us(420_000_000),
+        ..Plan::calm(1, 1, 1, us(460_000_000))
+    }
+}
+
+/// Seed 1047522. A policy refuses a status again and again, and then the right to write it is missing for three seconds, which no
+/// look at the rights falls into: nobody learned that it was back, and the Foo waited for its delay (I10).
+pub fn rights_are_back_unseen() -> Plan {
+    let revoked = Fault::Revoke {
+        verb: "update",
+        resource: "foos/status",
+    };
+    let policy = Fault::Policy(Others::NoStatus);
+    Plan {
+        steps: vec![
+            step(16_000, What::Fault(policy, us(18_887_000))),
+            step(18_742, user(CREATE)),
+            step(36_643, What::Fault(revoked, us(2_841_000))),
+            step(60_000, What::Heal),
+        ],
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
+    }
+}
+
 /// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
 /// another one was created, though the status met a conflict each time.
 pub fn gone_while_the_watch_is_stuck() -> Plan {

@@ -15,7 +15,7 @@ use super::{
         users::{NAMESPACE, deployment_name},
     },
     Case, KNOWN, Violation, made, name_of, named,
-    warnings::is_known_to_be_refused,
+    warnings::{is_fenced, is_known_to_be_refused},
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
 
@@ -74,7 +74,7 @@ fn is_in_trouble(case: &Case, one: &Reconcile) -> bool {
     // By what is gone, as far as the server knows.
     let is_refused = || {
         let mut calls = calls_of(case, one);
-        calls.any(|call| matches!(call.answered, Some((_, 403 | 422))))
+        calls.any(|call| matches!(call.answered, Some((_, 403 | 422))) && !is_fenced(call))
     };
     // Who was deposed while that went on may work until its deadline, and dispute what the next one does.
     let two_lead = case.longest_of(|settings| settings.renew_deadline);
@@ -102,9 +102,14 @@ pub fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
 
 /// How long one that failed waits.
 pub fn delay(one: &Reconcile) -> Duration {
+    backoff(one.attempt)
+}
+
+/// For how long so many failures in a row have a Foo wait.
+pub fn backoff(failures: u32) -> Duration {
     const FIRST: Duration = Duration::from_millis(5);
     const LONGEST: Duration = Duration::from_secs(1000);
-    let doubled = 2_u32.saturating_pow(one.attempt.saturating_sub(1));
+    let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
     FIRST.saturating_mul(doubled).min(LONGEST)
 }
 
@@ -141,12 +146,15 @@ fn last_retry(case: &Case, key: &str) -> Option<Time> {
     const SOON: Duration = Duration::from_secs(3);
     const AT_ONCE: Duration = Duration::from_millis(40);
     let rest = case.plan.rest;
-    // Or it waited for a connection.
+    // Or it waited for a connection. What the fencing policy rejects comes again at once, however often the Foo has failed.
     let was_in_vain = |one: &Reconcile| {
         let mut calls = calls_of(case, one).peekable();
         let took = one.ended.unwrap_or(Time::MAX).saturating_sub(one.begun);
         calls.peek().is_none() && took > AT_ONCE
-            || calls.any(|call| call.answered.is_none_or(|(_, code)| code >= 300))
+            || calls.any(|call| {
+                call.answered
+                    .is_none_or(|(_, code)| code >= 300 && !is_fenced(call))
+            })
     };
     let its = case.reconciles.get(key)?;
     let before = its.iter().rev().find(|one| one.begun < rest)?;

@@ -113,8 +113,16 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let leader = case.life(hold.who).map(super::Life::identity);
             leader.as_deref() == Some(names)
         });
+        // The record is not written for who finds the Lease to be another's by then; and the term goes on (I1).
+        let is_taken = || {
+            let mut history = case.store.history().iter().enumerate();
+            history.any(|(index, one)| {
+                let is_then = hold.from <= made(one) && made(one) <= first.begun;
+                one.key == lease() && is_then && case.writer(index).is_none()
+            })
+        };
         let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);
-        if is_of_the_last_term || is_seen_to && is_named || is_excused() {
+        if is_of_the_last_term || is_seen_to && is_named || is_taken() || is_excused() {
             continue;
         }
         found.push(Violation {

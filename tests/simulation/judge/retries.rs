@@ -10,7 +10,7 @@ use super::{
         trace::{Call, Reconcile, Role, Time},
     },
     Case, STEP, Violation,
-    converge::{calls_of, delay, retry_at, text},
+    converge::{backoff, calls_of, delay, retry_at, text},
     hindered::{AFTER, felt_until, hinders, is_gone, is_hindered, is_write_for_another},
     name_of,
     works::{SOON, holds},
@@ -82,7 +82,13 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
             let Some((next, ended)) = next.zip(one.ended.filter(|_| one.failed)) else {
                 continue;
             };
-            let due = ended + case.takes(one.who, delay(one));
+            let is_counted = next.attempt != one.attempt;
+            let delay = if is_counted {
+                delay(one)
+            } else {
+                own_delay(&its[..=number], one)
+            };
+            let due = ended + case.takes(one.who, delay);
             let name = name_of(key);
             let is_early = next.trigger == "retry" && next.begun + 2 * STEP < due;
             if is_early && !may_be_contested(case, one, name) {
@@ -98,6 +104,14 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
             }
         }
     }
+}
+
+/// How long one that failed waits where that is not counted: as if only those in a row had failed that are not.
+fn own_delay(its: &[&Reconcile], one: &Reconcile) -> Duration {
+    let own = its.iter().rev().filter(|before| before.who == one.who);
+    let own = own.take_while(|before| before.attempt == one.attempt && before.trigger == "retry");
+    // And the first, which no retry brought on.
+    backoff(u32::try_from(own.count() + 1).unwrap_or(u32::MAX))
 }
 
 /// Whether so much was written for this Foo that the next write may have to wait for another reason than that one failed.

@@ -300,7 +300,7 @@ pub fn is_refused(call: &Call) -> bool {
 }
 
 /// Whether it was refused because its writer does not lead.
-fn is_fenced(call: &Call) -> bool {
+pub fn is_fenced(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     text(&answer["message"]).contains("-fencing")
 }

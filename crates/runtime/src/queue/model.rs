@@ -72,6 +72,8 @@ pub struct Model {
     held: Vec<(Key, u64, u64)>,
     /// One entry for each failure since the last success.
     failures: Vec<Key>,
+    /// Since the last failure of each.
+    quiet: Vec<Key>,
     /// How far the bucket is from full, in milliseconds of filling.
     missing: i64,
     /// Keys handed out since the queue was made, of those of no slow namespace; of which namespace each of the others was,
@@ -247,13 +249,27 @@ impl Model {
 
     pub fn forget(&mut self, key: Key) {
         self.failures.retain(|f| *f != key);
+        self.quiet.retain(|f| *f != key);
         self.note(key, false);
     }
 
     pub fn retry(&mut self, key: Key, least: u64) -> Duration {
-        self.retries += 1;
-        let backoff = (INITIAL << self.failed(key).min(10)).min(MAX);
+        let before = self.failed(key);
         self.failures.push(key);
+        self.quiet.retain(|f| *f != key);
+        self.back_off(key, before, least)
+    }
+
+    pub fn retry_quietly(&mut self, key: Key) -> Duration {
+        let before = self.quiet.iter().filter(|f| **f == key);
+        let before = u32::try_from(before.count()).unwrap();
+        self.quiet.push(key);
+        self.back_off(key, before, 0)
+    }
+
+    fn back_off(&mut self, key: Key, before: u32, least: u64) -> Duration {
+        self.retries += 1;
+        let backoff = (INITIAL << before.min(10)).min(MAX);
         self.note(key, self.has_hung(key));
         let mut delay = 0;
         self.again.retain(|a| (a.0, a.1) != (key, Lane::Background));
@@ -314,7 +330,7 @@ impl Model {
     pub fn stats(&self) -> Stats {
         let ago = |time| Duration::from_millis(self.now - time);
         let running = |held: &(Key, u64, u64)| ago(held.1);
-        let mut failing = self.failures.clone();
+        let mut failing = [&*self.failures, &*self.quiet].concat();
         failing.sort_unstable();
         failing.dedup();
         Stats {

@@ -43,6 +43,14 @@ pub(super) struct Next<K> {
     pub(super) failures: u32,
 }
 
+/// How a key has gone since its last success; never all zero.
+#[derive(Clone, Copy, Default)]
+struct Tries {
+    failures: u32,
+    /// Since the last failure, what was none.
+    quiet: u32,
+}
+
 /// What is known of a key that is with a worker.
 struct Running {
     since: Instant,
@@ -57,8 +65,8 @@ pub(super) struct State<K> {
     pending: HashMap<K, Pending>,
     /// Keys with a worker.
     processing: HashMap<K, Running>,
-    /// Failures since the last success; never zero.
-    failures: HashMap<K, u32>,
+    /// Those that are tried again until they succeed.
+    tries: HashMap<K, Tries>,
     /// The keys that wait, but for those of slow namespaces.
     lanes: Lanes<K>,
     /// The slow namespaces, with the keys that wait there.
@@ -88,7 +96,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         Self {
             pending: HashMap::new(),
             processing: HashMap::new(),
-            failures: HashMap::new(),
+            tries: HashMap::new(),
             lanes: Lanes::default(),
             slow: Slow::new(workers, namespace),
             delayed: BTreeMap::new(),
@@ -250,7 +258,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         };
         self.processing.insert(key.clone(), running);
         Some(Next {
-            failures: self.failures.get(&key).copied().unwrap_or(0),
+            failures: self.tries.get(&key).map_or(0, |tries| tries.failures),
             key,
             lane,
             since,
@@ -276,10 +284,23 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Counts a failure of a key that is with a worker and queues its retry, and whatever else of it, after `least` at the
     /// soonest; says in what time.
     pub(super) fn retry(&mut self, key: &K, least: Duration, now: Instant) -> Duration {
+        let tries = self.tries.entry(key.clone()).or_default();
+        let backoff = self.delays.after(tries.failures);
+        tries.failures = tries.failures.saturating_add(1);
+        tries.quiet = 0;
+        self.back_off(key, backoff, least, now)
+    }
+
+    /// The same for what is no failure.
+    pub(super) fn retry_quietly(&mut self, key: &K, now: Instant) -> Duration {
+        let tries = self.tries.entry(key.clone()).or_default();
+        let backoff = self.delays.after(tries.quiet);
+        tries.quiet = tries.quiet.saturating_add(1);
+        self.back_off(key, backoff, Duration::ZERO, now)
+    }
+
+    fn back_off(&mut self, key: &K, backoff: Duration, least: Duration, now: Instant) -> Duration {
         self.retries += 1;
-        let failures = self.failures.entry(key.clone()).or_default();
-        let backoff = self.delays.after(*failures);
-        *failures = failures.saturating_add(1);
         let moved = if self.has_hung(key, now) {
             let running = self.processing.keys();
             self.slow.hung(key, &mut self.lanes, running)
@@ -339,7 +360,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     pub(super) fn forget(&mut self, key: &K) {
-        self.failures.remove(key);
+        self.tries.remove(key);
         let moved = self.slow.went_well(key);
         self.place_all(moved);
     }
@@ -405,7 +426,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             depth,
             delayed: self.delayed.len(),
             processing: self.processing.len(),
-            failing: self.failures.len(),
+            failing: self.tries.len(),
             longest_running: running().max().unwrap_or_default(),
             longest_standstill: standstills.max().unwrap_or_default(),
             unfinished: running().sum(),
@@ -424,7 +445,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// [`Queue::tries`](super::Queue::tries).
     pub(super) fn tries(&self, key: &K, now: Instant) -> (u32, Option<Duration>) {
-        let failures = self.failures.get(key).copied().unwrap_or_default();
+        let failures = self.tries.get(key).map_or(0, |tries| tries.failures);
         let pending = self.pending.get(key).map(|_| self.delay(key, now));
         (failures, pending)
     }
@@ -440,7 +461,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
             && self.processing.is_empty()
-            && self.failures.is_empty()
+            && self.tries.is_empty()
             && self.delayed.is_empty()
             && self.lanes.is_empty()
             && self.slow.is_empty()

@@ -73,6 +73,7 @@ enum Op {
     GetsOn(Key),
     Succeed(usize),
     Retry(usize, u64),
+    RetryQuietly(usize),
     PutOff(usize, u64),
     Drop(usize),
     Forget(Key),
@@ -92,6 +93,7 @@ fn op() -> impl Strategy<Value = Op> {
         10 => held().prop_map(Op::Succeed),
         25 => held().prop_map(|h| Op::Retry(h, 0)),
         5 => (held(), 1..50_u64).prop_map(|(h, least)| Op::Retry(h, least)),
+        5 => held().prop_map(Op::RetryQuietly),
         10 => (held(), 0..50_u64).prop_map(|(h, d)| Op::PutOff(h, d)),
         10 => held().prop_map(Op::Drop),
         3 => key().prop_map(Op::Forget),
@@ -158,6 +160,13 @@ impl Both {
                     let least = Duration::from_millis(*least);
                     assert_eq!(taken.add_rate_limited_after(least), expected);
                     self.not_before.insert(key, Instant::now() + least);
+                }
+            }
+            Op::RetryQuietly(i) => {
+                if let Some(taken) = self.give_back(*i) {
+                    self.owed.insert(*taken.key());
+                    let expected = self.model.retry_quietly(*taken.key());
+                    assert_eq!(taken.add_rate_limited_quietly(), expected);
                 }
             }
             Op::PutOff(i, ms) => {
@@ -403,6 +412,30 @@ async fn q3_success_forgets() {
     assert_eq!(fail(&queue, 1), 5 * MS);
     queue.forget(&1);
     assert_eq!(fail(&queue, 1), 5 * MS);
+}
+
+/// Q3: what is no failure backs off by itself, however often the key has failed before, and neither is forgotten for the other;
+/// a failure begins it anew, so that no key that fails between is tried ever so often.
+#[tokio::test(start_paused = true)]
+async fn q3_what_is_no_failure_is_not_counted_as_one() {
+    let queue = queue();
+    for ms in [5, 10, 20, 40] {
+        assert_eq!(fail(&queue, 1), ms * MS);
+    }
+    let quietly = || {
+        queue.add(1, Lane::Event);
+        let taken = take(&queue);
+        (taken.failures(), taken.add_rate_limited_quietly())
+    };
+    for ms in [5, 10, 20] {
+        assert_eq!(quietly(), (4, ms * MS));
+    }
+    assert_eq!(fail(&queue, 1), 80 * MS);
+    assert_eq!(quietly(), (5, 5 * MS));
+    queue.add(1, Lane::Event);
+    take(&queue).forget();
+    assert_eq!(queue.stats().failing, 0);
+    assert_eq!(quietly(), (0, 5 * MS));
 }
 
 /// A change does not wait for the retry, which is then not made; the failures stay counted.

@@ -1,6 +1,7 @@
 use kube::Client;
 use serde_json::json;
 use tokio::time::{advance, sleep};
+use tower::BoxError;
 
 use super::*;
 use crate::Kind;
@@ -68,7 +69,7 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
     scopes.informer(1, PRIMARY).synced();
     scopes.informer(0, OWNED).synced();
-    scopes.learn(0, Some(Rights::Sufficient));
+    scopes.learn(0, Some(Rights::Sufficient), false);
     assert!(scopes.in_sync().borrow().is_empty());
     assert_eq!(
         scopes.failure().unwrap_or_default(),
@@ -76,7 +77,7 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     );
     synced(&scopes, 1);
     assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
-    scopes.learn(1, None);
+    scopes.learn(1, None, false);
     assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
     assert_eq!(*scopes.ability().borrow(), Ability::Part);
     assert!(
@@ -94,7 +95,7 @@ async fn q5_each_scope_is_in_sync_for_itself() {
 async fn a_scope_that_is_forbidden_stops_no_other() {
     let scopes = scopes(&["a", "b"]);
     synced(&scopes, 0);
-    scopes.learn(0, Some(Rights::Sufficient));
+    scopes.learn(0, Some(Rights::Sufficient), false);
     let b = scopes.informer(1, PRIMARY);
     b.fails(Reason::Forbidden, "no rights in b".to_owned());
     assert_eq!(*scopes.ability().borrow(), Ability::Part);
@@ -110,7 +111,7 @@ async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
     let asked = GRACE * 3;
     let scopes = scopes(&["a"]);
     let watches = synced(&scopes, 0);
-    scopes.learn(0, Some(Rights::Sufficient));
+    scopes.learn(0, Some(Rights::Sufficient), false);
     for watch in &watches {
         watch.fails(Reason::Failing, "429".to_owned());
         watch.waits(asked);
@@ -125,12 +126,12 @@ async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
 async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
     let scopes = scopes(&["a"]);
     let [parents, _] = synced(&scopes, 0);
-    scopes.learn(0, Some(Rights::Sufficient));
+    scopes.learn(0, Some(Rights::Sufficient), false);
     let ability = scopes.ability();
     let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
-    let lacks = || _ = scopes.learn(0, Some(missing()));
+    let lacks = || _ = scopes.learn(0, Some(missing()), false);
     let works = || parents.works();
-    let may = || _ = scopes.learn(0, Some(Rights::Sufficient));
+    let may = || _ = scopes.learn(0, Some(Rights::Sufficient), false);
     let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
     for [lost, again] in losses {
         lost();
@@ -156,10 +157,10 @@ async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_
 async fn who_may_write_nothing_from_the_start_is_never_served() {
     let scopes = scopes(&["a"]);
     synced(&scopes, 0);
-    assert!(scopes.learn(0, Some(missing())));
+    assert!(scopes.learn(0, Some(missing()), false));
     assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
-    assert!(scopes.learn(0, None), "no answer changes nothing");
-    assert!(!scopes.learn(0, Some(Rights::Sufficient)));
+    assert!(scopes.learn(0, None, false), "no answer changes nothing");
+    assert!(!scopes.learn(0, Some(Rights::Sufficient), false));
     assert_eq!(*scopes.ability().borrow(), Ability::All);
 }
 
@@ -192,7 +193,7 @@ async fn rights_are_checked_at_a_gentle_pace() {
         let key = Key::new("a", "thing");
         let end = Instant::now() + Duration::from_mins(1);
         while Instant::now() < end {
-            scopes.refused(&key);
+            scopes.refused(&key, false);
             sleep(Duration::from_millis(10)).await;
         }
         let asked = *asked.lock();
@@ -205,5 +206,45 @@ async fn rights_are_checked_at_a_gentle_pace() {
                 Ability::Nothing
             }
         );
+    }
+}
+
+/// Row R10: rights that were away for a moment, which no check has seen, are known to be back, if only once there is an answer; but
+/// where a write is refused for what a check says is there, again and again, that is not news for ever.
+#[tokio::test(start_paused = true)]
+async fn r10_a_refusal_tells_that_rights_were_missing() {
+    let unanswered = Arc::new(Mutex::new(0));
+    let left = Arc::clone(&unanswered);
+    let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+        let is_answered = *left.lock() == 0;
+        *left.lock() -= u32::from(!is_answered);
+        async move {
+            let review = json!({ "spec": {}, "status": { "allowed": true } });
+            let body = kube::client::Body::from(serde_json::to_vec(&review)?);
+            let answer = is_answered.then(|| http::Response::new(body));
+            answer.ok_or_else(|| BoxError::from("no answer"))
+        }
+    });
+    let scopes = scopes(&["a"]);
+    tokio::spawn(Arc::clone(&scopes).check_rights(0, Client::new(server, "default")));
+    synced(&scopes, 0);
+    let (key, minute) = (Key::new("a", "thing"), Duration::from_mins(1));
+    sleep(minute).await;
+    assert_eq!(scopes.rights_regained(&key), 0);
+    for (refused, for_want_of_rights, none, regained) in [
+        (1, false, 0, 0),
+        (1, true, 0, 1),
+        (1, true, 2, 1),
+        (3600, true, 0, 3),
+    ] {
+        let before = scopes.rights_regained(&key);
+        *unanswered.lock() = none;
+        for _ in 0..refused {
+            scopes.refused(&key, for_want_of_rights);
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep(minute).await;
+        assert_eq!(scopes.rights_regained(&key) - before, regained, "{refused}");
+        assert_eq!(*unanswered.lock(), 0);
     }
 }
