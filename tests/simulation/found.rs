@@ -67,6 +67,10 @@ pub fn all() -> Vec<(String, Plan)> {
         ),
         ("rights_are_back_unseen", objects::rights_are_back_unseen()),
         (
+            "look_ups_are_allowed_again",
+            objects::look_ups_are_allowed_again(),
+        ),
+        (
             "gone_while_the_watch_is_stuck",
             objects::gone_while_the_watch_is_stuck(),
         ),

@@ -25,8 +25,8 @@ pub enum Retry {
     After(Duration),
     /// With backoff. Part of everyday life, and logged only where it goes on and on.
     Conflict,
-    /// With a backoff of its own, and not counted among its failures: whatever has failed before, it comes again at once. Part of
-    /// everyday life, and not logged.
+    /// With a backoff of its own, for it is no failure of the object's: it is not counted among them, and what failed before does not
+    /// make it wait. Part of everyday life, and not logged.
     Quiet,
 }
 

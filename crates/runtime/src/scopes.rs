@@ -33,7 +33,7 @@ use tracing::{info, warn};
 pub(crate) use self::rights::{Answer, is_allowed};
 pub use self::scope::{Needs, Place, Reason, Right};
 use self::{
-    rights::review,
+    rights::{Unseen, review},
     scope::{InformerState, Problem, Rights, Scope},
 };
 use crate::{
@@ -46,15 +46,11 @@ use crate::{
 /// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// So many checks in a row may find that a right is there which a write was refused for just before, and what was refused is tried
-/// again. Where that goes on, two authorizers disagree, and everything waits for its backoff.
-const TOLD: u32 = 3;
-
 /// What calls for a check of a scope's rights.
 #[derive(Default)]
 struct Check {
     called: Notify,
-    /// Since the last one began, a write was refused for want of a right.
+    /// Since the last one began, something was refused for want of a right.
     lacked: AtomicBool,
 }
 
@@ -130,8 +126,8 @@ impl Scopes {
         scopes.get(scope).is_some_and(|scope| scope.covers(key))
     }
 
-    /// A write of this object was refused: its scope's rights are checked. Where that was for want of them, they have been missing,
-    /// whatever the check then finds.
+    /// What was asked for this object was refused: its scope's rights are checked. Where that was for want of them, they have been
+    /// missing, whatever the check then finds.
     pub fn refused(&self, key: &Key, for_want_of_rights: bool) {
         let scopes = self.all.lock();
         let checks = scopes.iter().zip(&self.checks);
@@ -186,29 +182,33 @@ impl Scopes {
     /// Checks the rights of a scope whenever there is cause to; for ever.
     pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
         let namespace = self.namespace(scope);
+        let check = &self.checks[scope];
+        let (mut pause, mut unseen) = (CHECK_PAUSES.0, Unseen::default());
+        let mut again = false;
         loop {
-            let check = &self.checks[scope];
-            check.called.notified().await;
-            let (mut pause, mut told) = (CHECK_PAUSES.0, 0);
-            loop {
-                let lacked = check.lacked.swap(false, Relaxed);
-                let rights = review(&client, &self.needs.rights, namespace.as_deref()).await;
-                let answered = rights.is_some();
-                check.lacked.fetch_or(lacked && !answered, Relaxed);
-                let missing = self.learn(scope, rights, lacked && told < TOLD);
-                told = if missing {
-                    0
-                } else {
-                    told + u32::from(lacked && answered)
-                };
-                let again = missing || lacked && !answered;
-                // Refused writes within the pause are one cause for the next check, not many.
-                sleep(pause).await;
-                pause = (pause * 2).min(CHECK_PAUSES.1);
-                if !again && !self.is_called(scope) {
-                    break;
+            if !again {
+                pause = CHECK_PAUSES.0;
+                tokio::select! {
+                    biased;
+                    () = check.called.notified() => {}
+                    () = unseen.due() => {}
                 }
             }
+            if check.lacked.swap(false, Relaxed) {
+                unseen.refused();
+            }
+            let rights = review(&client, &self.needs.rights, namespace.as_deref()).await;
+            let is_back = rights == Some(Rights::Sufficient) && unseen.is_due();
+            let missing = self.learn(scope, rights, is_back);
+            if missing {
+                unseen = Unseen::default();
+            } else if is_back {
+                unseen.told();
+            }
+            // Refused writes within the pause are one cause for the next check, not many.
+            sleep(pause).await;
+            pause = (pause * 2).min(CHECK_PAUSES.1);
+            again = missing || unseen.is_due() || self.is_called(scope);
         }
     }
 
@@ -320,13 +320,13 @@ impl Scopes {
         next
     }
 
-    /// Takes in what a check said, `None` if there was no answer, and whether a write was refused before for want of rights; true
-    /// if a right is missing.
-    fn learn(&self, scope: usize, answer: Option<Rights>, lacked: bool) -> bool {
+    /// Takes in what a check said, `None` if there was no answer, and whether that tells that rights are back which no check has
+    /// found to be missing; true if a right is missing.
+    fn learn(&self, scope: usize, answer: Option<Rights>, is_back: bool) -> bool {
         let mut missing = false;
         self.update(scope, |scope| {
             scope.checked = Some(Instant::now());
-            let is_back = lacked && answer.is_some() || matches!(scope.rights, Rights::Missing(_));
+            let is_back = is_back || matches!(scope.rights, Rights::Missing(_));
             let rights = match answer {
                 // Nothing speaks against it: the first write will show.
                 None if scope.rights == Rights::Unknown => Rights::Sufficient,

@@ -9,11 +9,14 @@ pub(crate) fn is_denied(message: &str) -> bool {
         || message.starts_with("Internal error occurred: failed calling webhook ")
 }
 
-/// As API servers have it of whoever lacks a right: `… is forbidden: User "…" cannot patch resource "…" …`, and of a policy or a
-/// quota otherwise.
+/// As API servers have it of whoever lacks a right, and of a policy, a webhook or a quota otherwise: `… is forbidden: User "…" cannot
+/// patch resource "…" …`, or, by the plugin `OwnerReferencesPermissionEnforcement`, `… is forbidden: cannot set …`.
 pub(crate) fn lacks_right(message: &str) -> bool {
-    let refusal = message.split_once(" is forbidden: User ");
-    refusal.is_some_and(|(_, user)| user.contains(" cannot "))
+    let refusal = message.split_once(" is forbidden: ");
+    let lacks = |words: &str| {
+        words.starts_with("User ") && words.contains(" cannot ") || words.starts_with("cannot set ")
+    };
+    refusal.is_some_and(|(_, words)| lacks(words)) && !is_denied(message)
 }
 
 /// Whether the namespace is being deleted, or gone.

@@ -397,6 +397,9 @@ impl<V: Cached> Writer<V> {
                 "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
             ))
         })?;
+        if answer.as_ref().is_err_and(for_want_of_a_right) {
+            self.refused(cx, true);
+        }
         let found = answer.map_err(|error| {
             let words = root_cause(&error);
             match error.into() {
@@ -453,12 +456,17 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Contested(..),
             ) => {}
         }
-        if let (Err(ApiError::Rejected(_) | ApiError::Denied(..)), Some(scopes)) =
-            (&answer, self.shared.scopes.get())
-        {
-            scopes.refused(cx.key(), lacked);
+        if let Err(ApiError::Rejected(_) | ApiError::Denied(..)) = &answer {
+            self.refused(cx, lacked);
         }
         answer
+    }
+
+    /// Calls for a check of the rights.
+    fn refused<P: Primary>(&self, cx: &Context<'_, P>, for_want_of_rights: bool) {
+        if let Some(scopes) = self.shared.scopes.get() {
+            scopes.refused(cx.key(), for_want_of_rights);
+        }
     }
 
     /// Notes a write of which it is not known whether it was made.

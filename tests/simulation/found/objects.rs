@@ -266,6 +266,34 @@ pub fn rights_are_back_unseen() -> Plan {
     }
 }
 
+/// A renamed Foo's old Deployment cannot be deleted for a while, and then, for a shorter one, whether the Foo is as it was cannot be
+/// asked, for want of a right that no review asks for: nobody learned that it was back (I10).
+pub fn look_ups_are_allowed_again() -> Plan {
+    let failing = Fault::each(
+        Calls::of("delete", "deployments"),
+        Happens::refused(500, None),
+    );
+    let revoked = Fault::Revoke {
+        verb: "list",
+        resource: "foos",
+    };
+    let rename = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 1,
+    };
+    Plan {
+        steps: vec![
+            step(9_000, user(CREATE)),
+            step(19_000, What::Fault(failing, us(31_000_000))),
+            step(20_000, user(rename)),
+            step(55_000, What::Fault(revoked, us(12_000_000))),
+            step(100_000, What::Heal),
+        ],
+        rest: us(180_000_000),
+        ..Plan::calm(1, 1, 1, us(220_000_000))
+    }
+}
+
 /// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
 /// another one was created, though the status met a conflict each time.
 pub fn gone_while_the_watch_is_stuck() -> Plan {

@@ -15,6 +15,7 @@ use super::{
         users::{NAMESPACE, deployment_name},
     },
     Case, KNOWN, Violation, made, name_of, named,
+    retries::own_delay,
     warnings::{is_fenced, is_known_to_be_refused},
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
@@ -59,11 +60,20 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
 fn waits(case: &Case, foo: &Value) -> bool {
     let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
     let leader = case.last_leader();
-    let mut its = case.reconciles.get(&*key).into_iter().flatten().rev();
-    let last = its.find(|one| Some(one.who) == leader);
+    let its = case.reconciles.get(&*key).map_or(&[][..], Vec::as_slice);
+    let last = its.iter().rposition(|one| Some(one.who) == leader);
     last.is_some_and(|last| {
-        let is_to_come = retry_at(case, last).is_some_and(|at| at > case.plan.end);
-        is_to_come && is_in_trouble(case, last)
+        let (its, one) = (&its[..=last], its[last]);
+        // What the fencing policy rejects is not counted.
+        let is_fenced = calls_of(case, one).last().is_some_and(is_fenced);
+        let delay = if is_fenced {
+            own_delay(its, one)
+        } else {
+            delay(one)
+        };
+        let ended = one.ended.unwrap_or(one.begun);
+        let is_to_come = one.failed && case.by_its_clock(one.who, ended, delay) > case.plan.end;
+        is_to_come && is_in_trouble(case, one)
     })
 }
 

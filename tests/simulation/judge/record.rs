@@ -118,7 +118,8 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let mut history = case.store.history().iter().enumerate();
             history.any(|(index, one)| {
                 let is_then = hold.from <= made(one) && made(one) <= first.begun;
-                one.key == lease() && is_then && case.writer(index).is_none()
+                let [before, after] = [&one.before, &one.after].map(|it| it.as_deref().map(holder));
+                one.key == lease() && is_then && case.writer(index).is_none() && before != after
             })
         };
         let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);

@@ -13,6 +13,7 @@ use super::{
     converge::{backoff, calls_of, delay, retry_at, text},
     hindered::{AFTER, felt_until, hinders, is_gone, is_hindered, is_write_for_another},
     name_of,
+    warnings::{is_fenced, is_of_the_end},
     works::{SOON, holds},
 };
 
@@ -90,28 +91,54 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
             };
             let due = ended + case.takes(one.who, delay);
             let name = name_of(key);
-            let is_early = next.trigger == "retry" && next.begun + 2 * STEP < due;
-            if is_early && !may_be_contested(case, one, name) {
-                found.push(Violation {
-                    invariant: "Q3",
-                    at: next.begun,
-                    object: (*key).to_owned(),
-                    what: format!(
-                        "failed {} times, and {} tries again before {due:?}",
-                        one.attempt, one.who
-                    ),
-                });
+            if next.trigger != "retry" || may_be_contested(case, one, name) {
+                continue;
             }
+            let what = if next.begun + 2 * STEP < due {
+                format!(
+                    "failed {} times, and {} tries again before {due:?}",
+                    one.attempt, one.who
+                )
+            } else if !is_counted && has_failed(case, one, name) {
+                format!(
+                    "failed {} times, and {} does not count it",
+                    one.attempt, one.who
+                )
+            } else {
+                continue;
+            };
+            found.push(Violation {
+                invariant: "Q3",
+                at: next.begun,
+                object: (*key).to_owned(),
+                what,
+            });
         }
     }
 }
 
+/// Whether the last thing that it asked for was refused, and neither by the fencing policy nor because its namespace goes.
+fn has_failed(case: &Case, one: &Reconcile, foo: &str) -> bool {
+    let its = calls_of(case, one).filter(|call| !is_write_for_another(case, call, foo));
+    its.last().is_some_and(|call| {
+        let is_refused = call.answered.is_some_and(|(_, code)| code >= 300);
+        is_refused && !is_fenced(call) && !is_of_the_end(call)
+    })
+}
+
 /// How long one that failed waits where that is not counted: as if only those in a row had failed that are not.
-fn own_delay(its: &[&Reconcile], one: &Reconcile) -> Duration {
-    let own = its.iter().rev().filter(|before| before.who == one.who);
-    let own = own.take_while(|before| before.attempt == one.attempt && before.trigger == "retry");
-    // And the first, which no retry brought on.
-    backoff(u32::try_from(own.count() + 1).unwrap_or(u32::MAX))
+pub fn own_delay(its: &[&Reconcile], one: &Reconcile) -> Duration {
+    let mut own = 0;
+    for before in its.iter().rev().filter(|before| before.who == one.who) {
+        if before.attempt != one.attempt {
+            break;
+        }
+        own += 1;
+        if before.trigger != "retry" {
+            break;
+        }
+    }
+    backoff(own)
 }
 
 /// Whether so much was written for this Foo that the next write may have to wait for another reason than that one failed.
@@ -138,17 +165,17 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
         let Fault::Revoke { verb, resource } = fault else {
             continue;
         };
-        // Those that are looked at.
-        let asked = [
-            ("create", "deployments"),
-            ("patch", "deployments"),
-            ("update", "foos/status"),
-        ];
         let back = time.end;
-        let due = back.saturating_add(case.longest(LOOKS + SOON));
+        let away = match (*verb, *resource) {
+            // Those that are looked at.
+            ("create" | "patch", "deployments") | ("update", "foos/status") => Duration::ZERO,
+            // That it is back is tried as long after as it was away, at the latest.
+            ("delete", "deployments") | ("list", "foos") => back.saturating_sub(time.start),
+            _ => continue,
+        };
+        let due = back.saturating_add(case.longest(away + LOOKS + SOON));
         let mut holds = holds.iter();
-        let hold = holds.find(|hold| hold.from <= back && due <= hold.until);
-        let Some(hold) = hold.filter(|_| asked.contains(&(*verb, *resource))) else {
+        let Some(hold) = holds.find(|hold| hold.from <= back && due <= hold.until) else {
             continue;
         };
         // What is in the way of the last moment; the rights themselves were until then.

@@ -253,7 +253,7 @@ fn is_settled(call: &Call) -> bool {
 }
 
 /// Whether it was refused because its namespace goes.
-fn is_of_the_end(call: &Call) -> bool {
+pub fn is_of_the_end(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     answer["details"]["causes"][0]["reason"] == "NamespaceTerminating"
 }

@@ -47,7 +47,7 @@ pub(super) struct Next<K> {
 #[derive(Clone, Copy, Default)]
 struct Tries {
     failures: u32,
-    /// Since the last failure, what was none.
+    /// Tries since the last failure that went wrong and are not counted as one.
     quiet: u32,
 }
 
@@ -291,7 +291,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.back_off(key, backoff, least, now)
     }
 
-    /// The same for what is no failure.
+    /// The same for a try that is not counted as a failure.
     pub(super) fn retry_quietly(&mut self, key: &K, now: Instant) -> Duration {
         let tries = self.tries.entry(key.clone()).or_default();
         let backoff = self.delays.after(tries.quiet);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use super::scope::{Place, Problem, Reason, Right, Rights};
@@ -14,6 +15,65 @@ use crate::failure::{brief, root_cause};
 
 /// How long the API server may take to say whether something is allowed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Between two times that it is said that a right is back which no review has found to be missing: growing from the first, as the
+/// backoff of what is refused does.
+const UNSEEN_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
+
+/// What has not been refused again so long after it was said that the right is back: it was.
+const SETTLED: Duration = Duration::from_secs(30);
+
+/// A right that something was refused for and that no review has found to be missing: it came back in between, is none of those that
+/// are reviewed, or two authorizers disagree. As nobody can tell which, what was refused is tried at once, and where it is refused
+/// again, ever later.
+pub(super) struct Unseen {
+    lacks: bool,
+    last_told: Option<Instant>,
+    pause: Duration,
+}
+
+impl Default for Unseen {
+    fn default() -> Self {
+        Self {
+            lacks: false,
+            last_told: None,
+            pause: UNSEEN_PAUSES.0,
+        }
+    }
+}
+
+impl Unseen {
+    /// Something was refused for want of a right.
+    pub fn refused(&mut self) {
+        if !self.lacks && self.last_told.is_some_and(|told| told.elapsed() > SETTLED) {
+            *self = Self::default();
+        }
+        self.lacks = true;
+    }
+
+    /// It has been said that the right is back.
+    pub fn told(&mut self) {
+        let pause = self.last_told.map_or(self.pause, |_| self.pause * 2);
+        *self = Self {
+            lacks: false,
+            last_told: Some(Instant::now()),
+            pause: pause.min(UNSEEN_PAUSES.1),
+        };
+    }
+
+    /// When it is to be said that the right is back, if a review does not find that it is missing.
+    pub async fn due(&self) {
+        match self.last_told {
+            _ if !self.lacks => std::future::pending().await,
+            Some(told) => sleep_until(told + self.pause).await,
+            None => {}
+        }
+    }
+
+    pub fn is_due(&self) -> bool {
+        self.due().now_or_never().is_some()
+    }
+}
 
 /// What may be written in a namespace (`None`: in all), `None` if there is no answer.
 pub(super) async fn review(
