@@ -58,7 +58,7 @@ pub struct Call {
     pub written: Range<usize>,
     /// The API server's code, whether the replica was told or not.
     pub code: Option<u16>,
-    /// The API server's answer to anything but a list or a watch.
+    /// The API server's answer, but for what is listed or watched.
     pub answer: Option<Arc<Value>>,
     /// When the replica had the answer's beginning, and the code that it was told.
     pub answered: Option<(Time, u16)>,

@@ -302,7 +302,7 @@ impl World {
         match &answer {
             Answer::Whole { code, body, .. } => {
                 call.code = Some(*code);
-                let is_list = matches!(call.verb, "list" | "stream" | "watch");
+                let is_list = matches!(call.verb, "list" | "stream" | "watch") && *code < 300;
                 call.answer = (!is_list).then(|| Arc::new(body.clone()));
             }
             Answer::Watch(_) => call.code = Some(200),
