@@ -454,7 +454,8 @@ impl<R: Reconciler> Controller<R> {
                 let is_up_to_date = |key: &Key| work.is_up_to_date(key);
                 let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_up_to_date(key);
                 let regained = scopes.all_rights_regained();
-                let changes = || (work.informers.changes(), *regained.borrow());
+                let changes = || (work.informers.changes(), regained.borrow().clone());
+                let covers = |scope, key: &Key| scopes.covers(scope, key);
                 let first = async {
                     for begun in 0.. {
                         let scope = in_sync.wait_for(|scopes| scopes.len() > begun).await;
@@ -472,7 +473,7 @@ impl<R: Reconciler> Controller<R> {
                 tokio::join!(
                     first,
                     resync::resync(&queue, objects, is_left_alone, changes, period),
-                    resync::regained(&queue, objects, is_left_alone, regained.clone())
+                    resync::regained(&queue, objects, covers, is_left_alone, regained.clone())
                 );
             }
         });

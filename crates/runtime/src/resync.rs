@@ -96,19 +96,29 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
     }
 }
 
-/// What was refused for want of rights is tried when they are back, and not when its delay is over; for ever.
+/// What was refused for want of rights is tried when they are back, and not when its delay is over; for ever. `regained` counts how
+/// often they came back in each scope.
 pub(crate) async fn regained<P: Primary>(
     queue: &Queue<Key>,
     objects: &Store<P>,
+    is_in_scope: impl Fn(usize, &Key) -> bool,
     is_up_to_date: impl Fn(&Key) -> bool,
-    mut regained: watch::Receiver<u64>,
+    mut regained: watch::Receiver<Vec<u64>>,
 ) {
+    let mut before = regained.borrow_and_update().clone();
     while regained.changed().await.is_ok() {
+        let now = regained.borrow_and_update().clone();
+        let changed = |(_, (now, before)): &(usize, (&u64, &u64))| now != before;
+        let scopes = now.iter().zip(&before).enumerate().filter(changed);
+        let scopes: Vec<_> = scopes.map(|(scope, _)| scope).collect();
+        let is_concerned = |key: &Key| scopes.iter().any(|scope| is_in_scope(*scope, key));
         for some in objects.keys().chunks(AT_A_TIME) {
-            for key in some.iter().filter(|key| !is_up_to_date(key)) {
+            let some = some.iter().filter(|key| is_concerned(key));
+            for key in some.filter(|key| !is_up_to_date(key)) {
                 queue.add(key.clone(), Lane::Event);
             }
             yield_now().await;
         }
+        before = now;
     }
 }

@@ -5,7 +5,7 @@
 //! when that has not been so for a grace period, so that a watch which comes back in time costs nothing.
 //!
 //! What may be written is asked (`SelfSubjectAccessReview`) after each initial sync, at the beginning of a term and after
-//! a refused write, and again and again while a right is missing: that a right was revoked ends no watch.
+//! something was refused, and again and again while a right is missing: that a right was revoked ends no watch.
 
 mod rights;
 mod scope;
@@ -33,7 +33,7 @@ use tracing::{info, warn};
 pub(crate) use self::rights::{Answer, is_allowed};
 pub use self::scope::{Needs, Place, Reason, Right};
 use self::{
-    rights::{Unseen, review},
+    rights::{Lacking, review},
     scope::{InformerState, Problem, Rights, Scope},
 };
 use crate::{
@@ -65,8 +65,8 @@ pub struct Scopes {
     in_sync: watch::Sender<Vec<usize>>,
     ability: watch::Sender<Ability>,
     checks: Vec<Check>,
-    /// How often missing rights have come back, in whichever scope.
-    regained: watch::Sender<u64>,
+    /// How often missing rights have come back, in each scope.
+    regained: watch::Sender<Vec<u64>>,
 }
 
 impl Scopes {
@@ -83,7 +83,7 @@ impl Scopes {
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Ability::Nothing),
             checks: namespaces.iter().map(|_| Check::default()).collect(),
-            regained: watch::Sender::new(0),
+            regained: watch::Sender::new(vec![0; namespaces.len()]),
         })
     }
 
@@ -141,12 +141,14 @@ impl Scopes {
     /// before may not be any more.
     pub fn rights_regained(&self, key: &Key) -> u64 {
         let scopes = self.all.lock();
-        let scopes = scopes.iter().filter(|scope| scope.covers(key));
-        scopes.map(|scope| scope.regained).sum()
+        let regained = self.regained.borrow();
+        let scopes = scopes.iter().zip(&*regained);
+        let scopes = scopes.filter(|(scope, _)| scope.covers(key));
+        scopes.map(|(_, regained)| regained).sum()
     }
 
-    /// The same, of all scopes.
-    pub fn all_rights_regained(&self) -> watch::Receiver<u64> {
+    /// The same, of each scope.
+    pub fn all_rights_regained(&self) -> watch::Receiver<Vec<u64>> {
         self.regained.subscribe()
     }
 
@@ -183,32 +185,40 @@ impl Scopes {
     pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
         let namespace = self.namespace(scope);
         let check = &self.checks[scope];
-        let (mut pause, mut unseen) = (CHECK_PAUSES.0, Unseen::default());
-        let mut again = false;
+        let (mut pause, mut again) = (CHECK_PAUSES.0, false);
+        // By a review, and by a refusal. Each has its own: a right that is never reviewed may be missing for good.
+        let (mut seen, mut unseen) = (Lacking::default(), Lacking::default());
         loop {
             if !again {
-                pause = CHECK_PAUSES.0;
+                let idle = Instant::now();
                 tokio::select! {
                     biased;
                     () = check.called.notified() => {}
+                    () = seen.due() => {}
                     () = unseen.due() => {}
+                }
+                if idle.elapsed() > CHECK_PAUSES.1 {
+                    pause = CHECK_PAUSES.0;
                 }
             }
             if check.lacked.swap(false, Relaxed) {
-                unseen.refused();
+                unseen.found();
             }
             let rights = review(&client, &self.needs.rights, namespace.as_deref()).await;
-            let is_back = rights == Some(Rights::Sufficient) && unseen.is_due();
+            if matches!(rights, Some(Rights::Missing(_))) {
+                seen.found();
+            }
+            let is_due = seen.is_due() || unseen.is_due();
+            let is_back = rights == Some(Rights::Sufficient) && is_due;
             let missing = self.learn(scope, rights, is_back);
-            if missing {
-                unseen = Unseen::default();
-            } else if is_back {
+            if is_back {
+                seen.told();
                 unseen.told();
             }
             // Refused writes within the pause are one cause for the next check, not many.
             sleep(pause).await;
             pause = (pause * 2).min(CHECK_PAUSES.1);
-            again = missing || unseen.is_due() || self.is_called(scope);
+            again = missing || seen.is_due() || unseen.is_due() || self.is_called(scope);
         }
     }
 
@@ -320,13 +330,12 @@ impl Scopes {
         next
     }
 
-    /// Takes in what a check said, `None` if there was no answer, and whether that tells that rights are back which no check has
-    /// found to be missing; true if a right is missing.
-    fn learn(&self, scope: usize, answer: Option<Rights>, is_back: bool) -> bool {
+    /// Takes in what a check said, `None` if there was no answer, and whether what was refused is to be tried again; true if a right
+    /// is missing.
+    fn learn(&self, number: usize, answer: Option<Rights>, is_back: bool) -> bool {
         let mut missing = false;
-        self.update(scope, |scope| {
+        self.update(number, |scope| {
             scope.checked = Some(Instant::now());
-            let is_back = is_back || matches!(scope.rights, Rights::Missing(_));
             let rights = match answer {
                 // Nothing speaks against it: the first write will show.
                 None if scope.rights == Rights::Unknown => Rights::Sufficient,
@@ -340,11 +349,10 @@ impl Scopes {
                     warn!(namespace = scope.namespace, "{text}; trying again");
                 }
                 _ if is_back => {
-                    scope.regained += 1;
-                    self.regained.send_modify(|all| *all += 1);
+                    self.regained.send_modify(|all| all[number] += 1);
                     info!(
                         namespace = scope.namespace,
-                        "has the rights that were missing"
+                        "has the rights that were missing, or may have: trying again what was refused"
                     );
                 }
                 _ => {}

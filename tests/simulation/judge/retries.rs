@@ -166,11 +166,18 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let back = time.end;
+        // That they are back is tried as long after as rights were missing, at the latest.
+        let away = || {
+            let before = case.trace.faults.iter().filter(|(other, fault)| {
+                matches!(fault, Fault::Revoke { .. }) && other.start < back
+            });
+            let lasted = before.map(|(other, _)| other.end.min(back).saturating_sub(other.start));
+            lasted.sum::<Duration>()
+        };
         let away = match (*verb, *resource) {
             // Those that are looked at.
             ("create" | "patch", "deployments") | ("update", "foos/status") => Duration::ZERO,
-            // That it is back is tried as long after as it was away, at the latest.
-            ("delete", "deployments") | ("list", "foos") => back.saturating_sub(time.start),
+            ("delete", "deployments") | ("list", "foos") => away(),
             _ => continue,
         };
         let due = back.saturating_add(case.longest(away + LOOKS + SOON));

@@ -323,7 +323,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
 async fn rights_that_are_back_overtake_a_delay() {
     let parents = Arc::new(Store::new(&[None]));
     parents.list_begins(0);
-    for name in ["refused", "fine"] {
+    for name in ["refused", "fine", "elsewhere"] {
         parents.apply(
             0,
             object::<Parent>(&format!(
@@ -332,11 +332,12 @@ async fn rights_that_are_back_overtake_a_delay() {
         );
     }
     parents.list_ends(0, 1);
-    let (queue, regained) = (queue(), tokio::sync::watch::Sender::new(0));
+    let (queue, regained) = (queue(), tokio::sync::watch::Sender::new(vec![0; 2]));
     tokio::spawn({
         let (queue, regained) = (queue.clone(), regained.subscribe());
         let fine = |key: &Key| key.name() == "fine";
-        async move { resync::regained(&queue, &parents, fine, regained).await }
+        let covers = |scope, key: &Key| (scope == 0) == (key.name() == "elsewhere");
+        async move { resync::regained(&queue, &parents, covers, fine, regained).await }
     });
     queue.add(key("refused"), Lane::Event);
     for _ in 0..20 {
@@ -349,7 +350,7 @@ async fn rights_that_are_back_overtake_a_delay() {
     let begun = Instant::now();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(queue.stats().delayed, 1);
-    regained.send_modify(|count| *count += 1);
+    regained.send_modify(|counts| counts[1] += 1);
     assert_eq!(queue.get().await.unwrap().key(), &key("refused"));
     assert!(begun.elapsed() < Duration::from_secs(2));
     assert_eq!(queue.stats().depth.iter().sum::<usize>(), 0);

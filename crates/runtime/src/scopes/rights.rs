@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -16,62 +15,60 @@ use crate::failure::{brief, root_cause};
 /// How long the API server may take to say whether something is allowed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two times that it is said that a right is back which no review has found to be missing: growing from the first, as the
-/// backoff of what is refused does.
-const UNSEEN_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
+/// Between two times that it is told that a right is back: growing from the first, as the backoff of what is refused does.
+const TELL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// What has not been refused again so long after it was said that the right is back: it was.
-const SETTLED: Duration = Duration::from_secs(30);
+/// A right that has not been missing again so long after it was told to be back was so. Longer than the API server may ask for.
+const SETTLED: Duration = Duration::from_mins(1);
 
-/// A right that something was refused for and that no review has found to be missing: it came back in between, is none of those that
-/// are reviewed, or two authorizers disagree. As nobody can tell which, what was refused is tried at once, and where it is refused
-/// again, ever later.
-pub(super) struct Unseen {
+/// A right that is missing, and when it is told that it is back: at once, and where it is missing again soon after that, ever later.
+///
+/// A review that finds it may be wrong: another API server that is behind has the last word, two authorizers disagree, or the right
+/// is none of those that are reviewed. As nobody can tell, what was refused is tried again.
+#[derive(Default)]
+pub(super) struct Lacking {
     lacks: bool,
-    last_told: Option<Instant>,
-    pause: Duration,
+    /// When it was told last, and for how long after that it is not told.
+    told: Option<(Instant, Duration)>,
 }
 
-impl Default for Unseen {
-    fn default() -> Self {
-        Self {
-            lacks: false,
-            last_told: None,
-            pause: UNSEEN_PAUSES.0,
-        }
-    }
-}
-
-impl Unseen {
-    /// Something was refused for want of a right.
-    pub fn refused(&mut self) {
-        if !self.lacks && self.last_told.is_some_and(|told| told.elapsed() > SETTLED) {
-            *self = Self::default();
+impl Lacking {
+    /// It is missing.
+    pub fn found(&mut self) {
+        let was_back = |(at, pause): &(Instant, Duration)| at.elapsed() > SETTLED.max(*pause);
+        if !self.lacks && self.told.as_ref().is_some_and(was_back) {
+            self.told = None;
         }
         self.lacks = true;
     }
 
-    /// It has been said that the right is back.
+    /// It has been told that it is back.
     pub fn told(&mut self) {
-        let pause = self.last_told.map_or(self.pause, |_| self.pause * 2);
+        if !self.lacks {
+            return;
+        }
+        let pause = self
+            .told
+            .map_or(TELL_PAUSES.0, |(_, pause)| (pause * 2).min(TELL_PAUSES.1));
         *self = Self {
             lacks: false,
-            last_told: Some(Instant::now()),
-            pause: pause.min(UNSEEN_PAUSES.1),
+            told: Some((Instant::now(), pause)),
         };
     }
 
-    /// When it is to be said that the right is back, if a review does not find that it is missing.
+    /// When it may be told that it is back.
     pub async fn due(&self) {
-        match self.last_told {
+        match self.told {
             _ if !self.lacks => std::future::pending().await,
-            Some(told) => sleep_until(told + self.pause).await,
+            Some((told, pause)) => sleep_until(told + pause).await,
             None => {}
         }
     }
 
+    /// Whether it may be by now.
     pub fn is_due(&self) -> bool {
-        self.due().now_or_never().is_some()
+        let is_over = |(told, pause): (Instant, Duration)| told.elapsed() >= pause;
+        self.lacks && self.told.is_none_or(is_over)
     }
 }
 

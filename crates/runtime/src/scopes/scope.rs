@@ -116,8 +116,6 @@ pub(super) struct Scope {
     pub informers: Vec<InformerState>,
     pub rights: Rights,
     pub checked: Option<Instant>,
-    /// How often they were missing and came back.
-    pub regained: u64,
     pub was_in_sync: bool,
     pub served: bool,
     pub was_served: bool,
@@ -155,7 +153,6 @@ impl Scope {
             informers: (0..informers).map(|_| InformerState::new()).collect(),
             rights: Rights::Unknown,
             checked: None,
-            regained: 0,
             was_in_sync: false,
             served: false,
             was_served: false,

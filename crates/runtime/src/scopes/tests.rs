@@ -210,43 +210,67 @@ async fn rights_are_checked_at_a_gentle_pace() {
 }
 
 /// Row R10: rights that were away for a moment, which no check has seen, are known to be back, if only once there is an answer; but
-/// where a write is refused for what a check says is there, again and again, that is not news for ever.
+/// where something is refused that a check says is allowed, again and again, or reviews contradict each other, that is told ever
+/// more rarely, and anew only when all has been well for a while.
 #[tokio::test(start_paused = true)]
 async fn r10_a_refusal_tells_that_rights_were_missing() {
-    let unanswered = Arc::new(Mutex::new(0));
-    let left = Arc::clone(&unanswered);
+    const MINUTE: Duration = Duration::from_mins(1);
+    #[derive(Clone, Copy, PartialEq)]
+    enum Reviews {
+        Allow,
+        /// After so many that get no answer.
+        AllowAfter(u32),
+        /// Every other one.
+        Alternate,
+    }
+    let reviews = Arc::new(Mutex::new((Reviews::Allow, 0)));
+    let says = Arc::clone(&reviews);
     let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-        let is_answered = *left.lock() == 0;
-        *left.lock() -= u32::from(!is_answered);
+        let mut says = says.lock();
+        let (reviews, asked) = &mut *says;
+        *asked += 1;
+        let is_answered = !matches!(*reviews, Reviews::AllowAfter(silent) if *asked <= silent);
+        // The last right that is reviewed makes the difference.
+        let allowed = *reviews != Reviews::Alternate || *asked % 4 != 0;
         async move {
-            let review = json!({ "spec": {}, "status": { "allowed": true } });
+            let review = json!({ "spec": {}, "status": { "allowed": allowed } });
             let body = kube::client::Body::from(serde_json::to_vec(&review)?);
             let answer = is_answered.then(|| http::Response::new(body));
             answer.ok_or_else(|| BoxError::from("no answer"))
         }
     });
-    let scopes = scopes(&["a"]);
+    let scopes = scopes(&["a", "b"]);
     tokio::spawn(Arc::clone(&scopes).check_rights(0, Client::new(server, "default")));
     synced(&scopes, 0);
-    let (key, minute) = (Key::new("a", "thing"), Duration::from_mins(1));
-    sleep(minute).await;
-    assert_eq!(scopes.rights_regained(&key), 0);
-    for (refused, for_want_of_rights, none, regained) in [
-        (1, false, 0, 0),
-        (1, true, 0, 1),
-        (1, true, 2, 1),
+    let key = Key::new("a", "thing");
+    sleep(MINUTE).await;
+    for (refused, for_want_of_rights, how, regained) in [
+        (0, true, Reviews::Allow, 0..=0),
+        (1, false, Reviews::Allow, 0..=0),
+        (1, true, Reviews::Allow, 1..=1),
+        (1, true, Reviews::AllowAfter(2), 1..=1),
         // After 0, 1, 3, 7, … 1023 s, then every 1000 s, once after it was refused last.
-        (3600, true, 0, 14),
-        (1, true, 0, 1),
+        (3600, true, Reviews::Allow, 14..=14),
+        (1, true, Reviews::Allow, 1..=1),
+        (3600, false, Reviews::Alternate, 8..=16),
+        (3600, true, Reviews::Alternate, 8..=32),
+        (1, true, Reviews::Allow, 1..=1),
     ] {
         let before = scopes.rights_regained(&key);
-        *unanswered.lock() = none;
+        *reviews.lock() = (how, 0);
         for _ in 0..refused {
             scopes.refused(&key, for_want_of_rights);
             sleep(Duration::from_secs(1)).await;
         }
-        sleep(20 * minute).await;
-        assert_eq!(scopes.rights_regained(&key) - before, regained, "{refused}");
-        assert_eq!(*unanswered.lock(), 0);
+        reviews.lock().0 = match how {
+            Reviews::Alternate => Reviews::Allow,
+            other => other,
+        };
+        sleep(20 * MINUTE).await;
+        let told = scopes.rights_regained(&key) - before;
+        assert!(regained.contains(&told), "{refused}: {told}");
+        let asked = reviews.lock().1;
+        assert!(asked <= 3 * 30 + refused / 2, "{refused}: {asked} reviews");
     }
+    assert_eq!(scopes.rights_regained(&Key::new("b", "thing")), 0);
 }
