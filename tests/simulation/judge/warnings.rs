@@ -252,10 +252,11 @@ fn is_settled(call: &Call) -> bool {
         || call.code == Some(403) && is_of_the_end(call)
 }
 
-/// Whether it was refused because its namespace goes.
+/// Whether it was refused because its namespace goes, or is gone.
 pub fn is_of_the_end(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
-    answer["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+    let details = &answer["details"];
+    details["kind"] == "namespaces" || details["causes"][0]["reason"] == "NamespaceTerminating"
 }
 
 /// Whether a Foo's status says that something else is stored than was asked for, be the Foo ready or not.
