@@ -63,7 +63,14 @@ pub fn all() -> Vec<(String, Plan)> {
         ),
         (
             "fenced_out_for_a_moment",
-            objects::fenced_out_for_a_moment(),
+            objects::fenced_out_for_a_moment(Deed::RenameDeployment {
+                foo: 0,
+                deployment: 0,
+            }),
+        ),
+        (
+            "status_fenced_out_for_a_moment",
+            objects::fenced_out_for_a_moment(SCALE),
         ),
         ("rights_are_back_unseen", objects::rights_are_back_unseen()),
         (

@@ -224,10 +224,11 @@ pub fn status_refused_for_a_while() -> Plan {
     plan
 }
 
-/// Seeds 1036112 and 1042649. What a Foo asks for is somebody else's, for minutes; then it is renamed, and the first write for it is
-/// rejected by the fencing policy, whose record is missing: written within a moment, and the Foo waited for minutes more (I3).
-pub fn fenced_out_for_a_moment() -> Plan {
-    let (foo, deployment) = (0, 0);
+/// Seeds 1036112 and 1042649, and with its status alone 1112059. What a Foo asks for is somebody else's, for minutes; then the Foo is
+/// changed, and the first write for it is rejected by the fencing policy, whose record is missing: written within a moment, and the
+/// Foo waited for minutes more (I3).
+pub fn fenced_out_for_a_moment(change: Deed) -> Plan {
+    let foo = 0;
     let create = Deed::CreateFoo {
         foo,
         deployment: 1,
@@ -239,7 +240,7 @@ pub fn fenced_out_for_a_moment() -> Plan {
             step(8_000, user(Deed::CreateDeployment { deployment: 1 })),
             step(9_000, user(create)),
             step(340_000, What::Fault(Fault::Fencing, us(500_000))),
-            step(400_000, user(Deed::RenameDeployment { foo, deployment })),
+            step(400_000, user(change)),
         ],
         rest: us(420_000_000),
         ..Plan::calm(1, 1, 1, us(460_000_000))

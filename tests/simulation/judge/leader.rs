@@ -180,7 +180,9 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
         calls.filter(|call| call.who == life.who && call.resource == "leases")
     };
     let looks = calls().flat_map(|call| {
-        let is_answered = call.answered.is_some_and(|(_, code)| code < 300);
+        let is_answered = call
+            .answered
+            .is_some_and(|(at, code)| code < 300 && is_awaited(case, life, call.begun, at));
         let looked = call.arrived.filter(|_| is_answered && call.verb == "get");
         // What its watch is told while it stands still it has not seen.
         let is_still = |at: &Time| {

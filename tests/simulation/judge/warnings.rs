@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        api::Kind,
+        api::{Kind, Revision},
         plan::Fault,
         trace::{Call, Time, Who},
         users::NAMESPACE,
@@ -164,12 +164,23 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     let deployment = if call.verb == "create" {
         &call.body
     } else {
-        let mut its = case.store.history().iter().rev();
-        let last = its.find(|one| {
+        // As its sender knows it, who says so; what is deleted may be so again, for all that it knows.
+        let base = [
+            "/metadata/resourceVersion",
+            "/preconditions/resourceVersion",
+        ];
+        let base = base.iter().find_map(|at| call.body.pointer(at));
+        let its = case.store.history().iter().rev().filter(|one| {
             one.key.kind == Kind::Deployment && *one.key.name == *name && made(one) <= call.begun
         });
-        // What is deleted may be so again, for all that its sender knows.
-        let last = last?;
+        let is_base = |one: &&Arc<Revision>| {
+            let version = one
+                .after
+                .as_deref()
+                .map(|it| &it["metadata"]["resourceVersion"]);
+            base.is_some() && version == base
+        };
+        let last = its.clone().find(is_base).or_else(|| its.clone().next())?;
         last.after.as_deref().or(last.before.as_deref())?
     };
     let owners = deployment["metadata"]["ownerReferences"].as_array()?;

@@ -283,3 +283,20 @@ fn what_is_not_reported_is_not_put_off() {
         }
     }
 }
+
+/// Row Q3: whatever is wrong with a Foo, a status that the fence rejects comes again as soon as the fence lets it pass.
+#[test]
+fn q3_a_status_that_the_fence_rejects_is_not_a_failure() {
+    use super::super::combined;
+    let exists = || Error::ResourceExists("web".into());
+    let invalid = || Error::InvalidSpec(String::new());
+    for (wrong, unreported, expected) in [
+        (exists(), Error::NotLeading, Retry::Quiet),
+        (invalid(), Error::NotLeading, Retry::Quiet),
+        (exists(), Error::Conflict, Retry::Backoff(Duration::ZERO)),
+        (invalid(), Error::Conflict, Retry::Conflict),
+    ] {
+        let both = combined(Err(wrong), Err(unreported)).unwrap_err();
+        assert_eq!(both.retry(), expected, "{both:?}");
+    }
+}
