@@ -120,13 +120,16 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && text(&other.body["metadata"]["name"]) == foo
         });
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
-        // As far as it was told.
+        // It was told so much at the least, and may have been told more.
         let told = case.told(call.who, "foos", reconcile.begun);
-        let seen =
-            case.store.history().iter().rev().find(|one| {
-                one.key.kind == Kind::Foo && *one.key.name == *foo && one.version <= told
+        let said_so = || {
+            let mut its = case.store.history().iter().rev().filter(|one| {
+                one.key.kind == Kind::Foo && *one.key.name == *foo && made(one) <= ended
             });
-        let seen = seen.and_then(|seen| seen.after.as_deref());
+            let known = its.clone().find(|one| one.version <= told);
+            let known = known.map_or(0, |one| one.version);
+            its.any(|one| one.version >= known && one.after.as_deref().is_some_and(says))
+        };
         // What was said before a backup was restored is not news to who said it.
         let is_restored = (case.restored.iter()).any(|restored| {
             *restored <= ended && reconcile.begun < *restored + Duration::from_mins(1)
@@ -139,7 +142,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         if !is_otherwise
             && !is_restored
             && !is_cut_off
-            && !seen.is_some_and(says)
+            && !said_so()
             && !now
                 .is_some_and(|now| says(now) || is_known_to_be_refused(case, call.who, now, says))
             && !reports.any(|report| says(&report.body))
