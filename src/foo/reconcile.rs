@@ -338,7 +338,7 @@ fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Resul
         }
         (Err(error), Err(unreported))
             if error.retry() == Retry::OnChange
-                || unreported.retry() == Retry::Quiet
+                || unreported.retry() == Retry::Quiet && error.asks().is_zero()
                 || unreported.asks() > error.asks() =>
         {
             Err(unreported)

@@ -287,12 +287,16 @@ fn what_is_not_reported_is_not_put_off() {
 /// Row Q3: whatever is wrong with a Foo, a status that the fence rejects comes again as soon as the fence lets it pass.
 #[test]
 fn q3_a_status_that_the_fence_rejects_is_not_a_failure() {
+    const ASKED: Duration = Duration::from_secs(2);
     use super::super::combined;
     let exists = || Error::ResourceExists("web".into());
     let invalid = || Error::InvalidSpec(String::new());
+    let asks = || Error::Rejected(String::new(), ASKED);
     for (wrong, unreported, expected) in [
         (exists(), Error::NotLeading, Retry::Quiet),
         (invalid(), Error::NotLeading, Retry::Quiet),
+        // The time that the API server asks for is heeded first.
+        (asks(), Error::NotLeading, Retry::Backoff(ASKED)),
         (exists(), Error::Conflict, Retry::Backoff(Duration::ZERO)),
         (invalid(), Error::Conflict, Retry::Conflict),
     ] {
