@@ -189,7 +189,9 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
             let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
             still.any(|still| still.contains(at))
         };
-        let told = call.told.iter().map(|(at, _)| *at);
+        // Nor what comes for a watch that it has given up.
+        let is_read = |at: &Time| call.over.is_none_or(|over| *at <= over);
+        let told = call.told.iter().map(|(at, _)| *at).filter(is_read);
         looked
             .into_iter()
             .chain(told.filter(move |at| !is_still(at)))
