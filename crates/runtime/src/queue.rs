@@ -283,29 +283,26 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
     /// Not before `least`, for which the API server has asked: neither the retry nor what was added
     /// meanwhile, or will be.
     pub fn add_rate_limited_after(self, least: Duration) -> Duration {
-        let now = Instant::now();
-        let mut state = self.queue.state(now);
-        let delay = state.retry(&self.key, least, now);
-        self.queue.call_worker(state);
-        delay
+        self.give_back(|state, key, now| state.retry(key, least, now))
     }
 
     /// The same for what is no failure of the object's: it is not counted among them, and has a backoff of its own, which begins
     /// anew with each failure. So that an object that has failed for long does not wait for hours for what passes in a moment.
     pub fn add_rate_limited_quietly(self) -> Duration {
-        let now = Instant::now();
-        let mut state = self.queue.state(now);
-        let delay = state.retry_quietly(&self.key, now);
-        self.queue.call_worker(state);
-        delay
+        self.give_back(State::retry_quietly)
     }
 
     /// Gives the key back and queues it again on [`Lane::Retry`] after `delay`, or sooner if it was added meanwhile. That
     /// is no failure: those that are counted stay, and so do what they ask for and the bucket. In what time is returned.
     pub fn add_after(self, delay: Duration) -> Duration {
+        self.give_back(|state, key, now| state.put_off(key, delay, now))
+    }
+
+    /// Gives the key back, to come again when `again` says.
+    fn give_back(self, again: impl FnOnce(&mut State<K>, &K, Instant) -> Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);
-        let delay = state.put_off(&self.key, delay, now);
+        let delay = again(&mut state, &self.key, now);
         self.queue.call_worker(state);
         delay
     }
