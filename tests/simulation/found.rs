@@ -100,6 +100,10 @@ pub fn all() -> Vec<(String, Plan)> {
             election::stopped_while_all_hangs(),
         ),
         (
+            "leads_again_in_a_term_of_the_same_number",
+            election::leads_again_in_a_term_of_the_same_number(),
+        ),
+        (
             "clocks_that_stand_still",
             election::clocks_that_stand_still(),
         ),

@@ -322,3 +322,34 @@ pub fn stopped_while_all_hangs() -> Plan {
         ..Plan::calm(109, 1, 1, us(273_318_000))
     }
 }
+
+/// Seed 1158066. A leader that another one succeeded came to lead again, in what looked like its first term, since somebody had
+/// emptied the Lease: it took the fencing record for its own still (I8).
+pub fn leads_again_in_a_term_of_the_same_number() -> Plan {
+    let renewals = Calls {
+        replica: Some(1),
+        role: Some(Role::Lease),
+        ..Calls::default()
+    };
+    let cut_off = Fault::Partition {
+        of: renewals,
+        way: Way::Both,
+    };
+    let crash = Fault::Crash {
+        replica: 0,
+        then: Then::Pod(us(40_000_000)),
+    };
+    Plan {
+        fencing: true,
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(20_000, What::Fault(cut_off, us(15_000_000))),
+            step(60_000, What::Fault(crash, us(0))),
+            step(60_100, user(Deed::EmptyLease)),
+            step(80_000, user(SCALE)),
+            step(120_000, What::Heal),
+        ],
+        rest: us(240_000_000),
+        ..Plan::calm(0, 2, 1, us(280_000_000))
+    }
+}

@@ -1,9 +1,5 @@
 //! The fencing record is written by who leads: I8.
 
-use std::collections::BTreeSet;
-
-use serde_json::Value;
-
 use super::{
     super::{
         api::{HOLDER, Key, Kind, RECORD},
@@ -63,23 +59,16 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
 /// I8, of a new term: nothing is written of the work before the fencing record was seen to, where nothing is in the way of that.
 /// Else the fencing policy, which still goes by who led before, would reject the first writes of each term.
 pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
-    // What a term is known by: the record says it still where the same process has it again.
-    let mut known = BTreeSet::new();
     let holds = holds(case);
     for (index, hold) in holds.iter().enumerate() {
         let mut history = case.store.history().iter();
         let begins = history.find(|one| one.key == lease() && made(one) == hold.from);
-        let [before, after] = begins.map_or([None, None], |one| {
-            [&one.before, &one.after].map(Option::as_deref)
+        // Renewed after its holder's deadline: nobody else led in between.
+        let is_renewed = begins.is_none_or(|one| {
+            let [before, after] = [&one.before, &one.after].map(|it| it.as_deref().map(holder));
+            before == after
         });
-        let term = after.map(|lease| {
-            [
-                &lease["metadata"]["uid"],
-                &lease["spec"]["leaseTransitions"],
-            ]
-            .map(Value::to_string)
-        });
-        if !known.insert((hold.who, term)) || before.map(holder) == after.map(holder) {
+        if is_renewed {
             continue;
         }
         let its = || {

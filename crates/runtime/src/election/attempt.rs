@@ -69,11 +69,13 @@ impl Candidate {
         else {
             return tried;
         };
-        self.record.renewed(uid, *transitions);
         let mut published = self.published.iter();
-        let room = if published.any(|held| held.uid == *uid && held.transitions == *transitions) {
+        let goes_on = published.any(|held| held.uid == *uid && held.transitions == *transitions);
+        let room = if goes_on {
+            self.record.renewed();
             Duration::ZERO
         } else {
+            self.record.acquired(uid, *transitions);
             // The next attempt may take as long as this one did.
             let took = self.clock.now().saturating_sub(*sent);
             self.renew_deadline.saturating_sub(took * 2) / 2

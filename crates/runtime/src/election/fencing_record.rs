@@ -29,7 +29,8 @@ use tracing::{debug, warn};
 
 /// The annotation that the policy compares with the caller, in the group of the application.
 pub const HOLDER: &str = "lease-holder";
-/// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>`.
+/// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>/<number of the term>`. The
+/// number is counted by each holder from 1, for one that leads again after somebody set the transitions back.
 const TERM: &str = "lease-term";
 /// What the record of this Lease is called.
 pub(crate) fn record_name(lease: &str) -> String {
@@ -103,13 +104,11 @@ impl FencingRecord {
         }
     }
 
-    /// Has the record name this replica, in its term (`leaseTransitions`) of the Lease with this UID, in [`REQUESTS`] at
-    /// most. Without the component that is one request.
+    /// Has the record name this replica, in this [`TERM`], in [`REQUESTS`] at most. Without the component that is one request.
     ///
     /// # Errors
     /// What the API server says against it, a conflict too, or that it says nothing.
-    async fn assert(&self, uid: &str, transitions: i32) -> Result<Asserted, kube::Error> {
-        let term = format!("{uid}/{transitions}");
+    async fn assert(&self, term: &str) -> Result<Asserted, kube::Error> {
         let record = match self.records.get_metadata(&self.name).await {
             Ok(record) => record,
             Err(error) if is(&error, &[403, 404]) => return Ok(Asserted::NotInstalled(error)),
@@ -117,7 +116,7 @@ impl FencingRecord {
         };
         let [holder_key, term_key] = [HOLDER, TERM].map(|name| format!("{}/{name}", self.group));
         let says = |key: &str, value| record.annotations().get(key).is_some_and(|is| is == value);
-        if says(&holder_key, self.identity.as_str()) && says(&term_key, &term) {
+        if says(&holder_key, self.identity.as_str()) && says(&term_key, term) {
             return Ok(Asserted::Named);
         }
         // Only now: see above.
@@ -158,8 +157,9 @@ pub struct Assertions {
     record: FencingRecord,
     call: Duration,
     retry_period: Duration,
-    /// The last term to be asserted: the Lease's UID and transitions.
-    term: (String, i32),
+    /// The last [`TERM`] to be asserted, and how many there were.
+    term: String,
+    terms: u64,
     /// Whether the record is known to name it, or known not to exist.
     is: RecordIs,
     /// The assertion that is under way, if any.
@@ -178,7 +178,8 @@ impl Assertions {
             record,
             call,
             retry_period,
-            term: (String::new(), 0),
+            term: String::new(),
+            terms: 0,
             is: RecordIs::NotInstalled,
             under_way: JoinSet::new(),
             due: Instant::now(),
@@ -187,23 +188,28 @@ impl Assertions {
         }
     }
 
+    /// The Lease was acquired: the record is asserted, whatever is known of it from before. Somebody else may have led since.
+    pub fn acquired(&mut self, uid: &str, transitions: i32) {
+        self.stop();
+        self.terms += 1;
+        self.term = format!("{uid}/{transitions}/{}", self.terms);
+        self.is = RecordIs::Pending;
+        (self.due, self.pause) = (Instant::now(), self.retry_period / 2);
+        self.renewed();
+    }
+
     /// The Lease was acquired or renewed: the record is asserted if it may not name this term yet.
-    pub fn renewed(&mut self, uid: &str, transitions: i32) {
-        let term = (uid.to_owned(), transitions);
+    pub fn renewed(&mut self) {
         let now = Instant::now();
-        if self.term != term {
-            self.stop();
-            (self.term, self.is) = (term, RecordIs::Pending);
-            (self.due, self.pause) = (now, self.retry_period / 2);
-        }
         if self.is != RecordIs::Pending || self.is_under_way() || now < self.due {
             return;
         }
         self.due = now + self.pause;
         self.pause = (self.pause * 2).min(self.call);
-        let (record, uid, limit) = (self.record.clone(), uid.to_owned(), self.call * REQUESTS);
+        let (record, limit) = (self.record.clone(), self.call * REQUESTS);
+        let term = self.term.clone();
         self.under_way
-            .spawn(async move { timeout(limit, record.assert(&uid, transitions)).await });
+            .spawn(async move { timeout(limit, record.assert(&term)).await });
     }
 
     /// The fencing policy rejected a write: perhaps the record names somebody else.
