@@ -39,7 +39,7 @@ mod write;
 pub use access::Verb;
 pub use kind::Kind;
 pub use others::Others;
-pub use policy::{CONTROLLER, HOLDER, RECORD};
+pub use policy::{CONTROLLER, HOLDER, RECORD, TERM};
 pub use request::{Call, Method, Unknown, User};
 pub use server::{Answer, Lag, Now, Server};
 pub use store::{Backup, Key, RESTORED, Revision, Store};

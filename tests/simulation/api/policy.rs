@@ -14,6 +14,7 @@ pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
 pub const RECORD: (&str, &str) = ("foo-system", "foo-controller-fencing");
 /// The annotation of the record that names who holds the Lease.
 pub const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
+pub const TERM: &str = "samplecontroller.k8s.io/lease-term";
 const NAME: &str = "foo-controller-fencing";
 
 /// What is done, to an admission policy.

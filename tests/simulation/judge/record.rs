@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        api::{HOLDER, Key, Kind, RECORD},
+        api::{HOLDER, Key, Kind, RECORD, TERM},
         trace::{Call, Time},
     },
     Case, Violation,
@@ -98,6 +98,15 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
         let record = records.find(|one| one.key == record_key && made(one) <= first.begun);
         let record = record.and_then(|one| one.after.as_deref());
         let names = record.map(|record| text(&record["metadata"]["annotations"][HOLDER]));
+        // Another one than each before: else who led in between could put its own back with a late write.
+        let term = record.map(|record| &record["metadata"]["annotations"][TERM]);
+        let is_another = term.is_none_or(|term| {
+            let history = case.store.history().iter();
+            let mut before = history
+                .filter(|one| one.key == record_key && made(one) < hold.from)
+                .filter_map(|one| one.after.as_deref());
+            before.all(|record| record["metadata"]["annotations"][TERM] != *term)
+        });
         let is_named = names.is_none_or(|names| {
             let leader = case.life(hold.who).map(super::Life::identity);
             leader.as_deref() == Some(names)
@@ -112,7 +121,8 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             })
         };
         let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);
-        if is_of_the_last_term || is_seen_to && is_named || is_taken() || is_excused() {
+        if is_of_the_last_term || is_seen_to && is_named && is_another || is_taken() || is_excused()
+        {
             continue;
         }
         found.push(Violation {

@@ -170,20 +170,20 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
         };
         let back = time.end;
         // That they are back is tried as long after as rights were missing, at the latest.
-        let away = || {
+        let away = {
             let before = case.trace.faults.iter().filter(|(other, fault)| {
                 matches!(fault, Fault::Revoke { .. }) && other.start < back
             });
             let lasted = before.map(|(other, _)| other.end.min(back).saturating_sub(other.start));
             lasted.sum::<Duration>()
         };
-        let away = match (*verb, *resource) {
+        let tried = match (*verb, *resource) {
             // Those that are looked at.
-            ("create" | "patch", "deployments") | ("update", "foos/status") => Duration::ZERO,
-            ("delete", "deployments") | ("list", "foos") => away(),
+            ("create" | "patch", "deployments") | ("update", "foos/status") => LOOKS,
+            ("delete", "deployments") | ("list", "foos") => away + LOOKS,
             _ => continue,
         };
-        let due = back.saturating_add(case.longest(away + LOOKS + SOON));
+        let due = back.saturating_add(case.longest(tried + SOON));
         let mut holds = holds.iter();
         let Some(hold) = holds.find(|hold| hold.from <= back && due <= hold.until) else {
             continue;

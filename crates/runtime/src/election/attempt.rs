@@ -69,15 +69,17 @@ impl Candidate {
         else {
             return tried;
         };
-        let mut published = self.published.iter();
-        let goes_on = published.any(|held| held.uid == *uid && held.transitions == *transitions);
+        let now = self.clock.now();
+        let goes_on = self.published.as_ref().is_some_and(|held| {
+            held.uid == *uid && held.transitions == *transitions && now < held.deadline
+        });
         let room = if goes_on {
-            self.record.renewed();
+            self.record.assert_if_due();
             Duration::ZERO
         } else {
             self.record.acquired(uid, *transitions);
             // The next attempt may take as long as this one did.
-            let took = self.clock.now().saturating_sub(*sent);
+            let took = now.saturating_sub(*sent);
             self.renew_deadline.saturating_sub(took * 2) / 2
         };
         let ended = time::timeout(room.min(self.call), self.record.ended());

@@ -11,7 +11,7 @@
 //! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
 
 use super::{identity::Identity, lease_guard::Aside};
-use crate::{App, log_once::Causes};
+use crate::{App, host::Host, log_once::Causes};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
@@ -23,14 +23,14 @@ use serde_json::json;
 use std::{panic::resume_unwind, time::Duration};
 use tokio::{
     task::JoinSet,
-    time::{Instant, error::Elapsed, timeout},
+    time::{Instant, timeout},
 };
 use tracing::{debug, warn};
 
 /// The annotation that the policy compares with the caller, in the group of the application.
 pub const HOLDER: &str = "lease-holder";
-/// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>/<number of the term>`. The
-/// number is counted by each holder from 1, for one that leads again after somebody set the transitions back.
+/// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID is for a
+/// holder that leads again after somebody set the transitions back, be it restarted or not.
 const TERM: &str = "lease-term";
 /// What the record of this Lease is called.
 pub(crate) fn record_name(lease: &str) -> String {
@@ -157,13 +157,13 @@ pub struct Assertions {
     record: FencingRecord,
     call: Duration,
     retry_period: Duration,
-    /// The last [`TERM`] to be asserted, and how many there were.
+    host: Host,
+    /// The last [`TERM`] to be asserted.
     term: String,
-    terms: u64,
     /// Whether the record is known to name it, or known not to exist.
     is: RecordIs,
-    /// The assertion that is under way, if any.
-    under_way: JoinSet<Result<Result<Asserted, kube::Error>, Elapsed>>,
+    /// The assertion that is under way, if any: of which term it is, and what came of it in time.
+    under_way: JoinSet<(String, Option<Result<Asserted, kube::Error>>)>,
     /// When the next may begin, and how much later the one after it.
     due: Instant,
     pause: Duration,
@@ -173,13 +173,13 @@ pub struct Assertions {
 
 impl Assertions {
     /// Those of `record`, of which each request may take `call`.
-    pub fn new(record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
+    pub fn new(host: Host, record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
         Self {
+            host,
             record,
             call,
             retry_period,
             term: String::new(),
-            terms: 0,
             is: RecordIs::NotInstalled,
             under_way: JoinSet::new(),
             due: Instant::now(),
@@ -190,26 +190,31 @@ impl Assertions {
 
     /// The Lease was acquired: the record is asserted, whatever is known of it from before. Somebody else may have led since.
     pub fn acquired(&mut self, uid: &str, transitions: i32) {
-        self.stop();
-        self.terms += 1;
-        self.term = format!("{uid}/{transitions}/{}", self.terms);
+        let term = format!("{uid}/{transitions}/");
+        // Else what is under way may end: who loses and gains its term faster than that would never have a record.
+        if !self.term.starts_with(&term) {
+            self.stop();
+            (self.due, self.pause) = (Instant::now(), self.retry_period / 2);
+        }
+        self.term = term + &self.host.uuid().to_string();
         self.is = RecordIs::Pending;
-        (self.due, self.pause) = (Instant::now(), self.retry_period / 2);
-        self.renewed();
+        self.assert_if_due();
     }
 
-    /// The Lease was acquired or renewed: the record is asserted if it may not name this term yet.
-    pub fn renewed(&mut self) {
+    /// The record is asserted if it may not name this term yet, and was not just now. To be called at each renewal.
+    pub fn assert_if_due(&mut self) {
         let now = Instant::now();
         if self.is != RecordIs::Pending || self.is_under_way() || now < self.due {
             return;
         }
         self.due = now + self.pause;
         self.pause = (self.pause * 2).min(self.call);
-        let (record, limit) = (self.record.clone(), self.call * REQUESTS);
-        let term = self.term.clone();
-        self.under_way
-            .spawn(async move { timeout(limit, record.assert(&term)).await });
+        let (record, term) = (self.record.clone(), self.term.clone());
+        let limit = self.call * REQUESTS;
+        self.under_way.spawn(async move {
+            let asserted = timeout(limit, record.assert(&term)).await;
+            (term, asserted.ok())
+        });
     }
 
     /// The fencing policy rejected a write: perhaps the record names somebody else.
@@ -235,27 +240,31 @@ impl Assertions {
     /// Waits for the one that is under way, if any; `Some` is who holds the Lease instead of this replica. May be dropped and
     /// called again.
     pub async fn ended(&mut self) -> Option<String> {
-        let asserted = match self.under_way.join_next().await? {
-            Ok(asserted) => asserted,
-            Err(ended) => resume_unwind(ended.try_into_panic().ok()?),
+        let asserted = loop {
+            match self.under_way.join_next().await? {
+                Ok((term, asserted)) if term == self.term => break asserted,
+                // Of a term before: it says nothing of this one.
+                Ok(_) => self.assert_if_due(),
+                Err(ended) => resume_unwind(ended.try_into_panic().ok()?),
+            }
         };
         match asserted {
-            Ok(Ok(asserted @ (Asserted::Named | Asserted::Written))) => {
+            Some(Ok(asserted @ (Asserted::Named | Asserted::Written))) => {
                 self.trouble.clear();
                 self.is = RecordIs::Written;
                 if matches!(asserted, Asserted::Named) {
                     self.due = Instant::now();
                 }
             }
-            Ok(Ok(Asserted::NotInstalled(error))) => {
+            Some(Ok(Asserted::NotInstalled(error))) => {
                 debug!(record = self.object(), "no fencing record: {error}");
                 self.is = RecordIs::NotInstalled;
                 self.due = Instant::now();
             }
-            Ok(Ok(Asserted::Unheld)) => {}
-            Ok(Ok(Asserted::Deposed(holder))) => return Some(holder),
-            Ok(Err(error)) => self.failed(&error.to_string()),
-            Err(_) => {
+            Some(Ok(Asserted::Unheld)) => {}
+            Some(Ok(Asserted::Deposed(holder))) => return Some(holder),
+            Some(Err(error)) => self.failed(&error.to_string()),
+            None => {
                 let limit = self.call * REQUESTS;
                 self.failed(&format!("no answer from the API server in {limit:?}"));
             }

@@ -159,7 +159,7 @@ impl Model {
         assert!(!self.holds(w.key), "two workers have key {}", w.key);
         self.held.push((w.key, self.now, self.now));
         let waited = Duration::from_millis(self.now - w.since);
-        Some((w.key, w.lane, waited, self.failed(w.key)))
+        Some((w.key, w.lane, waited, count(&self.failures, w.key)))
     }
 
     /// The next key of a slow namespace, or of those that are not.
@@ -254,15 +254,14 @@ impl Model {
     }
 
     pub fn retry(&mut self, key: Key, least: u64) -> Duration {
-        let before = self.failed(key);
+        let before = count(&self.failures, key);
         self.failures.push(key);
         self.quiet.retain(|f| *f != key);
         self.back_off(key, before, least)
     }
 
     pub fn retry_quietly(&mut self, key: Key) -> Duration {
-        let before = self.quiet.iter().filter(|f| **f == key);
-        let before = u32::try_from(before.count()).unwrap();
+        let before = count(&self.quiet, key);
         self.quiet.push(key);
         self.back_off(key, before, 0)
     }
@@ -351,11 +350,6 @@ impl Model {
         self.held.iter().any(|h| h.0 == key)
     }
 
-    fn failed(&self, key: Key) -> u32 {
-        let failures = self.failures.iter().filter(|f| **f == key);
-        u32::try_from(failures.count()).unwrap()
-    }
-
     fn place(&mut self, key: Key, lane: Lane, since: u64) {
         if self.holds(key) {
             self.again.push((key, lane, since));
@@ -414,4 +408,9 @@ impl Model {
             self.missing -= TOKEN;
         }
     }
+}
+
+/// How often the key is among these.
+fn count(keys: &[Key], key: Key) -> u32 {
+    keys.iter().map(|k| u32::from(*k == key)).sum()
 }
