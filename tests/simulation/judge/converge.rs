@@ -9,7 +9,7 @@ use foo_controller::api::Foo;
 
 use super::{
     super::{
-        api::{CONTROLLER, Kind, Others, Revision},
+        api::{CONTROLLER, Kind, Others, RESTORED, Revision},
         plan::{Fault, What},
         trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
@@ -398,14 +398,23 @@ fn earlier<'a>(
     deployments: &[(&'a Value, &Value)],
 ) -> Option<&'a Value> {
     let uid = text(&foo["metadata"]["uid"]);
-    // A copy that somebody made says the same of itself.
+    // A copy that somebody made says the same of itself. What we wrote into one, a restored backup may not have.
     let is_written_by_us = |other: &Value| {
+        let version = |of: &Value| text(&of["metadata"]["resourceVersion"]).parse::<u64>().ok();
         let its = case.deployments.get(text(&other["metadata"]["name"]));
-        its.into_iter().flatten().any(|one| {
-            let after = one.after.as_deref();
-            let is_it = |after: &Value| after["metadata"]["uid"] == other["metadata"]["uid"];
-            *one.by == *CONTROLLER && after.is_some_and(is_it)
-        })
+        let its = its.into_iter().flatten().filter_map(|one| {
+            let after = one.after.as_deref()?;
+            (after["metadata"]["uid"] == other["metadata"]["uid"]).then_some((&*one.by, after))
+        });
+        let mut written = None;
+        for (by, after) in its {
+            if *by == *CONTROLLER {
+                written = written.or(version(after));
+            } else if *by == *RESTORED {
+                written = written.filter(|written| Some(*written) <= version(after));
+            }
+        }
+        written.is_some()
     };
     let mut all = deployments.iter().map(|(other, _)| *other);
     all.find(|other| {
