@@ -194,8 +194,9 @@ impl Assertions {
         // Else what is under way may end: who loses and gains its term faster than that would never have a record.
         if !self.term.starts_with(&term) {
             self.stop();
-            (self.due, self.pause) = (Instant::now(), self.retry_period / 2);
+            self.pause = self.retry_period / 2;
         }
+        self.due = Instant::now();
         self.term = term + &self.host.uuid().to_string();
         self.is = RecordIs::Pending;
         self.assert_if_due();
@@ -241,33 +242,39 @@ impl Assertions {
     /// called again.
     pub async fn ended(&mut self) -> Option<String> {
         let asserted = loop {
-            match self.under_way.join_next().await? {
-                Ok((term, asserted)) if term == self.term => break asserted,
-                // Of a term before: it says nothing of this one.
-                Ok(_) => self.assert_if_due(),
+            let (term, asserted) = match self.under_way.join_next().await? {
+                Ok(ended) => ended,
                 Err(ended) => resume_unwind(ended.try_into_panic().ok()?),
+            };
+            match &asserted {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => self.failed(&error.to_string()),
+                None => {
+                    let limit = self.call * REQUESTS;
+                    self.failed(&format!("no answer from the API server in {limit:?}"));
+                }
             }
+            if term == self.term {
+                break asserted?.ok()?;
+            }
+            // Of a term before: it does not say what this one's record is.
+            self.assert_if_due();
         };
         match asserted {
-            Some(Ok(asserted @ (Asserted::Named | Asserted::Written))) => {
+            Asserted::Named | Asserted::Written => {
                 self.trouble.clear();
                 self.is = RecordIs::Written;
                 if matches!(asserted, Asserted::Named) {
                     self.due = Instant::now();
                 }
             }
-            Some(Ok(Asserted::NotInstalled(error))) => {
+            Asserted::NotInstalled(error) => {
                 debug!(record = self.object(), "no fencing record: {error}");
                 self.is = RecordIs::NotInstalled;
                 self.due = Instant::now();
             }
-            Some(Ok(Asserted::Unheld)) => {}
-            Some(Ok(Asserted::Deposed(holder))) => return Some(holder),
-            Some(Err(error)) => self.failed(&error.to_string()),
-            None => {
-                let limit = self.call * REQUESTS;
-                self.failed(&format!("no answer from the API server in {limit:?}"));
-            }
+            Asserted::Unheld => {}
+            Asserted::Deposed(holder) => return Some(holder),
         }
         None
     }

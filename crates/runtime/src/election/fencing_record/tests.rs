@@ -140,7 +140,7 @@ async fn i8_each_term_has_its_own_record() {
     held_by(&api, "a");
     api.put_record(Some(json!({})));
     let mut processes = [assertions(&api), assertions(&api)];
-    for process in [0, 0, 1] {
+    for process in [0, 1, 0] {
         let its = &mut processes[process];
         tokio::time::advance(Duration::from_secs(1)).await;
         its.acquired("u1", 1);
@@ -169,5 +169,21 @@ async fn what_is_under_way_ends_where_a_term_lapsed() {
         assert_eq!(its.ended().await, None);
         assert_eq!(its.is(), RecordIs::Written);
         assert_eq!(api.requests().len(), requests);
+    }
+}
+
+/// However long the pause has grown: the first write of a term is not rejected for that.
+#[tokio::test(start_paused = true)]
+async fn a_term_does_not_wait_for_the_pause_of_one_that_lapsed() {
+    let api = FakeApi::new();
+    api.mood(Mood::Fails(500));
+    let mut its = assertions(&api);
+    its.acquired("u1", 1);
+    for _ in 0..5 {
+        assert_eq!(its.ended().await, None);
+        its.assert_if_due();
+        assert!(!its.is_under_way());
+        its.acquired("u1", 1);
+        assert!(its.is_under_way());
     }
 }
