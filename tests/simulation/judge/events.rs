@@ -80,7 +80,7 @@ pub fn are_true(case: &Case, found: &mut Vec<Violation>) {
         let until = life.has_had(call.begun, case.takes(call.who, SOON));
         let then = call.begun.saturating_sub(LATE)..until;
         let is_cut_off = case.trace.faults.iter().any(|(time, fault)| {
-            let is_then = time.start < then.end && felt_until(time, fault) > then.start;
+            let is_then = time.start < then.end && felt_until(case, time, fault) > then.start;
             is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
         });
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);

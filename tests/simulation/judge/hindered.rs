@@ -14,12 +14,17 @@ use super::{
     warnings::foo_of,
 };
 
-/// Until when it may be felt: what is slow is still on its way when that is over.
-pub fn felt_until(time: &Range<Time>, fault: &Fault) -> Time {
-    match fault {
-        Fault::Slow { by, .. } => time.end.saturating_add(*by),
-        _ => time.end,
+/// Until when it may be felt: what is slow is still on its way when that is over, and slower for what else is slow meanwhile.
+pub fn felt_until(case: &Case, time: &Range<Time>, fault: &Fault) -> Time {
+    if !matches!(fault, Fault::Slow { .. }) {
+        return time.end;
     }
+    let faults = case.trace.faults.iter();
+    let late = faults.filter_map(|(other, fault)| match fault {
+        Fault::Slow { by, .. } if other.start <= time.end && time.start <= other.end => Some(*by),
+        _ => None,
+    });
+    time.end.saturating_add(late.sum::<Duration>())
 }
 
 /// Whether it may be in the way of this process without any call that shows it.
@@ -42,11 +47,9 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     let is_in = |time: Range<Time>| {
         time.start < until && time.end.saturating_add(case.longest(AFTER)) > from
     };
-    let is_fault = case
-        .trace
-        .faults
-        .iter()
-        .any(|(time, fault)| is_in(time.start..felt_until(time, fault)) && hinders(fault, who));
+    let is_fault = case.trace.faults.iter().any(|(time, fault)| {
+        is_in(time.start..felt_until(case, time, fault)) && hinders(fault, who)
+    });
     let since = |time| from.saturating_sub(case.longest(time));
     let is_slow = |call: &Call| {
         // A watch is there when its answer begins.

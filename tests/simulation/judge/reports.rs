@@ -50,7 +50,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     };
     let faults = case.trace.faults.iter();
     let ends: Vec<_> = faults
-        .map(|(time, fault)| felt_until(time, fault).saturating_add(case.longest(AFTER)))
+        .map(|(time, fault)| felt_until(case, time, fault).saturating_add(case.longest(AFTER)))
         .collect();
     let mut judge = |key: &Key, stale: &Stale, until: Time| {
         let begun = stale.since.first().copied().unwrap_or(until);

@@ -54,8 +54,8 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
                         || call.begun <= due && asked.is_some_and(|asked| asked >= one.begun))
             });
             let is_in_the_way = case.trace.faults.iter().any(|(time, fault)| {
-                let is_then =
-                    time.start < due && felt_until(time, fault).saturating_add(after) > one.begun;
+                let is_then = time.start < due
+                    && felt_until(case, time, fault).saturating_add(after) > one.begun;
                 is_then && hinders(fault, one.who)
             });
             let is_asleep = case

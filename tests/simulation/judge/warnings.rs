@@ -136,7 +136,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         });
         // Nor does a report get through that nothing gets through for.
         let is_cut_off = case.trace.faults.iter().any(|(time, fault)| {
-            let is_then = time.start < ended && felt_until(time, fault) > at;
+            let is_then = time.start < ended && felt_until(case, time, fault) > at;
             is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
         });
         if !is_otherwise
