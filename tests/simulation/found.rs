@@ -42,106 +42,39 @@ const SCALE: Deed = Deed::ScaleFoo {
 /// So late that what is sent before the end of a term lands after it, and so early that its connection is not given up.
 const LATE: Happens = Happens::RequestLate(us(2_000_000));
 
+/// Plans by the names of the functions that make them.
+macro_rules! by_name {
+    ($($about:ident::$plan:ident,)*) => {
+        vec![$((stringify!($plan).to_owned(), $about::$plan()),)*]
+    };
+}
+
 /// All of them, by their names.
 pub fn all() -> Vec<(String, Plan)> {
-    [
-        (
-            "short_lease_and_silent_watch",
-            election::short_lease_and_silent_watch(),
-        ),
-        (
-            "status_refused_for_a_while",
-            objects::status_refused_for_a_while(),
-        ),
-        (
-            "answer_lost_of_a_lease_that_is_nobodys",
-            election::answer_lost_of_a_lease_that_is_nobodys(),
-        ),
-        (
-            "cleared_and_not_seen_before",
-            election::cleared_and_not_seen_before(),
-        ),
-        (
-            "fenced_out_for_a_moment",
-            objects::fenced_out_for_a_moment(Deed::RenameDeployment {
-                foo: 0,
-                deployment: 0,
-            }),
-        ),
-        (
-            "status_fenced_out_for_a_moment",
-            objects::fenced_out_for_a_moment(SCALE),
-        ),
-        ("rights_are_back_unseen", objects::rights_are_back_unseen()),
-        (
-            "look_ups_are_allowed_again",
-            objects::look_ups_are_allowed_again(),
-        ),
-        (
-            "gone_while_the_watch_is_stuck",
-            objects::gone_while_the_watch_is_stuck(),
-        ),
-        ("rights_are_back_soon", election::rights_are_back_soon()),
-        (
-            "gone_while_the_watch_is_silent",
-            objects::gone_unnoticed(false),
-        ),
-        (
-            "gone_and_look_ups_are_refused",
-            objects::gone_unnoticed(true),
-        ),
-        (
-            "taken_away_during_the_deletion",
-            objects::taken_away_during_the_deletion(),
-        ),
-        ("another_one_serves", objects::another_one_serves()),
-        (
-            "stopped_while_all_hangs",
-            election::stopped_while_all_hangs(),
-        ),
-        (
-            "leads_again_in_a_term_of_the_same_number",
-            election::leads_again_in_a_term_of_the_same_number(),
-        ),
-        (
-            "clocks_that_stand_still",
-            election::clocks_that_stand_still(),
-        ),
-        ("stopped_amid_a_write", election::stopped_amid_a_write()),
-        (
-            "given_up_and_on_its_way",
-            election::given_up_and_on_its_way(),
-        ),
-        (
-            "renewed_by_a_clock_that_stands_still",
-            election::renewed_by_a_clock_that_stands_still(),
-        ),
-        (
-            "vacant_again_after_a_sleep",
-            election::vacant_again_after_a_sleep(),
-        ),
-        (
-            "two_ask_for_what_is_deleted",
-            objects::two_ask_for_what_is_deleted(),
-        ),
-        (
-            "undone_and_never_answered",
-            objects::undone_and_never_answered(),
-        ),
-        ("brought_back_as_it_was", objects::brought_back_as_it_was()),
-        (
-            "another_of_the_same_generation",
-            objects::another_of_the_same_generation(),
-        ),
-        (
-            "deleted_and_brought_back",
-            objects::deleted_and_brought_back(),
-        ),
-        (
-            "overruled_at_the_same_generation",
-            objects::overruled_at_the_same_generation(),
-        ),
+    by_name![
+        election::short_lease_and_silent_watch,
+        objects::status_refused_for_a_while,
+        election::answer_lost_of_a_lease_that_is_nobodys,
+        election::cleared_and_not_seen_before,
+        objects::rights_are_back_unseen,
+        objects::look_ups_are_allowed_again,
+        objects::gone_while_the_watch_is_stuck,
+        election::rights_are_back_soon,
+        objects::taken_away_during_the_deletion,
+        objects::another_one_serves,
+        election::stopped_while_all_hangs,
+        election::leads_again_in_a_term_of_the_same_number,
+        election::put_back_while_attempts_hang,
+        election::clocks_that_stand_still,
+        election::stopped_amid_a_write,
+        election::given_up_and_on_its_way,
+        election::renewed_by_a_clock_that_stands_still,
+        election::vacant_again_after_a_sleep,
+        objects::two_ask_for_what_is_deleted,
+        objects::undone_and_never_answered,
+        objects::brought_back_as_it_was,
+        objects::another_of_the_same_generation,
+        objects::deleted_and_brought_back,
+        objects::overruled_at_the_same_generation,
     ]
-    .map(|(name, plan)| (name.to_owned(), plan))
-    .into()
 }

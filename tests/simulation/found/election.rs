@@ -353,3 +353,24 @@ pub fn leads_again_in_a_term_of_the_same_number() -> Plan {
         ..Plan::calm(0, 2, 1, us(280_000_000))
     }
 }
+
+/// Seed 1251976. An attempt hung, and the next began at once: what the watch had told of who leads was not read before somebody
+/// put the Lease back as it was given back long ago, and it was taken for given back now (H21).
+pub fn put_back_while_attempts_hang() -> Plan {
+    let cut_off = Fault::Partition {
+        of: Calls {
+            replica: Some(0),
+            ..Calls::default()
+        },
+        way: Way::Requests,
+    };
+    Plan {
+        steps: vec![
+            step(14_000, What::Fault(cut_off, us(6_400_000))),
+            step(19_600, user(Deed::RestoreLease)),
+            step(40_000, What::Heal),
+        ],
+        rest: us(160_000_000),
+        ..Plan::calm(0, 2, 1, us(200_000_000))
+    }
+}

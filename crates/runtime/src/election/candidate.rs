@@ -34,6 +34,8 @@ use crate::{
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// A failure after this long without one is a new outage: it is logged again.
 const QUIET: Duration = Duration::from_mins(2);
+/// So much of what the watch tells goes before an attempt: who keeps writing the Lease keeps nobody from it.
+const TOLD: u8 = 16;
 /// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
@@ -152,6 +154,7 @@ impl Candidate {
     ) {
         let mut stop = pin!(stop.fuse());
         let mut watch: Option<BoxStream<'static, Observed>> = None;
+        let mut told = 0;
         self.before = Some(self.writes.begin(MUTATION_TIMEOUT));
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
@@ -208,11 +211,24 @@ impl Candidate {
                     }
                 }
                 // Where each attempt takes longer than the pause after it, nothing is waited for: what was asked meanwhile goes
-                // first. It interrupts none: what is on the wire may make us the holder, and is to be released then.
+                // first. It interrupts none: what is on the wire may make us the holder, and is to be released then. So does what
+                // the watch tells, which an attempt does not hear of: who has not seen the Lease held believes whoever gives it
+                // back (H21).
                 Action::Try(within) => {
-                    if let Some(event) = asked.now_or_never() {
+                    let first = async {
+                        tokio::select! {
+                            biased;
+                            event = asked => event,
+                            Some(seen) = async { watch.as_mut()?.next().await }, if told < TOLD => {
+                                told += 1;
+                                self.watched(seen)
+                            }
+                        }
+                    };
+                    if let Some(event) = first.now_or_never() {
                         event
                     } else {
+                        told = 0;
                         let tried = self.attempt(within).await;
                         self.assert_record(tried).await
                     }
