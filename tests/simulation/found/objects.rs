@@ -227,7 +227,18 @@ pub fn status_refused_for_a_while() -> Plan {
 /// Seeds 1036112 and 1042649, and with its status alone 1112059. What a Foo asks for is somebody else's, for minutes; then the Foo is
 /// changed, and the first write for it is rejected by the fencing policy, whose record is missing: written within a moment, and the
 /// Foo waited for minutes more (I3).
-pub fn fenced_out_for_a_moment(change: Deed) -> Plan {
+pub fn fenced_out_for_a_moment() -> Plan {
+    fenced_out(Deed::RenameDeployment {
+        foo: 0,
+        deployment: 0,
+    })
+}
+
+pub fn status_fenced_out_for_a_moment() -> Plan {
+    fenced_out(SCALE)
+}
+
+fn fenced_out(change: Deed) -> Plan {
     let foo = 0;
     let create = Deed::CreateFoo {
         foo,
@@ -342,7 +353,15 @@ pub fn gone_while_the_watch_is_stuck() -> Plan {
 /// Seed 543. A Foo is gone, of which its watch says nothing: whenever the garbage collector had deleted its Deployment, another one
 /// was created, since a status that finds nobody is no conflict, and, where look-ups are refused, whether there still is a Foo
 /// could not be asked.
-pub fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
+pub fn gone_while_the_watch_is_silent() -> Plan {
+    gone_unnoticed(false)
+}
+
+pub fn gone_and_look_ups_are_refused() -> Plan {
+    gone_unnoticed(true)
+}
+
+fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
     let delete = Deed::DeleteFoo {
         foo: 0,
         policy: Policy::Background,
