@@ -115,10 +115,7 @@ pub fn deleted_and_brought_back() -> Plan {
         foo: 0,
         deployment: 1,
     };
-    let of = Calls {
-        resource: Some("deployments"),
-        ..Calls::default()
-    };
+    let of = Calls::of("stream", "deployments");
     let silent = Fault::each(Calls::of("watch", "deployments"), Happens::WatchSilent);
     let late = Fault::each(Calls::of("delete", "deployments"), LATE);
     let unavailable = Fault::NoPods { deployment: 1 };
