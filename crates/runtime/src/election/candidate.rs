@@ -211,9 +211,9 @@ impl Candidate {
                     }
                 }
                 // Where each attempt takes longer than the pause after it, nothing is waited for: what was asked meanwhile goes
-                // first. It interrupts none: what is on the wire may make us the holder, and is to be released then. So does what
-                // the watch tells, which an attempt does not hear of: who has not seen the Lease held believes whoever gives it
-                // back (H21).
+                // first, and what the watch has told, which no attempt hears of: who has not seen the Lease held believes whoever
+                // gives it back (H21). Nothing interrupts an attempt: what is on the wire may make us the holder, and is to be
+                // released then.
                 Action::Try(within) => {
                     let first = async {
                         tokio::select! {
