@@ -57,8 +57,9 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             continue;
         }
         let mut edited = edited.iter();
+        // It does not know of that before, and what it has sent by then may land later.
         let is_untold =
-            edited.any(|(at, before)| pod_of(before) == pod && made(revision) <= *at + term_ends);
+            edited.any(|(at, before)| pod_of(before) == pod && call.sent <= *at + term_ends);
         let settings = case.life(call.who).map(|life| &life.settings);
         let margin = settings.map_or(Duration::ZERO, |settings| {
             let lease_ends = case.shortest(settings.lease_duration);
