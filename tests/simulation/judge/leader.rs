@@ -57,15 +57,17 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             continue;
         }
         let mut edited = edited.iter();
-        // It does not know of that before, and what it has sent by then may land later.
-        let is_untold =
-            edited.any(|(at, before)| pod_of(before) == pod && call.sent <= *at + term_ends);
         let settings = case.life(call.who).map(|life| &life.settings);
         let margin = settings.map_or(Duration::ZERO, |settings| {
             let lease_ends = case.shortest(settings.lease_duration);
             lease_ends.saturating_sub(case.longest(settings.renew_deadline))
         });
         let was_over = gave_back.get(pod).is_some_and(|at| call.sent < *at);
+        // It does not know of that before, and what it has sent by then may land later, but for what is seen to (H19).
+        let is_untold = edited.any(|(at, before)| {
+            let known = *at + term_ends;
+            pod_of(before) == pod && (made(revision) <= known || call.sent <= known && !was_over)
+        });
         let was_late = made(revision).saturating_sub(call.sent) >= margin
             && (!was_over || stood_still(case, call, made(revision)));
         if is_untold || was_late {
