@@ -68,7 +68,11 @@ rm new
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 
 say 'what ends half way is undone'
-setsid --wait make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz >"$caches/said" 2>&1 &
+# Where the signal finds git at work is a matter of luck: this one goes on for a second.
+mkdir "$caches/slow"
+printf '#!/usr/bin/env bash\n[ "$1" != mv ] || { trap "" TERM; sleep 1; }\nexec %s "$@"\n' "$(command -v git)" >"$caches/slow/git"
+chmod +x "$caches/slow/git"
+PATH=$caches/slow:$PATH setsid --wait make fork NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz >"$caches/said" 2>&1 &
 half=$!
 until git ls-files | grep -q ibyx; do kill -0 $half || fail 'it was not seen at it'; sleep 0.1; done
 session=$(ps -o sid= -p "$(pgrep -o -P $half)" | tr -d ' ')

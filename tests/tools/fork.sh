@@ -105,47 +105,62 @@ clash=$(git ls-files | perl -pe "$rename" | sort | uniq -d)
 
 [ -z "$(git status --porcelain)" ] || fail 'there are changes that are not committed, which would be mixed with these'
 cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
-undo() { git reset --quiet --hard && echo 'it is not done, and what was is undone' >&2; }
+# What changes it is a group of processes, and nothing is undone before all of them have ended: they would go on, or have git's lock.
+set -m
+undo() {
+  trap '' INT TERM HUP
+  local signal
+  for signal in TERM KILL; do
+    kill -$signal -- "-${!-}" || break
+    wait $! || true
+    for _ in {1..100}; do kill -0 -- "-$!" || break 2; sleep 0.1; done
+  done 2>/dev/null
+  # There was nothing but what is committed.
+  git reset --quiet --hard && git clean --quiet --force -d && echo 'it is not done, and what was is undone' >&2
+}
+
+change() {
+  # What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
+  git rm --quiet tests/tools/fork.sh tests/fork.sh
+  sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
+  sed -i '/fork\.sh/d' .ci/run
+  sed -i '/fork\.sh/,+1d' tests/README.md
+  perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//msg' tests/manifests/docs/commands.rs
+  perl -0pi -e 's/^## A fork\n.*?(?=^### A newer)//ms; s/^##(?=# A newer)//m; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
+  perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
+  git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
+  sed -i 's/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
+  sed -i '/^# A Foo is what/,+1d' Cargo.toml
+  # A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
+  if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
+    sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/manifests.rs
+  fi
+
+  # The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
+  git ls-files -z -- . ':!crates/runtime' ':!*.sum' ':!flake.lock' ':!LICENSE' | xargs -0 perl -pi -e "$rename"
+  paste <(git ls-files) <(git ls-files | perl -pe "$rename") | while IFS=$'\t' read -r old new; do
+    [ "$old" = "$new" ] || { mkdir -p "${new%/*}" && git mv "$old" "$new"; }
+  done
+
+  # What is sorted or generated. A longer name makes more lines of what rustfmt breaks; and clippy takes a word with capital letters
+  # within for code, unless it is told.
+  printf '# By a longer name the same function has more lines.\ntoo-many-lines-threshold = 150\n' >clippy.toml
+  if [[ $kind =~ ^.+[A-Z] ]]; then
+    printf '# The kind, in plain text.\ndoc-valid-idents = ["%s", "%s", ".."]\n' "$kind" "$(perl -pe "$rename" <<<Foos)" >>clippy.toml
+  fi
+  version=$(sed -n '0,/^version = /s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+  printf '%s\n' "The first release, $version, is made of this." '' '### Added' '' \
+    "- Each $kind gets a Deployment ([what it does](docs/$lower.md))." >>CHANGELOG.md
+  cargo metadata --format-version 1 --offline >/dev/null
+  cargo fmt
+  make generate
+  git add --all
+}
 trap undo EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-
-# What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
-git rm --quiet tests/tools/fork.sh tests/fork.sh
-sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
-sed -i '/fork\.sh/d' .ci/run
-sed -i '/fork\.sh/,+1d' tests/README.md
-perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//msg' tests/manifests/docs/commands.rs
-perl -0pi -e 's/^## A fork\n.*?(?=^### A newer)//ms; s/^##(?=# A newer)//m; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
-perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
-git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
-sed -i 's/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
-sed -i '/^# A Foo is what/,+1d' Cargo.toml
-# A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
-if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
-  sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/manifests.rs
-fi
-
-# The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
-git ls-files -z -- . ':!crates/runtime' ':!*.sum' ':!flake.lock' ':!LICENSE' | xargs -0 perl -pi -e "$rename"
-paste <(git ls-files) <(git ls-files | perl -pe "$rename") | while IFS=$'\t' read -r old new; do
-  [ "$old" = "$new" ] || { mkdir -p "${new%/*}" && git mv "$old" "$new"; }
-done
-
-# What is sorted or generated. A longer name makes more lines of what rustfmt breaks; and clippy takes a word with capital letters
-# within for code, unless it is told.
-printf '# By a longer name the same function has more lines.\ntoo-many-lines-threshold = 150\n' >clippy.toml
-if [[ $kind =~ ^.+[A-Z] ]]; then
-  printf '# The kind, in plain text.\ndoc-valid-idents = ["%s", "%s", ".."]\n' "$kind" "$(perl -pe "$rename" <<<Foos)" >>clippy.toml
-fi
-git add clippy.toml # So that a reset takes it away.
-version=$(sed -n '0,/^version = /s/^version = "\(.*\)"$/\1/p' Cargo.toml)
-printf '%s\n' "The first release, $version, is made of this." '' '### Added' '' \
-  "- Each $kind gets a Deployment ([what it does](docs/$lower.md))." >>CHANGELOG.md
-cargo metadata --format-version 1 --offline >/dev/null
-cargo fmt
-make generate
-git add --all
+change &
+wait $!
 
 trap - EXIT
 
