@@ -122,14 +122,14 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
         // It was told so much at the least, and may have been told more.
         let told = case.told(call.who, "foos", reconcile.begun);
-        let said_so = || {
-            let mut its = case.store.history().iter().rev().filter(|one| {
+        let mut its =
+            case.store.history().iter().rev().filter(|one| {
                 one.key.kind == Kind::Foo && *one.key.name == *foo && made(one) <= ended
             });
-            let known = its.clone().find(|one| one.version <= told);
-            let known = known.map_or(0, |one| one.version);
-            its.any(|one| one.version >= known && one.after.as_deref().is_some_and(says))
-        };
+        let known = its.clone().find(|one| one.version <= told);
+        let known = known.map_or(0, |one| one.version);
+        let mut said_so =
+            || its.any(|one| one.version >= known && one.after.as_deref().is_some_and(says));
         // What was said before a backup was restored is not news to who said it.
         let is_restored = (case.restored.iter()).any(|restored| {
             *restored <= ended && reconcile.begun < *restored + Duration::from_mins(1)
@@ -143,8 +143,8 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
             && !is_restored
             && !is_cut_off
             && !said_so()
-            && !now
-                .is_some_and(|now| says(now) || is_known_to_be_refused(case, call.who, now, says))
+            && !now.is_some_and(|now| says(now))
+            && !is_known_to_be_refused(case, call.who, foo, known, says)
             && !reports.any(|report| says(&report.body))
             && !is_over(case, call.who, &(reconcile.begun..ended + MOMENT))
         {
@@ -326,18 +326,25 @@ fn is_of_a_webhook(call: &Call) -> bool {
     text(&answer["message"]).contains(" denied the request: ")
 }
 
-/// Whether a status that says so was refused of the Foo as it is, and is not asked for again for a while (I6).
+/// Whether a status that says so was refused of the Foo as it is since this version, and is not asked for again for a while (I6).
 pub fn is_known_to_be_refused(
     case: &Case,
     who: Who,
-    foo: &Value,
+    foo: &str,
+    since: u64,
     says: impl Fn(&Value) -> bool,
 ) -> bool {
+    let is_since = |version: &Value| {
+        text(version)
+            .parse()
+            .is_ok_and(|version: u64| version >= since)
+    };
     let mut calls = case.trace.calls.iter();
     calls.any(|call| {
         call.who == who
             && call.resource == "foos/status"
-            && call.body["metadata"]["resourceVersion"] == foo["metadata"]["resourceVersion"]
+            && text(&call.body["metadata"]["name"]) == foo
+            && is_since(&call.body["metadata"]["resourceVersion"])
             && says(&call.body)
             && is_for_good(call)
     })
