@@ -69,6 +69,8 @@ pub fn all() -> Vec<(String, Plan)> {
         election::stopped_while_all_hangs,
         election::leads_again_in_a_term_of_the_same_number,
         election::put_back_while_attempts_hang,
+        election::put_back_while_an_attempt_is_slow,
+        election::put_back_while_the_watch_is_behind,
         election::clocks_that_stand_still,
         election::stopped_amid_a_write,
         election::given_up_and_on_its_way,

@@ -374,3 +374,61 @@ pub fn put_back_while_attempts_hang() -> Plan {
         ..Plan::calm(0, 2, 1, us(200_000_000))
     }
 }
+
+/// What the watch told of who leads while an attempt was under way was not read before the attempt's answer, which came after somebody
+/// had put the Lease back as it was given back long ago: that was taken for given back now (H21).
+pub fn put_back_while_an_attempt_is_slow() -> Plan {
+    let slow = Fault::each(
+        Calls {
+            replica: Some(0),
+            role: Some(Role::Lease),
+            verb: Some("get"),
+            resource: Some("leases"),
+            ..Calls::default()
+        },
+        Happens::RequestLate(us(1_800_000)),
+    );
+    Plan {
+        steps: vec![
+            step(10_000, What::Fault(slow, us(6_400_000))),
+            step(16_500, user(Deed::RestoreLease)),
+            step(40_000, What::Heal),
+        ],
+        rest: us(160_000_000),
+        ..Plan::calm(0, 2, 1, us(200_000_000))
+    }
+}
+
+/// As above, where the watch is behind: it tells who led in between only after what was put back has been read. That it was written
+/// before, and dated after it, shows that it is no news.
+pub fn put_back_while_the_watch_is_behind() -> Plan {
+    let leases = |replica, verb| Calls {
+        replica: Some(replica),
+        role: Some(Role::Lease),
+        verb,
+        resource: Some("leases"),
+        ..Calls::default()
+    };
+    let behind = Fault::Behind {
+        server: 0,
+        by: us(3_000_000),
+    };
+    let slow = Fault::each(leases(0, Some("get")), Happens::RequestLate(us(1_800_000)));
+    let lost = Fault::each(leases(0, Some("patch")), Happens::RequestLost);
+    let cut_off = Fault::Partition {
+        of: leases(1, None),
+        way: Way::Requests,
+    };
+    Plan {
+        steps: vec![
+            step(10_000, What::Fault(behind, us(20_000_000))),
+            step(10_000, What::Fault(slow, us(6_400_000))),
+            step(16_000, What::Fault(cut_off, us(9_000_000))),
+            step(16_500, user(Deed::RestoreLease)),
+            step(16_600, What::Fault(lost, us(2_000_000))),
+            step(40_000, What::Heal),
+        ],
+        rest: us(160_000_000),
+        ..Plan::calm(0, 2, 1, us(200_000_000))
+    }
+}

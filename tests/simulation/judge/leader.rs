@@ -97,12 +97,17 @@ fn stood_still(case: &Case, call: &Call, carried_out: Time) -> bool {
 /// A time in which a process had a term.
 struct Term<'a> {
     pod: &'a str,
+    /// When the attempt began that gained it, when it had read the Lease, and when it was answered.
+    asked: Time,
+    read: Time,
     from: Time,
     until: Time,
     /// As it is configured.
     lease_duration: Duration,
-    /// When this process looked at the Lease, or was told of it.
-    looks: Rc<Vec<Time>>,
+    /// The Lease's version that gained it.
+    version: u64,
+    /// When this process was told of the Lease, and up to which version, by its watch or by looking.
+    looks: Rc<Vec<(Time, u64)>>,
 }
 
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
@@ -126,24 +131,28 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             // Nor can who takes it after somebody who could not.
             let cannot_know = cleared.any(|cleared| {
                 let mut before = terms.iter().filter(|term| term.from <= other.from);
-                one.from <= cleared.end
+                one.version < cleared.end
                     && before.any(|term| {
-                        let looked =
-                            |time: Range<Time>| term.looks.iter().any(|at| time.contains(at));
+                        let by_then = term.looks.iter().filter(|(at, _)| *at <= term.read);
+                        let looked = |versions: Range<u64>| {
+                            by_then
+                                .clone()
+                                .any(|(_, version)| versions.contains(version))
+                        };
                         term.pod != one.pod
-                            && !looked(one.from..cleared.start)
-                            && looked(cleared.start..cleared.end)
+                            && !looked(one.version..cleared.start)
+                            && looked(cleared.clone())
                     })
             });
             // Neither has renewed since.
             let mut restored = case.restored.iter();
             let is_restored = restored.any(|restored| {
-                (one.from..other.from).contains(restored) && one.until <= *restored + deadline
+                (one.asked..other.from).contains(restored) && one.until <= *restored + deadline
             });
             // By which the other one goes, who is configured with less (H15).
             let mut shortened = shortened.iter();
             let is_shortened = shortened.any(|shortened| {
-                (one.from..other.from).contains(shortened) && other.from <= *shortened + deadline
+                (one.asked..other.from).contains(shortened) && other.from <= *shortened + deadline
             }) && other.lease_duration < one.lease_duration;
             let is_granted = cannot_know || is_restored || is_shortened;
             other.from < one.until && other.pod != one.pod && !is_granted
@@ -157,6 +166,13 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             });
         }
     }
+}
+
+fn version(lease: &Value) -> u64 {
+    let version = lease["metadata"]["resourceVersion"].as_str();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
 }
 
 /// When somebody else than a replica made the Lease's duration shorter.
@@ -186,15 +202,17 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
         let is_answered = call
             .answered
             .is_some_and(|(at, code)| code < 300 && is_awaited(case, life, call.begun, at));
-        let looked = call.arrived.filter(|_| is_answered && call.verb == "get");
+        let looked = call.answered.zip(call.answer.as_deref());
+        let looked = looked.filter(|_| is_answered && call.verb == "get");
+        let looked = looked.map(|((at, _), lease)| (at, version(lease)));
         // What its watch is told while it stands still it has not seen.
-        let is_still = |at: &Time| {
+        let is_still = |(at, _): &(Time, u64)| {
             let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
             still.any(|still| still.contains(at))
         };
         // Nor what comes for a watch that it has given up.
-        let is_read = |at: &Time| call.over.is_none_or(|over| *at <= over);
-        let told = call.told.iter().map(|(at, _)| *at).filter(is_read);
+        let is_read = |(at, _): &(Time, u64)| call.over.is_none_or(|over| *at <= over);
+        let told = call.told.iter().copied().filter(is_read);
         looked
             .into_iter()
             .chain(told.filter(move |at| !is_still(at)))
@@ -212,7 +230,7 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
                 .is_some_and(|holder| matches!(holder.as_str(), None | Some("")))
         };
         if call.verb == "get" {
-            looked = Some(call.begun);
+            looked = Some((call.begun, call.answered.map_or(call.begun, |(at, _)| at)));
             // Who is told that somebody else holds it has no term any more.
             if let Some((at, _)) = answered
                 && is_awaited(case, life, call.begun, at)
@@ -228,7 +246,7 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
             };
             over.until = over.until.min(call.begun);
             terms.push(over);
-        } else if let Some((answered, looked)) = won(call, &identity).zip(looked) {
+        } else if let Some((answered, (looked, read))) = won(call, &identity).zip(looked) {
             if is_given_up(call, answered, &attempts) || !is_awaited(case, life, looked, answered) {
                 continue;
             }
@@ -236,8 +254,8 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
             let until = (looked + case.takes(life.who, deadline)).min(ended);
             // Who stands still when the answer comes reads it later, and may find that its term is over by then.
             let mut still = life.still.iter();
-            let read = still.find(|still| still.contains(&answered));
-            let answered = read.map_or(answered, |still| still.end);
+            let thawed = still.find(|still| still.contains(&answered));
+            let answered = thawed.map_or(answered, |still| still.end);
             if until <= answered {
                 continue;
             }
@@ -246,9 +264,12 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
                 none => {
                     let next = Term {
                         pod: &life.pod.0,
+                        asked: looked,
+                        read,
                         from: answered,
                         until,
                         lease_duration: life.settings.lease_duration,
+                        version: call.answer.as_deref().map_or(0, version),
                         looks: Rc::clone(&looks),
                     };
                     terms.extend(none.replace(next));
@@ -260,9 +281,9 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
     terms
 }
 
-/// When the Lease named nobody because somebody else than a replica had cleared it, as its holder would have (H21), until it names
-/// somebody again, or is gone.
-fn cleared(case: &Case) -> Vec<Range<Time>> {
+/// The versions in which the Lease named nobody because somebody else than a replica had cleared it, as its holder would have (H21),
+/// until it names somebody again, or is gone.
+fn cleared(case: &Case) -> Vec<Range<u64>> {
     let (mut cleared, mut since) = (Vec::new(), None);
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key != lease() {
@@ -271,12 +292,12 @@ fn cleared(case: &Case) -> Vec<Range<Time>> {
         let after = revision.after.as_deref();
         let is_signed = |lease: &Value| lease["spec"]["leaseDurationSeconds"] == 1;
         if after.is_none_or(|lease| !holder(lease).is_empty()) {
-            cleared.extend(since.take().map(|since| since..made(revision)));
+            cleared.extend(since.take().map(|since| since..revision.version));
         } else if case.writer(index).is_none() && after.is_some_and(is_signed) {
-            since.get_or_insert(made(revision));
+            since.get_or_insert(revision.version);
         }
     }
-    cleared.extend(since.map(|since| since..Time::MAX));
+    cleared.extend(since.map(|since| since..u64::MAX));
     cleared
 }
 

@@ -1,6 +1,6 @@
 //! What a candidate sends: attempts to acquire or renew the Lease, the fencing record, and the release.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube_leader_election::{Error as LockError, LeaseLockResult};
@@ -11,14 +11,28 @@ use super::{
     candidate::Candidate,
     cause,
     decide::{Event, Outcome},
+    lease_watch::LeaseWatch,
 };
 use crate::telemetry::trace;
 
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
 
+async fn go_on(watch: Option<&mut LeaseWatch>) -> ! {
+    match watch {
+        Some(watch) => watch.go_on().await,
+        None => pending().await,
+    }
+}
+
 impl Candidate {
-    pub(super) async fn attempt(&mut self, within: Duration) -> Event {
+    /// Tries to acquire or renew the Lease, and gives up after `within`. What the watch tells meanwhile is known before the reply
+    /// is: who has not seen the Lease held would believe whoever puts back one that was given back (H21).
+    pub(super) async fn attempt(
+        &mut self,
+        within: Duration,
+        watch: Option<&mut LeaseWatch>,
+    ) -> Event {
         let sent = self.clock.now();
         self.guard
             .leads_until(self.elector.held().map(|held| held.deadline));
@@ -28,10 +42,12 @@ impl Candidate {
             Some(_) if self.trouble.is_empty() => Span::none(),
             Some(_) => self.span("renew"),
         };
-        let attempt = self.lock.try_acquire_or_renew();
-        let reply = time::timeout(within, attempt)
-            .instrument(span.clone())
-            .await;
+        let attempt = time::timeout(within, self.lock.try_acquire_or_renew());
+        let reply = tokio::select! {
+            biased;
+            never = go_on(watch) => never,
+            reply = attempt.instrument(span.clone()) => reply,
+        };
         let _entered = span.entered();
         if self.published.is_some() {
             let took = self.clock.now().saturating_sub(sent);

@@ -2,7 +2,7 @@
 
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, StreamExt, future::FusedFuture as _, stream::BoxStream};
+use futures::{FutureExt as _, future::FusedFuture as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use kube_leader_election::{LeaseLock, LeaseLockParams};
@@ -19,7 +19,7 @@ use super::{
     fencing_record::{Assertions, FencingRecord},
     lease_guard::LeaseGuardLayer,
     lease_recorder::LeaseRecorder,
-    lease_watch::{self, Failure, Observed},
+    lease_watch::{Failure, LeaseWatch, Report, Told},
     writes::{Write, Writes},
 };
 use crate::{
@@ -34,8 +34,6 @@ use crate::{
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// A failure after this long without one is a new outage: it is logged again.
 const QUIET: Duration = Duration::from_mins(2);
-/// So much of what the watch tells goes before an attempt: who keeps writing the Lease keeps nobody from it.
-const TOLD: u8 = 16;
 /// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
@@ -153,8 +151,7 @@ impl Candidate {
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop.fuse());
-        let mut watch: Option<BoxStream<'static, Observed>> = None;
-        let mut told = 0;
+        let mut watch: Option<LeaseWatch> = None;
         self.before = Some(self.writes.begin(MUTATION_TIMEOUT));
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
@@ -189,8 +186,8 @@ impl Candidate {
                     tokio::select! {
                         biased;
                         event = asked => event,
-                        Some(seen) = async { watch.as_mut()?.next().await }, if watch.is_some() => {
-                            self.watched(seen)
+                        Some(report) = async { Some(watch.as_mut()?.next().await) }, if watch.is_some() => {
+                            self.watched(report)
                         }
                         () = self.rejections.notified(), if self.published.is_some() => {
                             self.record.rejected();
@@ -211,25 +208,12 @@ impl Candidate {
                     }
                 }
                 // Where each attempt takes longer than the pause after it, nothing is waited for: what was asked meanwhile goes
-                // first, and what the watch has told, which no attempt hears of: who has not seen the Lease held believes whoever
-                // gives it back (H21). Nothing interrupts an attempt: what is on the wire may make us the holder, and is to be
-                // released then.
+                // first. Nothing interrupts an attempt: what is on the wire may make us the holder, and is to be released then.
                 Action::Try(within) => {
-                    let first = async {
-                        tokio::select! {
-                            biased;
-                            event = asked => event,
-                            Some(seen) = async { watch.as_mut()?.next().await }, if told < TOLD => {
-                                told += 1;
-                                self.watched(seen)
-                            }
-                        }
-                    };
-                    if let Some(event) = first.now_or_never() {
+                    if let Some(event) = asked.now_or_never() {
                         event
                     } else {
-                        told = 0;
-                        let tried = self.attempt(within).await;
+                        let tried = self.attempt(within, watch.as_mut()).await;
                         self.assert_record(tried).await
                     }
                 }
@@ -305,27 +289,27 @@ impl Candidate {
         )
     }
 
-    fn watch(&self) -> BoxStream<'static, Observed> {
-        lease_watch::watch(
+    fn watch(&self) -> LeaseWatch {
+        LeaseWatch::new(
             self.host.clone(),
             self.leases.clone(),
             &self.name,
+            self.guard.clone(),
             self.retry_period,
         )
     }
 
-    fn watched(&mut self, seen: Observed) -> Event {
-        match seen {
-            Ok(lease) => {
+    fn watched(&mut self, report: Report) -> Event {
+        match report {
+            Ok(Told { holder, changed }) => {
                 if self.watch_failures.is_over() {
                     info!(lease = self.lease, "watch re-established");
                 }
-                let changed = self.guard.observe(lease.as_ref());
-                let holder = lease
-                    .and_then(|lease| lease.spec)
-                    .and_then(|spec| spec.holder_identity);
-                self.standing_by(&holder.unwrap_or_default());
-                Event::Watched { changed }
+                // What is older than what is known says nothing of who leads, nor that the watch would tell the next change.
+                changed.map_or(Event::Tick, |changed| {
+                    self.standing_by(&holder);
+                    Event::Watched { changed }
+                })
             }
             Err(failure) => {
                 let cause = match failure {

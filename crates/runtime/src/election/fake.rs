@@ -29,6 +29,8 @@ pub enum Mood {
     Ends,
     /// A watch begins, says that the Lease was just released, and ends: another API server is behind.
     EndsStale,
+    /// The same, and nothing more, for ever.
+    StaysStale,
 }
 
 /// How many requests are answered between two calls of [`FakeApi::requests`].
@@ -180,6 +182,10 @@ impl FakeApi {
             Mood::Serves if watches => streaming(self.0.lock().watch()),
             Mood::Ends => streaming(self.0.lock().watch().take(1)),
             Mood::EndsStale => streaming(stream::iter([self.0.lock().released()])),
+            Mood::StaysStale => {
+                let stale = stream::iter([self.0.lock().released()]);
+                streaming(stale.chain(stream::pending()))
+            }
             Mood::Serves => self
                 .0
                 .lock()

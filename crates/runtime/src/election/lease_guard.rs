@@ -166,27 +166,25 @@ impl LeaseGuardLayer {
     }
 
     /// Takes note of a Lease (`None`: it does not exist) that came by another way than the lock's own reads, such as a
-    /// watch; true when that is a change. What is older than what was seen is none. A write still needs a read of its own.
+    /// watch; true when that is a change, `None` when it is older than what was seen. A write still needs a read of its own.
     #[must_use]
-    pub fn observe(&self, lease: Option<&Lease>) -> bool {
-        match lease {
-            Some(lease) => self.see(version(lease), self.record(lease)),
-            None => self
-                .seen
-                .0
-                .lock()
-                .observed
-                .observe(self.host.clock.now(), None),
-        }
+    pub fn observe(&self, lease: Option<&Lease>) -> Option<bool> {
+        let Some(lease) = lease else {
+            let now = self.host.clock.now();
+            return Some(self.seen.0.lock().observed.observe(now, None));
+        };
+        self.see(version(lease), self.record(lease))
     }
 
-    fn see(&self, version: u64, record: Record) -> bool {
+    fn see(&self, version: u64, record: Record) -> Option<bool> {
         let mut seen = self.seen.0.lock();
+        let now = self.host.clock.now();
         if version < seen.version {
-            return false;
+            seen.observed.observe_older(now, &record);
+            return None;
         }
         seen.version = version;
-        seen.take(self.host.clock.now(), record)
+        Some(seen.take(now, record))
     }
 
     /// The Lease as last seen.

@@ -3,6 +3,7 @@
 //! kube's `watcher` is not used: it lists before it watches, and where the list succeeds and the watch fails or ends at
 //! once, it begins again without a pause, for ever and without a word.
 
+use super::lease_guard::LeaseGuardLayer;
 use crate::Host;
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use futures::{
@@ -14,8 +15,11 @@ use kube::{
     Api, Error,
     api::{WatchEvent, WatchParams},
 };
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use std::{future::pending, time::Duration};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep},
+};
 
 /// The longest pause before a watch that failed is opened again. Until then the Lease is read at the retry period.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -24,8 +28,16 @@ const SPREAD: f64 = 0.2;
 /// A watch that was open for this long has worked. It asks the API server to end it after 290 s.
 pub(super) const LASTING: Duration = MAX_PAUSE;
 
-/// What the watch says next: the Lease, `None` where it was deleted, or why the watch does not work.
-pub(super) type Observed = Result<Option<Lease>, Failure>;
+/// What the watch tells: the Lease as it is now, or why the watch does not work.
+pub(super) type Report = Result<Told, Failure>;
+
+/// The Lease as the watch tells it, of which the guard has taken note.
+pub(super) struct Told {
+    /// Who holds it; empty when nobody does, or it was deleted.
+    pub(super) holder: String,
+    /// Whether that is another than before, as [`LeaseGuardLayer::observe`] said.
+    pub(super) changed: Option<bool>,
+}
 
 /// Why the watch does not work.
 #[derive(Debug)]
@@ -36,39 +48,77 @@ pub(super) enum Failure {
     Ended,
 }
 
-/// Watches the Lease `name`, for ever: what it is now, and every change. A watch that fails is opened again after a
-/// pause that begins at `retry_period` and grows.
-pub(super) fn watch(
-    host: Host,
-    leases: Api<Lease>,
-    name: &str,
-    retry_period: Duration,
-) -> BoxStream<'static, Observed> {
-    let pauses = backoff::ExponentialBackoffBuilder::new()
-        .with_initial_interval(retry_period.min(MAX_PAUSE))
-        .with_multiplier(2.0)
-        .with_randomization_factor(0.0)
-        .with_max_interval(MAX_PAUSE)
-        .with_max_elapsed_time(None)
-        .build();
-    let watch = LeaseWatch {
-        host,
-        leases,
-        params: WatchParams::default().fields(&format!("metadata.name={name}")),
-        pauses,
-        pause: Duration::ZERO,
-        opened: Instant::now(),
-        events: None,
-    };
-    stream::unfold(watch, |mut watch| async {
-        Some((watch.next().await, watch))
-    })
-    .boxed()
+/// The watch of the Lease, for ever: what it is now, and every change. What fails is opened again after a pause that begins at
+/// the retry period and grows.
+pub(super) struct LeaseWatch {
+    reports: BoxStream<'static, Report>,
+    unread: Option<Report>,
 }
 
-struct LeaseWatch {
+impl LeaseWatch {
+    /// Watches the Lease `name`, for `guard` first.
+    pub(super) fn new(
+        host: Host,
+        leases: Api<Lease>,
+        name: &str,
+        guard: LeaseGuardLayer,
+        retry_period: Duration,
+    ) -> Self {
+        let pauses = backoff::ExponentialBackoffBuilder::new()
+            .with_initial_interval(retry_period.min(MAX_PAUSE))
+            .with_multiplier(2.0)
+            .with_randomization_factor(0.0)
+            .with_max_interval(MAX_PAUSE)
+            .with_max_elapsed_time(None)
+            .build();
+        let reports = Reports {
+            host,
+            leases,
+            guard,
+            params: WatchParams::default().fields(&format!("metadata.name={name}")),
+            pauses,
+            pause: Duration::ZERO,
+            opened: Instant::now(),
+            events: None,
+        };
+        let reports = stream::unfold(reports, |mut reports| async {
+            Some((reports.next().await, reports))
+        });
+        Self {
+            reports: reports.boxed(),
+            unread: None,
+        }
+    }
+
+    /// What it tells next, or the last that it told as it [went on](Self::go_on).
+    pub(super) async fn next(&mut self) -> Report {
+        match self.unread.take() {
+            Some(report) => report,
+            None => self.report().await,
+        }
+    }
+
+    /// Goes on while something else is waited for: the guard is not behind it, however long that takes.
+    pub(super) async fn go_on(&mut self) -> ! {
+        loop {
+            self.unread = Some(self.report().await);
+            // Who keeps writing the Lease holds up nothing.
+            yield_now().await;
+        }
+    }
+
+    async fn report(&mut self) -> Report {
+        match self.reports.next().await {
+            Some(report) => report,
+            None => pending().await,
+        }
+    }
+}
+
+struct Reports {
     host: Host,
     leases: Api<Lease>,
+    guard: LeaseGuardLayer,
     params: WatchParams,
     pauses: ExponentialBackoff,
     /// Before it is opened next.
@@ -77,8 +127,8 @@ struct LeaseWatch {
     events: Option<BoxStream<'static, kube::Result<WatchEvent<Lease>>>>,
 }
 
-impl LeaseWatch {
-    async fn next(&mut self) -> Observed {
+impl Reports {
+    async fn next(&mut self) -> Report {
         loop {
             let Some(events) = &mut self.events else {
                 sleep(std::mem::take(&mut self.pause)).await;
@@ -92,9 +142,9 @@ impl LeaseWatch {
             };
             match events.next().await {
                 Some(Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease))) => {
-                    return Ok(Some(lease));
+                    return Ok(self.told(Some(lease)));
                 }
-                Some(Ok(WatchEvent::Deleted(_))) => return Ok(None),
+                Some(Ok(WatchEvent::Deleted(_))) => return Ok(self.told(None)),
                 Some(Ok(WatchEvent::Bookmark(_))) => {}
                 Some(Ok(WatchEvent::Error(status))) => {
                     return Err(self.failed(Failure::Failed(Error::Api(status))));
@@ -104,6 +154,17 @@ impl LeaseWatch {
                 None if self.opened.elapsed() >= LASTING => self.events = None,
                 None => return Err(self.failed(Failure::Ended)),
             }
+        }
+    }
+
+    fn told(&self, lease: Option<Lease>) -> Told {
+        let changed = self.guard.observe(lease.as_ref());
+        let spec = lease.and_then(|lease| lease.spec);
+        Told {
+            holder: spec
+                .and_then(|spec| spec.holder_identity)
+                .unwrap_or_default(),
+            changed,
         }
     }
 

@@ -106,6 +106,20 @@ impl ObservedRecord {
         changed
     }
 
+    /// Takes note of an older version than what is known. Whoever gives a Lease back dates that later than all that was written
+    /// before: what is dated before this is a copy of what was given back once (H21).
+    pub fn observe_older(&mut self, now: Duration, older: &Record) {
+        let is_released = self.is_released();
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        if is_released && record.uid == older.uid && record.renewed < older.renewed {
+            record.duration = record.duration.max(older.duration);
+            self.cleared = true;
+            self.since = now;
+        }
+    }
+
     fn is_released(&self) -> bool {
         !self.cleared && self.record.as_ref().is_some_and(|record| record.released)
     }

@@ -207,11 +207,36 @@ async fn h5_what_a_watch_saw_counts() {
     let watched = leases.get("l").await.unwrap();
     let raw: Lease =
         serde_json::from_value(json!({"metadata": watched.metadata, "spec": api.spec()})).unwrap();
-    assert!(!guard.observe(Some(&raw)), "as read, the times in it aside");
-    assert!(guard.observe(None));
-    assert!(guard.observe(Some(&raw)));
+    assert_eq!(
+        guard.observe(Some(&raw)),
+        Some(false),
+        "as read, the times in it aside"
+    );
+    assert_eq!(guard.observe(None), Some(true));
+    assert_eq!(guard.observe(Some(&raw)), Some(true));
     advance(DURATION).await;
     assert!(expired(&leases).await);
+}
+
+/// Such as a watch that is behind tells.
+#[tokio::test(start_paused = true)]
+async fn h21_what_was_written_before_a_release_and_is_dated_after_it_shows_that_it_is_a_copy() {
+    let dates = [1, 2, 3].map(|second| format!("2020-01-01T00:00:0{second}.000000Z"));
+    let copy = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": dates[1], "renewTime": dates[1]});
+    for (date, is_copy) in dates.iter().zip([false, false, true]) {
+        let api = FakeApi::new();
+        api.put(&held(date));
+        let (_, others) = guarded(&api);
+        let metadata = others.get("l").await.unwrap().metadata;
+        let before = serde_json::from_value(json!({"metadata": metadata, "spec": api.spec()}));
+        api.put(&copy);
+        let (guard, leases) = guarded(&api);
+        assert!(expired(&leases).await, "nothing else was seen");
+        assert_eq!(guard.observe(Some(&before.unwrap())), None);
+        assert_eq!(expired(&leases).await, !is_copy, "held at {date}");
+        advance(DURATION).await;
+        assert!(expired(&leases).await);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@ async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() 
         Mood::Resets,
         Mood::Ends,
         Mood::EndsStale,
+        Mood::StaysStale,
     ];
     moods.extend([401, 403, 404, 405, 409, 410, 422, 429, 500, 503, 504].map(Mood::Fails));
     let held = json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15, "renewTime": "2020-01-01T00:00:00.000000Z"});
@@ -19,7 +20,8 @@ async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() 
     let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at});
     for verb in [Verb::Get, Verb::Watch, Verb::Create, Verb::Patch] {
         for mood in &moods {
-            if verb != Verb::Watch && matches!(mood, Mood::Ends | Mood::EndsStale) {
+            let is_of_watches = matches!(mood, Mood::Ends | Mood::EndsStale | Mood::StaysStale);
+            if is_of_watches && verb != Verb::Watch {
                 continue;
             }
             // Held by somebody who goes on renewing it, released, not there.
@@ -62,6 +64,7 @@ async fn h14_a_standby_whose_watch_fails_takes_over_in_time() {
         Mood::Resets,
         Mood::Ends,
         Mood::EndsStale,
+        Mood::StaysStale,
     ] {
         let api = FakeApi::released();
         let mut a = Replica::run(&api, "a");
