@@ -89,13 +89,15 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             });
             before.who == hold.who && first.begun < before.until + term
         });
-        let is_seen_to = its().any(|call| {
+        let seen_to = its().filter(|call| {
             let is_over = call.answered.is_some_and(|(at, _)| at <= first.begun);
             call.resource == "serviceaccounts" && is_over
         });
+        // The component may be installed just after that.
+        let seen_to = seen_to.filter_map(|call| call.arrived).max();
         let record_key = Key::new(Kind::ServiceAccount, RECORD.0, RECORD.1);
         let mut records = case.store.history().iter().rev();
-        let record = records.find(|one| one.key == record_key && made(one) <= first.begun);
+        let record = records.find(|one| one.key == record_key && Some(made(one)) <= seen_to);
         let record = record.and_then(|one| one.after.as_deref());
         let names = record.map(|record| text(&record["metadata"]["annotations"][HOLDER]));
         // Another one than each before: else who led in between could put its own back with a late write.
@@ -121,7 +123,10 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             })
         };
         let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);
-        if is_of_the_last_term || is_seen_to && is_named && is_another || is_taken() || is_excused()
+        if is_of_the_last_term
+            || seen_to.is_some() && is_named && is_another
+            || is_taken()
+            || is_excused()
         {
             continue;
         }
