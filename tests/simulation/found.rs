@@ -71,6 +71,7 @@ pub fn all() -> Vec<(String, Plan)> {
         election::put_back_while_attempts_hang,
         election::put_back_while_an_attempt_is_slow,
         election::put_back_while_the_watch_is_behind,
+        election::put_back_after_a_late_answer,
         election::clocks_that_stand_still,
         election::stopped_amid_a_write,
         election::given_up_and_on_its_way,

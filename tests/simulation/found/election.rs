@@ -432,3 +432,30 @@ pub fn put_back_while_the_watch_is_behind() -> Plan {
         ..Plan::calm(0, 2, 1, us(200_000_000))
     }
 }
+
+/// An answer came late, and was older than what the watch had told meanwhile of who leads: that was forgotten, and told no second time
+/// before somebody put the Lease back (H21).
+pub fn put_back_after_a_late_answer() -> Plan {
+    let leases = |replica, verb| Calls {
+        replica: Some(replica),
+        role: Some(Role::Lease),
+        verb,
+        resource: Some("leases"),
+        ..Calls::default()
+    };
+    let late = Fault::each(leases(1, Some("get")), Happens::AnswerLate(us(1_800_000)));
+    let cut_off = Fault::Partition {
+        of: leases(0, None),
+        way: Way::Requests,
+    };
+    Plan {
+        steps: vec![
+            step(10_000, What::Fault(late, us(6_400_000))),
+            step(16_000, What::Fault(cut_off, us(9_000_000))),
+            step(17_200, user(Deed::RestoreLease)),
+            step(40_000, What::Heal),
+        ],
+        rest: us(160_000_000),
+        ..Plan::calm(0, 2, 1, us(200_000_000))
+    }
+}

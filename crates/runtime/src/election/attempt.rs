@@ -11,6 +11,7 @@ use super::{
     candidate::Candidate,
     cause,
     decide::{Event, Outcome},
+    lease_guard,
     lease_watch::LeaseWatch,
 };
 use crate::telemetry::trace;
@@ -62,6 +63,11 @@ impl Candidate {
                 LockError::AcquireLease(kube::Error::Api(status))
                 | LockError::CreateLease(kube::Error::Api(status)),
             )) if status.code == 409 => Outcome::Failed,
+            Ok(Err(LockError::GetLease(kube::Error::Service(error))))
+                if matches!(error.downcast_ref(), Some(lease_guard::Error::Overtaken)) =>
+            {
+                Outcome::Failed
+            }
             Ok(Err(error)) => self.failed(&cause::of_lock(&error)),
             Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
         };

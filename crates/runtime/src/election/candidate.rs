@@ -305,11 +305,8 @@ impl Candidate {
                 if self.watch_failures.is_over() {
                     info!(lease = self.lease, "watch re-established");
                 }
-                // What is older than what is known says nothing of who leads, nor that the watch would tell the next change.
-                changed.map_or(Event::Tick, |changed| {
-                    self.standing_by(&holder);
-                    Event::Watched { changed }
-                })
+                self.standing_by(&holder);
+                Event::Watched { changed }
             }
             Err(failure) => {
                 let cause = match failure {

@@ -54,9 +54,12 @@ const DATES: [&str; 2] = ["acquireTime", "renewTime"];
 /// Why the guard failed a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A Lease was to be written that had not been read since the last write.
-    #[error("a Lease write without a read before it")]
+    /// A Lease was to be written that had not been read since the last write, or what was read turned out to be a copy (H21).
+    #[error("a Lease write without a read before it that still counts")]
     WriteWithoutRead,
+    /// A Lease was read that is older than what came by another way meanwhile.
+    #[error("the watch has told of a newer version meanwhile")]
+    Overtaken,
     /// The API server took the write for one that changes nothing, so nobody else sees it (H11).
     #[error(
         "the write left the Lease as it was (resourceVersion {0}), or is answered with an older one"
@@ -112,9 +115,11 @@ struct Seen {
 }
 
 impl Seen {
-    fn take(&mut self, now: Duration, record: Record) -> bool {
-        self.found.get_or_insert_with(|| record.holder.clone());
-        self.observed.observe(now, Some(record))
+    fn take(&mut self, now: Duration, record: Option<Record>) -> bool {
+        if let Some(record) = &record {
+            self.found.get_or_insert_with(|| record.holder.clone());
+        }
+        self.observed.observe(now, record)
     }
 }
 
@@ -165,22 +170,26 @@ impl LeaseGuardLayer {
         self.seen.0.lock().record = record;
     }
 
-    /// Takes note of a Lease (`None`: it does not exist) that came by another way than the lock's own reads, such as a
-    /// watch; true when that is a change, `None` when it is older than what was seen. A write still needs a read of its own.
+    /// Takes note of a Lease that came by another way than the lock's own reads, such as a watch; true when that is a change,
+    /// `None` when it is older than what was seen. A write still needs a read of its own.
     #[must_use]
-    pub fn observe(&self, lease: Option<&Lease>) -> Option<bool> {
-        let Some(lease) = lease else {
-            let now = self.host.clock.now();
-            return Some(self.seen.0.lock().observed.observe(now, None));
-        };
-        self.see(version(lease), self.record(lease))
+    pub fn observe(&self, lease: &Lease) -> Option<bool> {
+        self.see(version(lease), Some(self.record(lease)))
     }
 
-    fn see(&self, version: u64, record: Record) -> Option<bool> {
-        let mut seen = self.seen.0.lock();
+    /// The same of a Lease that was deleted, with the version of its deletion.
+    #[must_use]
+    pub fn observe_deleted(&self, lease: &Lease) -> Option<bool> {
+        self.see(version(lease), None)
+    }
+
+    fn see(&self, version: u64, record: Option<Record>) -> Option<bool> {
         let now = self.host.clock.now();
+        let mut seen = self.seen.0.lock();
         if version < seen.version {
-            seen.observed.observe_older(now, &record);
+            let is_copy = record.is_some_and(|older| seen.observed.observe_older(now, &older));
+            // Nor may a write go by it that is not sent yet.
+            seen.read.take_if(|_| is_copy);
             return None;
         }
         seen.version = version;
@@ -251,13 +260,17 @@ impl LeaseGuardLayer {
     }
 
     /// What the lock gets when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
-    /// says so (H5).
-    fn read(&self, mut lease: Lease, record: Record) -> Lease {
+    /// says so (H5). `None` where what came by another way since the read began, when this version was `known`, is newer: it would
+    /// be forgotten. What is older than what was known before is what is there now (a restored backup).
+    fn read(&self, mut lease: Lease, record: Record, known: u64) -> Option<Lease> {
         let now = self.host.clock.now();
         let mut seen = self.seen.0.lock();
+        if seen.version > known && version(&lease) < seen.version {
+            return None;
+        }
         seen.read.clone_from(&lease.metadata.resource_version);
         seen.version = version(&lease);
-        seen.take(now, record.clone());
+        seen.take(now, Some(record.clone()));
         let free = seen.observed.is_free(now, seen.deadline);
         lease.spec = Some(LeaseSpec {
             renew_time: Some(MicroTime(if free { LONG_AGO } else { FAR_AHEAD })),
@@ -265,7 +278,7 @@ impl LeaseGuardLayer {
             lease_duration_seconds: Some(1),
             ..spec(record)
         });
-        lease
+        Some(lease)
     }
 
     /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up. A
@@ -273,6 +286,9 @@ impl LeaseGuardLayer {
     /// of its own is dated by the host's.
     fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
         let mut call = Call::of(&request);
+        if let Call::Read { known } = &mut call {
+            *known = self.seen.0.lock().version;
+        }
         if !matches!(call, Call::Patch { .. } | Call::Create) {
             return Ok((call, request));
         }
@@ -320,15 +336,19 @@ impl LeaseGuardLayer {
     /// Looks at the reply to a request for the Lease.
     fn reply(&self, call: &Call, status: StatusCode, body: Bytes) -> Result<Bytes, BoxError> {
         match call {
-            Call::Read if status == StatusCode::NOT_FOUND => {
+            Call::Read { known } if status == StatusCode::NOT_FOUND => {
                 let mut seen = self.seen.0.lock();
                 seen.read = None;
+                if seen.version > *known {
+                    return Err(Error::Overtaken.into());
+                }
                 seen.observed.observe(self.host.clock.now(), None);
                 Ok(body)
             }
-            Call::Read if status.is_success() => {
+            Call::Read { known } if status.is_success() => {
                 let (lease, record) = self.parse(&body)?;
-                Ok(serde_json::to_vec(&self.read(lease, record))?.into())
+                let lease = self.read(lease, record, *known).ok_or(Error::Overtaken)?;
+                Ok(serde_json::to_vec(&lease)?.into())
             }
             Call::Patch { .. } | Call::Create if status.is_success() => {
                 let (mut lease, record) = self.parse(&body)?;
@@ -337,7 +357,7 @@ impl LeaseGuardLayer {
                 {
                     return Err(Error::Unchanged(base.clone()).into());
                 }
-                self.see(version(&lease), record.clone());
+                self.see(version(&lease), Some(record.clone()));
                 lease.spec = Some(spec(record));
                 Ok(serde_json::to_vec(&lease)?.into())
             }
@@ -353,8 +373,8 @@ pub(crate) struct Aside;
 
 /// What a request is to the guard.
 enum Call {
-    /// GET of a Lease.
-    Read,
+    /// GET of a Lease, the newest known version of which was this.
+    Read { known: u64 },
     /// PATCH of a Lease, based on this resourceVersion.
     Patch { base: String },
     /// POST of a Lease: the API server lets one of several through by itself (H10), and it is nobody's (H12).
@@ -379,7 +399,7 @@ impl Call {
             {
                 Self::Watch
             }
-            (&Method::GET, [.., "leases", _]) if leases => Self::Read,
+            (&Method::GET, [.., "leases", _]) if leases => Self::Read { known: 0 },
             (&Method::PATCH, [.., "leases", _]) if leases => Self::Patch {
                 base: String::new(),
             },

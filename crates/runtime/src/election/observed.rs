@@ -106,18 +106,20 @@ impl ObservedRecord {
         changed
     }
 
-    /// Takes note of an older version than what is known. Whoever gives a Lease back dates that later than all that was written
-    /// before: what is dated before this is a copy of what was given back once (H21).
-    pub fn observe_older(&mut self, now: Duration, older: &Record) {
+    /// Takes note of an older version than what is known; true when that shows what is known to be a copy of a Lease that was given
+    /// back once (H21): whoever gives one back dates that later than all that was written before.
+    pub fn observe_older(&mut self, now: Duration, older: &Record) -> bool {
         let is_released = self.is_released();
         let Some(record) = &mut self.record else {
-            return;
+            return false;
         };
-        if is_released && record.uid == older.uid && record.renewed < older.renewed {
+        let is_copy = is_released && record.uid == older.uid && record.renewed <= older.renewed;
+        if is_copy {
             record.duration = record.duration.max(older.duration);
             self.cleared = true;
             self.since = now;
         }
+        is_copy
     }
 
     fn is_released(&self) -> bool {

@@ -208,22 +208,22 @@ async fn h5_what_a_watch_saw_counts() {
     let raw: Lease =
         serde_json::from_value(json!({"metadata": watched.metadata, "spec": api.spec()})).unwrap();
     assert_eq!(
-        guard.observe(Some(&raw)),
+        guard.observe(&raw),
         Some(false),
         "as read, the times in it aside"
     );
-    assert_eq!(guard.observe(None), Some(true));
-    assert_eq!(guard.observe(Some(&raw)), Some(true));
+    assert_eq!(guard.observe_deleted(&raw), Some(true));
+    assert_eq!(guard.observe(&raw), Some(true));
     advance(DURATION).await;
     assert!(expired(&leases).await);
 }
 
 /// Such as a watch that is behind tells.
 #[tokio::test(start_paused = true)]
-async fn h21_what_was_written_before_a_release_and_is_dated_after_it_shows_that_it_is_a_copy() {
+async fn h21_what_was_written_before_a_release_and_is_dated_no_earlier_shows_that_it_is_a_copy() {
     let dates = [1, 2, 3].map(|second| format!("2020-01-01T00:00:0{second}.000000Z"));
     let copy = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": dates[1], "renewTime": dates[1]});
-    for (date, is_copy) in dates.iter().zip([false, false, true]) {
+    for (date, is_copy) in dates.iter().zip([false, true, true]) {
         let api = FakeApi::new();
         api.put(&held(date));
         let (_, others) = guarded(&api);
@@ -232,11 +232,44 @@ async fn h21_what_was_written_before_a_release_and_is_dated_after_it_shows_that_
         api.put(&copy);
         let (guard, leases) = guarded(&api);
         assert!(expired(&leases).await, "nothing else was seen");
-        assert_eq!(guard.observe(Some(&before.unwrap())), None);
+        assert_eq!(guard.observe(&before.unwrap()), None);
         assert_eq!(expired(&leases).await, !is_copy, "held at {date}");
         advance(DURATION).await;
         assert!(expired(&leases).await);
     }
+}
+
+/// Each change is told once.
+#[tokio::test(start_paused = true)]
+async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken() {
+    let api = FakeApi::new();
+    api.put(&held("2020-01-01T00:00:00.000000Z"));
+    let (guard, leases) = guarded(&api);
+    let lease = |at: u64| {
+        let spec = held(&format!("2020-01-01T00:00:0{at}.000000Z"));
+        let metadata = json!({"name": "l", "uid": "u", "resourceVersion": at.to_string()});
+        json!({"metadata": metadata, "spec": spec})
+    };
+    let told: Lease = serde_json::from_value(lease(5)).unwrap();
+    let read = || {
+        let request = Request::get(format!("{}/l", leases.resource_url())).body(Body::empty());
+        guard.condition(request.unwrap()).unwrap().0
+    };
+    let answered = |call: &Call, code: StatusCode, at: u64| {
+        let body = Bytes::from(lease(at).to_string());
+        guard.reply(call, code, body).map(drop)
+    };
+    let (is_there, is_gone) = (StatusCode::OK, StatusCode::NOT_FOUND);
+    for (code, at) in [(is_there, 4), (is_gone, 0)] {
+        answered(&read(), is_there, 3).unwrap();
+        let call = read();
+        assert_eq!(guard.observe(&told), Some(true));
+        let observed = guard.observed();
+        assert!(answered(&call, code, at).is_err(), "{code}");
+        assert_eq!(guard.observed(), observed);
+    }
+    // What is told by then is what a backup has undone.
+    answered(&read(), is_there, 4).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
