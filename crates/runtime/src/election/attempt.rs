@@ -11,7 +11,6 @@ use super::{
     candidate::Candidate,
     cause,
     decide::{Event, Outcome},
-    lease_guard,
     lease_watch::LeaseWatch,
 };
 use crate::telemetry::trace;
@@ -19,6 +18,7 @@ use crate::telemetry::trace;
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
 
+/// What goes on beside an attempt.
 async fn go_on(watch: Option<&mut LeaseWatch>) -> ! {
     match watch {
         Some(watch) => watch.go_on().await,
@@ -58,16 +58,7 @@ impl Candidate {
             Ok(Ok(LeaseLockResult::Acquired(lease) | LeaseLockResult::NotAcquired(lease))) => {
                 self.outcome(lease)
             }
-            // Another was faster (H1, H10).
-            Ok(Err(
-                LockError::AcquireLease(kube::Error::Api(status))
-                | LockError::CreateLease(kube::Error::Api(status)),
-            )) if status.code == 409 => Outcome::Failed,
-            Ok(Err(LockError::GetLease(kube::Error::Service(error))))
-                if matches!(error.downcast_ref(), Some(lease_guard::Error::Overtaken)) =>
-            {
-                Outcome::Failed
-            }
+            Ok(Err(error)) if cause::is_rivalry(&error) => Outcome::Failed,
             Ok(Err(error)) => self.failed(&cause::of_lock(&error)),
             Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
         };

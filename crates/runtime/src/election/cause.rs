@@ -3,6 +3,7 @@
 use kube::core::Status;
 use kube_leader_election::Error as LockError;
 
+use super::lease_guard;
 use crate::failure::with_causes;
 
 /// What went wrong, without the debug output that kube adds to it.
@@ -18,6 +19,18 @@ pub fn of_lock(error: &LockError) -> String {
         other => return other.to_string(),
     };
     of_request(cause)
+}
+
+/// Whether another was faster (H1, H10): to write the Lease, or so that an answer is none of now (H5).
+pub fn is_rivalry(error: &LockError) -> bool {
+    match error {
+        LockError::AcquireLease(kube::Error::Api(status))
+        | LockError::CreateLease(kube::Error::Api(status)) => status.code == 409,
+        LockError::Kube(kube::Error::Service(error)) => {
+            matches!(error.downcast_ref(), Some(lease_guard::Error::Overtaken))
+        }
+        _ => false,
+    }
 }
 
 /// The same of a request without the crate.
