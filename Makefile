@@ -57,7 +57,7 @@ fmt: ## format the code
 	cargo fmt
 
 fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
-	@$(if $(findstring command,$(origin NAME)),,unset NAME;) tests/tools/fork.sh # not by what some systems call the machine
+	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # not by what some systems call the machine
 
 generate: ## the generated files: CRD, dashboard, settings, references, completions, manual page
 	cargo build --locked --bins --example generate

@@ -64,6 +64,9 @@ refused 'is a crate' NAME=tokio-util KIND=IbyxHub GROUP=quux.biz
 refused 'is the kind' NAME=ibyx-hub KIND=IbyxHub GROUP=quux.biz
 touch new
 refused 'not committed' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz
+git config status.showUntrackedFiles no
+refused 'not committed' NAME=kudu-kiwi KIND=IbyxHub GROUP=quux.biz
+git config --unset status.showUntrackedFiles
 rm new
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 

@@ -103,20 +103,31 @@ PERL
 clash=$(git ls-files | perl -pe "$rename" | sort | uniq -d)
 [ -z "$clash" ] || fail "KIND=$kind or PLURAL=$plural has a file here: $clash"
 
-[ -z "$(git status --porcelain)" ] || fail 'there are changes that are not committed, which would be mixed with these'
 cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
+[ -z "$(git status --porcelain --untracked-files=normal)" ] ||
+  fail 'there are changes that are not committed, which would be mixed with these'
+
 # What changes it is a group of processes, and nothing is undone before all of them have ended: they would go on, or have git's lock.
-set -m
 undo() {
-  trap '' INT TERM HUP
+  trap '' INT QUIT TERM HUP
   local signal
   for signal in TERM KILL; do
-    kill -$signal -- "-${!-}" || break
-    wait $! || true
+    kill -$signal -- "-${!-}" && kill -CONT -- "-$!" || break
     for _ in {1..100}; do kill -0 -- "-$!" || break 2; sleep 0.1; done
   done 2>/dev/null
-  # There was nothing but what is committed.
-  git reset --quiet --hard && git clean --quiet --force -d && echo 'it is not done, and what was is undone' >&2
+  # Another git, such as an editor's, may have the lock for a moment. There was nothing but what is committed.
+  for _ in {1..50}; do
+    if git reset --quiet --hard 2>/dev/null && git clean --quiet --force -d; then
+      echo 'it is not done, and what was is undone' >&2
+      return
+    fi
+    sleep 0.1
+  done
+  echo 'it is not done, and not undone either: git reset --hard && git clean -fd' >&2
+}
+ended() { # status; a second signal does not end what undoes
+  trap '' INT QUIT TERM HUP
+  exit "$1"
 }
 
 change() {
@@ -139,7 +150,7 @@ change() {
   # The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
   git ls-files -z -- . ':!crates/runtime' ':!*.sum' ':!flake.lock' ':!LICENSE' | xargs -0 perl -pi -e "$rename"
   paste <(git ls-files) <(git ls-files | perl -pe "$rename") | while IFS=$'\t' read -r old new; do
-    [ "$old" = "$new" ] || { mkdir -p "${new%/*}" && git mv "$old" "$new"; }
+    [ "$old" = "$new" ] || { mkdir -p "${new%/*}"; git mv "$old" "$new"; }
   done
 
   # What is sorted or generated. A longer name makes more lines of what rustfmt breaks; and clippy takes a word with capital letters
@@ -157,9 +168,11 @@ change() {
   git add --all
 }
 trap undo EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-change &
+trap 'ended 130' INT QUIT
+trap 'ended 143' TERM HUP
+set -m
+change </dev/null &
+set +m # The terminal stays whose it is.
 wait $!
 
 trap - EXIT
