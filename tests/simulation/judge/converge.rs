@@ -40,11 +40,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
             let leader = case.last_leader();
             leader.is_some_and(|leader| {
                 let says = |report: &Value| condition(report, "Ready").0 == "False";
-                let metadata = &foo["metadata"];
-                let since = text(&metadata["resourceVersion"])
-                    .parse()
-                    .unwrap_or_default();
-                is_known_to_be_refused(case, leader, text(&metadata["name"]), since, says)
+                is_known_to_be_refused(case, leader, &[foo], case.plan.end, says)
             })
         };
         if let Some(what) = wrong.filter(|_| !waits(case, foo) && !is_untold()) {

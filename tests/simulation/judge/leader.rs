@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        api::{Key, Kind},
+        api::{Key, Kind, Revision},
         plan::{Fault, Settings},
         trace::{Call, Life, Time, comes_at},
         users::{LEASE, LEASE_NAMESPACE},
@@ -97,17 +97,17 @@ fn stood_still(case: &Case, call: &Call, carried_out: Time) -> bool {
 /// A time in which a process had a term.
 struct Term<'a> {
     pod: &'a str,
-    /// When the attempt began that gained it, when it had read the Lease, and when it was answered.
-    asked: Time,
+    /// When the attempt that gained it had read the Lease, when its write landed, and when that was answered.
     read: Time,
+    landed: Time,
     from: Time,
     until: Time,
     /// As it is configured.
     lease_duration: Duration,
-    /// The Lease's version that gained it.
-    version: u64,
-    /// When this process was told of the Lease, and up to which version, by its watch or by looking.
-    looks: Rc<Vec<(Time, u64)>>,
+    /// What gained it, in the store's history.
+    gained: usize,
+    /// What this process was told of the Lease, in the store's history, and when: by its watch, or by looking.
+    looks: Rc<Vec<(Time, Range<usize>)>>,
 }
 
 /// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
@@ -123,39 +123,41 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let shortened = shortened(case);
     let lives = case.trace.lives.iter();
     let mut terms: Vec<_> = lives.flat_map(|life| terms_of(case, life)).collect();
-    terms.sort_by_key(|term| term.from);
+    terms.sort_by_key(|term| term.landed);
     for (number, one) in terms.iter().enumerate() {
         let mut later = terms[number + 1..].iter();
         let overlaps = |other: &&Term| {
             let mut cleared = cleared.iter();
             // Nor can who takes it after somebody who could not.
-            let cannot_know = cleared.any(|cleared| {
-                let mut before = terms.iter().filter(|term| term.from <= other.from);
-                one.version < cleared.end
+            let cannot_know = cleared.any(|(at, cleared)| {
+                let mut before = terms.iter().filter(|term| term.landed <= other.landed);
+                one.gained < cleared.end
+                    && other.from <= *at + deadline
                     && before.any(|term| {
                         let by_then = term.looks.iter().filter(|(at, _)| *at <= term.read);
-                        let looked = |versions: Range<u64>| {
-                            by_then
-                                .clone()
-                                .any(|(_, version)| versions.contains(version))
+                        let looked = |at: Range<usize>| {
+                            let mut looks = by_then.clone();
+                            looks.any(|(_, look)| look.start < at.end && at.start < look.end)
                         };
-                        term.pod != one.pod
-                            && !looked(one.version..cleared.start)
+                        term.gained == cleared.end
+                            && term.pod != one.pod
+                            && !looked(one.gained..cleared.start)
                             && looked(cleared.clone())
                     })
             });
             // Neither has renewed since.
             let mut restored = case.restored.iter();
             let is_restored = restored.any(|restored| {
-                (one.asked..other.from).contains(restored) && one.until <= *restored + deadline
+                (one.landed..other.from).contains(restored) && one.until <= *restored + deadline
             });
             // By which the other one goes, who is configured with less (H15).
             let mut shortened = shortened.iter();
             let is_shortened = shortened.any(|shortened| {
-                (one.asked..other.from).contains(shortened) && other.from <= *shortened + deadline
+                (one.landed..other.from).contains(shortened) && other.from <= *shortened + deadline
             }) && other.lease_duration < one.lease_duration;
             let is_granted = cannot_know || is_restored || is_shortened;
-            other.from < one.until && other.pod != one.pod && !is_granted
+            let overlaps = other.from < one.until && one.from < other.until;
+            overlaps && other.pod != one.pod && !is_granted
         };
         if let Some(other) = later.find(overlaps) {
             found.push(Violation {
@@ -168,11 +170,25 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-fn version(lease: &Value) -> u64 {
-    let version = lease["metadata"]["resourceVersion"].as_str();
-    version
-        .and_then(|version| version.parse().ok())
-        .unwrap_or_default()
+/// What the Lease was, in the store's history, at this time; of what a watch tells, as of this version.
+fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
+    let history = case.store.history().iter().enumerate();
+    let mut leases = history
+        .rev()
+        .filter(|(_, one)| one.key == lease() && made(one) <= time);
+    let is_it = |one: &Revision| {
+        version.is_none_or(|version| {
+            let own = one
+                .after
+                .as_deref()
+                .map(|lease| &lease["metadata"]["resourceVersion"]);
+            // A backup brings back what it is of, as it was.
+            one.version <= version || own.and_then(Value::as_str) == Some(&*version.to_string())
+        })
+    };
+    leases
+        .find(|(_, one)| is_it(one))
+        .map_or(0, |(index, _)| index)
 }
 
 /// When somebody else than a replica made the Lease's duration shorter.
@@ -202,20 +218,33 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
         let is_answered = call
             .answered
             .is_some_and(|(at, code)| code < 300 && is_awaited(case, life, call.begun, at));
-        let looked = call.answered.zip(call.answer.as_deref());
-        let looked = looked.filter(|_| is_answered && call.verb == "get");
-        let looked = looked.map(|((at, _), lease)| (at, version(lease)));
+        let looked = call.answered.zip(call.arrived).filter(|_| {
+            let is_read = is_answered && !call.is_spoilt();
+            is_read && call.verb == "get"
+        });
+        let looked = looked.map(|((at, _), arrived)| {
+            let seen = as_of(case, arrived, None);
+            (at, seen..seen + 1)
+        });
         // What its watch is told while it stands still it has not seen.
-        let is_still = |(at, _): &(Time, u64)| {
+        let is_still = |at: &Time| {
             let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
             still.any(|still| still.contains(at))
         };
         // Nor what comes for a watch that it has given up.
-        let is_read = |(at, _): &(Time, u64)| call.over.is_none_or(|over| *at <= over);
-        let told = call.told.iter().copied().filter(is_read);
+        let is_read = |at: &Time| call.over.is_none_or(|over| *at <= over);
+        // With all that comes between.
+        let mut before = None;
+        let told = call.told.iter().map(move |(at, version)| {
+            let seen = as_of(case, *at, Some(*version));
+            let from = before
+                .replace(seen)
+                .map_or(seen, |before| seen.min(before + 1));
+            (*at, from..seen + 1)
+        });
         looked
             .into_iter()
-            .chain(told.filter(move |at| !is_still(at)))
+            .chain(told.filter(move |(at, _)| is_read(at) && !is_still(at)))
     });
     let looks = Rc::new(looks.collect::<Vec<_>>());
     let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
@@ -230,7 +259,8 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
                 .is_some_and(|holder| matches!(holder.as_str(), None | Some("")))
         };
         if call.verb == "get" {
-            looked = Some((call.begun, call.answered.map_or(call.begun, |(at, _)| at)));
+            let read = call.answered.map_or(call.begun, |(at, _)| at);
+            looked = Some((call.begun, read));
             // Who is told that somebody else holds it has no term any more.
             if let Some((at, _)) = answered
                 && is_awaited(case, life, call.begun, at)
@@ -264,12 +294,12 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
                 none => {
                     let next = Term {
                         pod: &life.pod.0,
-                        asked: looked,
                         read,
+                        landed: call.arrived.unwrap_or(answered),
                         from: answered,
                         until,
                         lease_duration: life.settings.lease_duration,
-                        version: call.answer.as_deref().map_or(0, version),
+                        gained: call.written.start,
                         looks: Rc::clone(&looks),
                     };
                     terms.extend(none.replace(next));
@@ -281,9 +311,9 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
     terms
 }
 
-/// The versions in which the Lease named nobody because somebody else than a replica had cleared it, as its holder would have (H21),
-/// until it names somebody again, or is gone.
-fn cleared(case: &Case) -> Vec<Range<u64>> {
+/// Where in the store's history the Lease named nobody because somebody else than a replica had cleared it, as its holder would have
+/// (H21), until it named somebody again, or was gone; and since when.
+fn cleared(case: &Case) -> Vec<(Time, Range<usize>)> {
     let (mut cleared, mut since) = (Vec::new(), None);
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key != lease() {
@@ -292,12 +322,11 @@ fn cleared(case: &Case) -> Vec<Range<u64>> {
         let after = revision.after.as_deref();
         let is_signed = |lease: &Value| lease["spec"]["leaseDurationSeconds"] == 1;
         if after.is_none_or(|lease| !holder(lease).is_empty()) {
-            cleared.extend(since.take().map(|since| since..revision.version));
+            cleared.extend(since.take().map(|(at, since)| (at, since..index)));
         } else if case.writer(index).is_none() && after.is_some_and(is_signed) {
-            since.get_or_insert(revision.version);
+            since.get_or_insert((made(revision), index));
         }
     }
-    cleared.extend(since.map(|since| since..u64::MAX));
     cleared
 }
 

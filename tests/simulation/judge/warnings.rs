@@ -122,14 +122,18 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
         // It was told so much at the least, and may have been told more.
         let told = case.told(call.who, "foos", reconcile.begun);
-        let mut its =
+        let its =
             case.store.history().iter().rev().filter(|one| {
                 one.key.kind == Kind::Foo && *one.key.name == *foo && made(one) <= ended
             });
-        let known = its.clone().find(|one| one.version <= told);
-        let known = known.map_or(0, |one| one.version);
-        let mut said_so =
-            || its.any(|one| one.version >= known && one.after.as_deref().is_some_and(says));
+        // The Foo as it may be known, back to what it was told of.
+        let mut known = Vec::new();
+        for one in its {
+            known.extend(one.after.as_deref());
+            if one.version <= told {
+                break;
+            }
+        }
         // What was said before a backup was restored is not news to who said it.
         let is_restored = (case.restored.iter()).any(|restored| {
             *restored <= ended && reconcile.begun < *restored + Duration::from_mins(1)
@@ -142,9 +146,9 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         if !is_otherwise
             && !is_restored
             && !is_cut_off
-            && !said_so()
+            && !known.iter().any(|known| says(known))
             && !now.is_some_and(|now| says(now))
-            && !is_known_to_be_refused(case, call.who, foo, known, says)
+            && !is_known_to_be_refused(case, call.who, &known, ended, says)
             && !reports.any(|report| says(&report.body))
             && !is_over(case, call.who, &(reconcile.begun..ended + MOMENT))
         {
@@ -326,25 +330,29 @@ fn is_of_a_webhook(call: &Call) -> bool {
     text(&answer["message"]).contains(" denied the request: ")
 }
 
-/// Whether a status that says so was refused of the Foo as it is since this version, and is not asked for again for a while (I6).
+/// Whether a status that says so had been refused by then, of one of these, and is not asked for again for a while (I6).
 pub fn is_known_to_be_refused(
     case: &Case,
     who: Who,
-    foo: &str,
-    since: u64,
+    foos: &[&Value],
+    by: Time,
     says: impl Fn(&Value) -> bool,
 ) -> bool {
-    let is_since = |version: &Value| {
-        text(version)
-            .parse()
-            .is_ok_and(|version: u64| version >= since)
+    let is_of = |call: &Call| {
+        let of = &call.body["metadata"];
+        let mut foos = foos.iter().map(|foo| &foo["metadata"]);
+        foos.any(|foo| {
+            ["name", "resourceVersion"]
+                .iter()
+                .all(|it| of[it] == foo[it])
+        })
     };
     let mut calls = case.trace.calls.iter();
     calls.any(|call| {
         call.who == who
             && call.resource == "foos/status"
-            && text(&call.body["metadata"]["name"]) == foo
-            && is_since(&call.body["metadata"]["resourceVersion"])
+            && call.answered.is_some_and(|(at, _)| at <= by)
+            && is_of(call)
             && says(&call.body)
             && is_for_good(call)
     })
