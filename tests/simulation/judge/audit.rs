@@ -70,8 +70,13 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         }
     }
     for restored in case.restored.iter().map(Some).chain([None]) {
-        let is_before =
-            |event: &AuditEvent| restored.is_none_or(|time| event.reached.0 < at(*time));
+        let is_before = |event: &AuditEvent| {
+            restored.is_none_or(|time| {
+                let version = text(&event.response_object["metadata"]["resourceVersion"]).parse();
+                let is_older = version.is_ok_and(|version: u64| version < first_of(case, *time));
+                event.reached.0 < at(*time) || (event.reached.0 == at(*time) && is_older)
+            })
+        };
         let (part, rest): (Vec<_>, _) = later.into_iter().partition(is_before);
         later = rest;
         wrong.extend(of(check_log(&part, &election, &[]).violations, &["I7"]));
@@ -89,6 +94,13 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
             what: what.to_owned(),
         });
     }
+}
+
+/// The first version that the backup of this time was restored with.
+fn first_of(case: &Case, restored: Time) -> u64 {
+    let mut history = case.store.history().iter();
+    let first = history.find(|one| *one.by == *RESTORED && made(one) == restored);
+    first.map_or(0, |first| first.version)
 }
 
 /// Whether what was written of a Deployment names a generation that its Foo did not have then.

@@ -51,7 +51,7 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
         is_in(time.start..felt_until(case, time, fault)) && hinders(fault, who)
     });
     let since = |time| from.saturating_sub(case.longest(time));
-    let is_slow = |call: &Call| {
+    let over = |call: &Call| {
         // A watch is there when its answer begins.
         let told = call.answered.map(|(at, _)| at);
         let over = if call.is_watch() {
@@ -59,9 +59,13 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
         } else {
             call.over
         };
-        let over = over.unwrap_or(call.begun + case.longest(ANSWER));
+        over.unwrap_or(call.begun + case.longest(ANSWER))
+    };
+    let is_slow = |call: &Call| {
+        let over = over(call);
         let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
-        let was_spoilt = call.begun >= since(ASKED) && call.retry_after.is_some()
+        // What follows what the API server asked for may have to wait, too.
+        let was_spoilt = over >= since(ASKED + AFTER) && call.retry_after.is_some()
             || over >= since(AFTER) && call.is_spoilt();
         over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
     };
@@ -80,8 +84,15 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
             && call.is_spoilt()
             && (goes_on || call.over.is_some_and(|over| over >= since(AFTER)))
     };
+    // What is a little late adds up for a worker.
+    let late = calls().filter(|call| {
+        let is_a_workers = call.role == Role::Work && !call.is_watch();
+        call.felt && is_a_workers && over(call) >= since(AFTER)
+    });
+    let late = late.map(|call| over(call).saturating_sub(call.begun));
+    let is_late = late.sum::<Duration>() > QUICK;
     let is_asleep = case.asleep(who).any(is_in);
-    is_fault || is_asleep || calls().any(|call| is_slow(call) || is_broken(call))
+    is_fault || is_asleep || is_late || calls().any(|call| is_slow(call) || is_broken(call))
 }
 
 /// Whether it was written for the sake of another Foo than this one.
