@@ -113,6 +113,7 @@ impl FakeApi {
 
     pub fn delete(&self) {
         let mut state = self.0.lock();
+        state.version += 1;
         state.lease = None;
         state.changed.send_replace(None);
     }
@@ -273,7 +274,11 @@ impl State {
             let event = match (&now, last) {
                 (Some(lease), _) => json!({"type": "MODIFIED", "object": lease}),
                 (None, last) => {
-                    json!({"type": "DELETED", "object": last.unwrap_or(json!({"metadata": {"name": "l"}}))})
+                    let mut lease: Value = last.unwrap_or(json!({"metadata": {"name": "l"}}));
+                    let version = &mut lease["metadata"]["resourceVersion"];
+                    let before: Option<u64> = version.as_str().and_then(|it| it.parse().ok());
+                    *version = json!(before.map(|before| (before + 1).to_string()));
+                    json!({"type": "DELETED", "object": lease})
                 }
             };
             Some((event, (changes, now)))

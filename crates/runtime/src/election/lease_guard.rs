@@ -339,7 +339,7 @@ impl LeaseGuardLayer {
             Call::Read { known } if status == StatusCode::NOT_FOUND => {
                 let mut seen = self.seen.0.lock();
                 seen.read = None;
-                if seen.version > *known {
+                if seen.version > *known && seen.observed.exists() {
                     return Err(Error::Overtaken.into());
                 }
                 seen.observed.observe(self.host.clock.now(), None);

@@ -28,7 +28,7 @@ const SPREAD: f64 = 0.2;
 /// A watch that was open for this long has worked. It asks the API server to end it after 290 s.
 pub(super) const LASTING: Duration = MAX_PAUSE;
 
-/// So many reports are read at once, where they have come.
+/// So many events are read at once, where they have come.
 const AT_ONCE: u8 = 16;
 
 /// What the watch tells: the Lease as it is now, or why the watch does not work.
@@ -134,7 +134,13 @@ struct Reports {
 
 impl Reports {
     async fn next(&mut self) -> Report {
+        let mut turns = 0_u8;
         loop {
+            // What is no report may come without a pause, and holds up nothing.
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(AT_ONCE) {
+                yield_now().await;
+            }
             let Some(events) = &mut self.events else {
                 sleep(std::mem::take(&mut self.pause)).await;
                 self.opened = Instant::now();

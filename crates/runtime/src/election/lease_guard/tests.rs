@@ -246,7 +246,13 @@ async fn h21_what_was_written_before_a_release_and_is_dated_no_earlier_shows_tha
 /// Each change is told once.
 #[tokio::test(start_paused = true)]
 async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken() {
-    for is_there in [true, false] {
+    // What the answer says, and what the watch told.
+    for (is_there, was_there, is_taken) in [
+        (true, true, false),
+        (true, false, false),
+        (false, true, false),
+        (false, false, true),
+    ] {
         let api = FakeApi::new();
         if is_there {
             api.put(&held("2020-01-01T00:00:00.000000Z"));
@@ -257,16 +263,22 @@ async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken
         let service = {
             let guard = guard.clone();
             tower::service_fn(move |request| {
-                let _ = guard.observe(&told);
+                let _ = if was_there {
+                    guard.observe(&told)
+                } else {
+                    guard.observe_deleted(&told)
+                };
                 api.service().oneshot(request)
             })
         };
         let client = ClientBuilder::new(service, "default").with_layer(&guard);
         let lock = lock_of_a(Api::namespaced(client.build(), "default"));
-        let overtaken = lock.try_acquire_or_renew().await.unwrap_err();
+        let attempt = lock.try_acquire_or_renew().await;
+        assert_eq!(attempt.is_ok(), is_taken, "{attempt:?}");
+        let Err(overtaken) = attempt else { continue };
         assert!(cause::is_rivalry(&overtaken), "{overtaken}");
-        assert!(guard.observed().exists() && guard.observed().names("b"));
-        assert!(guard.observed().renewed().unwrap().as_second() % 60 == 1);
+        assert_eq!(guard.observed().exists(), was_there);
+        assert_eq!(guard.observed().names("b"), was_there);
         // What was told by then is what a restored backup has undone.
         assert!(lock.try_acquire_or_renew().await.is_ok());
     }
