@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{
-        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Then, Way, What},
+        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
         trace::Role,
         users::Deed,
     },
@@ -357,104 +357,84 @@ pub fn leads_again_in_a_term_of_the_same_number() -> Plan {
 /// Seed 1251976. An attempt hung, and the next began at once: what the watch had told of who leads was not read before somebody
 /// put the Lease back as it was given back long ago, and it was taken for given back now (H21).
 pub fn put_back_while_attempts_hang() -> Plan {
-    let cut_off = Fault::Partition {
-        of: Calls {
-            replica: Some(0),
-            ..Calls::default()
-        },
-        way: Way::Requests,
-    };
-    Plan {
-        steps: vec![
-            step(14_000, What::Fault(cut_off, us(6_400_000))),
-            step(19_600, user(Deed::RestoreLease)),
-            step(40_000, What::Heal),
-        ],
-        rest: us(160_000_000),
-        ..Plan::calm(0, 2, 1, us(200_000_000))
-    }
+    let cut_off = requests_lost(Calls {
+        replica: Some(0),
+        ..Calls::default()
+    });
+    two_until_healed(vec![
+        step(14_000, What::Fault(cut_off, us(6_400_000))),
+        step(19_600, user(Deed::RestoreLease)),
+    ])
 }
 
 /// What the watch told of who leads while an attempt was under way was not read before the attempt's answer, which came after somebody
 /// had put the Lease back as it was given back long ago: that was taken for given back now (H21).
 pub fn put_back_while_an_attempt_is_slow() -> Plan {
-    let slow = Fault::each(
-        Calls {
-            replica: Some(0),
-            role: Some(Role::Lease),
-            verb: Some("get"),
-            resource: Some("leases"),
-            ..Calls::default()
-        },
-        Happens::RequestLate(us(1_800_000)),
-    );
-    Plan {
-        steps: vec![
-            step(10_000, What::Fault(slow, us(6_400_000))),
-            step(16_500, user(Deed::RestoreLease)),
-            step(40_000, What::Heal),
-        ],
-        rest: us(160_000_000),
-        ..Plan::calm(0, 2, 1, us(200_000_000))
-    }
+    let slow = Fault::each(leases(0, Some("get")), Happens::RequestLate(us(1_800_000)));
+    two_until_healed(vec![
+        step(10_000, What::Fault(slow, us(6_400_000))),
+        step(16_500, user(Deed::RestoreLease)),
+    ])
 }
 
 /// As above, where the watch is behind: it tells who led in between only after what was put back has been read. That it was written
 /// before, and dated after it, shows that it is no news.
 pub fn put_back_while_the_watch_is_behind() -> Plan {
-    let leases = |replica, verb| Calls {
-        replica: Some(replica),
-        role: Some(Role::Lease),
-        verb,
-        resource: Some("leases"),
-        ..Calls::default()
-    };
     let behind = Fault::Behind {
         server: 0,
         by: us(3_000_000),
     };
     let slow = Fault::each(leases(0, Some("get")), Happens::RequestLate(us(1_800_000)));
     let lost = Fault::each(leases(0, Some("patch")), Happens::RequestLost);
-    let cut_off = Fault::Partition {
-        of: leases(1, None),
-        way: Way::Requests,
-    };
-    Plan {
-        steps: vec![
-            step(10_000, What::Fault(behind, us(20_000_000))),
-            step(10_000, What::Fault(slow, us(6_400_000))),
-            step(16_000, What::Fault(cut_off, us(9_000_000))),
-            step(16_500, user(Deed::RestoreLease)),
-            step(16_600, What::Fault(lost, us(2_000_000))),
-            step(40_000, What::Heal),
-        ],
-        rest: us(160_000_000),
-        ..Plan::calm(0, 2, 1, us(200_000_000))
-    }
+    two_until_healed(vec![
+        step(10_000, What::Fault(behind, us(20_000_000))),
+        step(10_000, What::Fault(slow, us(6_400_000))),
+        step(
+            16_000,
+            What::Fault(requests_lost(leases(1, None)), us(9_000_000)),
+        ),
+        step(16_500, user(Deed::RestoreLease)),
+        step(16_600, What::Fault(lost, us(2_000_000))),
+    ])
 }
 
 /// An answer came late, and was older than what the watch had told meanwhile of who leads: that was forgotten, and told no second time
 /// before somebody put the Lease back (H21).
 pub fn put_back_after_a_late_answer() -> Plan {
-    let leases = |replica, verb| Calls {
+    let late = Fault::each(leases(1, Some("get")), Happens::AnswerLate(us(1_800_000)));
+    two_until_healed(vec![
+        step(10_000, What::Fault(late, us(6_400_000))),
+        step(
+            16_000,
+            What::Fault(requests_lost(leases(0, None)), us(9_000_000)),
+        ),
+        step(17_200, user(Deed::RestoreLease)),
+    ])
+}
+
+/// What a replica sends for its Lease.
+fn leases(replica: usize, verb: Option<&'static str>) -> Calls {
+    Calls {
         replica: Some(replica),
         role: Some(Role::Lease),
         verb,
         resource: Some("leases"),
         ..Calls::default()
-    };
-    let late = Fault::each(leases(1, Some("get")), Happens::AnswerLate(us(1_800_000)));
-    let cut_off = Fault::Partition {
-        of: leases(0, None),
+    }
+}
+
+fn requests_lost(of: Calls) -> Fault {
+    Fault::Partition {
+        of,
         way: Way::Requests,
-    };
+    }
+}
+
+/// Two replicas and no Foo, to whom this happens in the first 40 s.
+fn two_until_healed(mut steps: Vec<Step>) -> Plan {
+    steps.push(step(40_000, What::Heal));
     Plan {
-        steps: vec![
-            step(10_000, What::Fault(late, us(6_400_000))),
-            step(16_000, What::Fault(cut_off, us(9_000_000))),
-            step(17_200, user(Deed::RestoreLease)),
-            step(40_000, What::Heal),
-        ],
+        steps,
         rest: us(160_000_000),
         ..Plan::calm(0, 2, 1, us(200_000_000))
     }

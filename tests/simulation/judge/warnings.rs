@@ -147,7 +147,6 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
             && !is_restored
             && !is_cut_off
             && !known.iter().any(|known| says(known))
-            && !now.is_some_and(|now| says(now))
             && !is_known_to_be_refused(case, call.who, &known, ended, says)
             && !reports.any(|report| says(&report.body))
             && !is_over(case, call.who, &(reconcile.begun..ended + MOMENT))
