@@ -322,7 +322,7 @@ fn begins_anew(case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<Strin
     let made_from = text(&call.body["metadata"]["annotations"][GENERATION]).parse();
     let is_of_this =
         made_from.is_ok_and(|made_from: i64| foo["metadata"]["generation"] == made_from);
-    if !is_of_this || !foo["spec"]["replicas"].is_null() || served == key.name {
+    if !is_of_this || served == key.name || said_how_many(case, foo) {
         return None;
     }
     let begins = &call.body["spec"]["replicas"];
@@ -337,6 +337,18 @@ fn begins_anew(case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<Strin
     Some(format!(
         "begins with {begins} replicas in place of {served}, which had {had:?}"
     ))
+}
+
+/// Whether this Foo says how many replicas, or did in another generation of the same number, which a restored backup brings about.
+fn said_how_many(case: &Case, foo: &Value) -> bool {
+    let is_same = |other: &Value, field: &str| other["metadata"][field] == foo["metadata"][field];
+    let mut versions = case.store.history().iter().filter_map(|one| {
+        let foo = one.after.as_deref();
+        foo.filter(|_| one.key.kind == Kind::Foo)
+    });
+    versions.any(|one| {
+        is_same(one, "uid") && is_same(one, "generation") && !one["spec"]["replicas"].is_null()
+    })
 }
 
 impl Deployment {

@@ -9,6 +9,7 @@ use super::{
         users::NAMESPACE,
     },
     Case, STEP, made,
+    warnings::foo_of,
 };
 
 /// What there is to know for who sent this.
@@ -21,6 +22,8 @@ pub struct Known<'a> {
     told: u64,
     /// What its sender has asked for of Deployments since, and whether the Foo is still what they are for.
     pub asked: Vec<&'a Call>,
+    /// What of that it was told that it has written for this Foo: the answer was there to go on with.
+    own: Vec<&'a Call>,
 }
 
 impl<'a> Known<'a> {
@@ -28,30 +31,31 @@ impl<'a> Known<'a> {
     pub fn new(case: &'a Case<'a>, call: &'a Call, foo: &str) -> Self {
         let reconcile = case.reconcile_of(call, &format!("{NAMESPACE}/{foo}"));
         let begun = reconcile.map_or(call.begun, |one| one.begun);
-        let asked = sent_since(case, call, begun);
+        let asked = sent_since(case, call, begun).filter(|other| is_of_deployments(other));
+        let asked: Vec<_> = asked.collect();
+        let is_own = |other: &&&Call| {
+            let is_done =
+                |(at, code): (Time, u16)| at <= call.begun && code < 300 && !other.is_spoilt();
+            matches!(other.verb, "create" | "patch")
+                && other.answered.is_some_and(is_done)
+                && foo_of(case, other) == Some(foo)
+        };
         Self {
             case,
             call,
             reconcile,
             told: case.told(call.who, "deployments", begun),
-            asked: asked.filter(|other| is_of_deployments(other)).collect(),
+            own: asked.iter().filter(is_own).copied().collect(),
+            asked,
         }
     }
 
     /// What the Deployment of this name may have been: as its sender was told of last, or as the answer to its own
-    /// write had it, and all that it has become since. `None`: there was none.
+    /// write for this Foo had it, and all that it has become since. `None`: there was none.
     pub fn states(&self, name: &str) -> Vec<Option<&'a Value>> {
         let all = self.case.deployments.get(name);
         let all = all.map_or(&[][..], Vec::as_slice);
-        let is_done = |call: &&&Call| {
-            let is_write = matches!(call.verb, "create" | "patch");
-            is_write
-                && !call.is_spoilt()
-                && call
-                    .answered
-                    .is_some_and(|(at, code)| at <= self.call.begun && code < 300)
-        };
-        let own = self.asked.iter().filter(is_done);
+        let own = self.own.iter();
         let own = own.filter_map(|call| self.case.store.history()[call.written.clone()].last());
         let own = own.filter(|one| one.key.kind == Kind::Deployment && one.key.name == name);
         let known = own.map(|one| one.version).fold(self.told, u64::max);
