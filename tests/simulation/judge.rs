@@ -3,6 +3,7 @@
 //! The checker of the tests on real processes (`tests/invariants`) judges the calls, as the events of an audit log. What that
 //! log cannot tell and a simulation can is judged here beside it.
 
+mod asked;
 mod audit;
 mod converge;
 mod deployments;
@@ -115,6 +116,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     converge::at_rest(&case, &mut found);
     deployments::check(&case, &mut found);
     deployments::was_read(&case, &mut found);
+    asked::check(&case, &mut found);
     owners::are_waited_for(&case, &mut found);
     statuses::check(&case, &mut found);
     reports::in_time(&case, &mut found);
@@ -173,6 +175,8 @@ struct Case<'a> {
     reconciles: BTreeMap<&'a str, Vec<&'a Reconcile>>,
     /// The history of all Deployments, by name.
     deployments: BTreeMap<&'a str, Vec<&'a Revision>>,
+    /// The history of all Foos, by name.
+    foos: BTreeMap<&'a str, Vec<&'a Revision>>,
 }
 
 impl<'a> Case<'a> {
@@ -196,13 +200,15 @@ impl<'a> Case<'a> {
         for one in &trace.reconciles {
             reconciles.entry(&*one.key).or_default().push(one);
         }
-        let mut deployments = BTreeMap::<_, Vec<_>>::new();
-        for revision in store.history() {
-            if revision.key.kind == Kind::Deployment {
-                let its = deployments.entry(&*revision.key.name).or_default();
-                its.push(&**revision);
+        let by_name = |kind| {
+            let mut objects = BTreeMap::<_, Vec<_>>::new();
+            let its = store.history().iter().filter(|one| one.key.kind == kind);
+            for revision in its {
+                let one = objects.entry(&*revision.key.name).or_default();
+                one.push(&**revision);
             }
-        }
+            objects
+        };
         Self {
             plan,
             trace,
@@ -218,7 +224,8 @@ impl<'a> Case<'a> {
             asleep: trace.asleep(),
             told,
             reconciles,
-            deployments,
+            deployments: by_name(Kind::Deployment),
+            foos: by_name(Kind::Foo),
         }
     }
 
