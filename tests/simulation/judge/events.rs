@@ -83,6 +83,10 @@ pub fn are_true(case: &Case, found: &mut Vec<Violation>) {
             let is_then = time.start < then.end && felt_until(case, time, fault) > then.start;
             is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
         });
+        // A term that comes to its end while its holder stands still goes on once it is renewed: what is to be written meanwhile
+        // is not sent.
+        let is_cut_off = is_cut_off
+            || (life.still.iter()).any(|still| still.start < then.end && still.end > then.start);
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
         let about = &call.body["regarding"]["uid"];
         let statuses = case.trace.calls.iter().filter(|other| {
