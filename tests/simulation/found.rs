@@ -83,5 +83,7 @@ pub fn all() -> Vec<(String, Plan)> {
         objects::another_of_the_same_generation,
         objects::deleted_and_brought_back,
         objects::overruled_at_the_same_generation,
+        objects::rejected_otherwise_each_time,
+        objects::changed_before_an_answer,
     ]
 }

@@ -311,9 +311,11 @@ pub(crate) struct Handler<P> {
 }
 
 impl<P: Primary> Handler<P> {
-    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
+    /// Before the scope is in sync, that can wait for the first look at it (row Q5); and what may be the echo of what its reconcile
+    /// writes, for the end of that: else a retry would overtake its backoff (row Q3).
     fn primary_changed(&self, change: &Change<P>) {
         if let Some(agenda) = &*self.agenda.borrow()
+            && !change.may_be_echo
             && self.scopes.is_in_sync(&change.key)
         {
             agenda.changed(change.key.clone(), P::KIND.kind);

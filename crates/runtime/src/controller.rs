@@ -26,8 +26,8 @@ use tokio::{
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use crate::{
-    Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary as _, Reconciler,
-    Snapshot, Writer,
+    Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary, Reconciler, Snapshot,
+    Store, Writer,
     agenda::{Agenda, Failures},
     builder::{Handler, Informer, Informers},
     election::{Ability, Term},
@@ -102,8 +102,15 @@ impl<R: Reconciler> Work<R> {
         others_wait: &(dyn Fn() -> bool + Sync),
         leads: &(dyn Fn() -> bool + Sync),
         gets_on: &(dyn Fn() + Sync),
+        changed: &(dyn Fn() + Sync),
     ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
+        // However it ends.
+        let _settled = Settled {
+            objects,
+            key,
+            changed,
+        };
         let Some(seen) = objects.get(key) else {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
             return Ok(Action::Done); // Row R8.
@@ -203,10 +210,26 @@ impl<R: Reconciler> Work<R> {
             };
             self.reconciler.is_up_to_date(&cx, &seen)
         };
-        if is_up_to_date {
+        // What is not written since it would be refused is looked at anew, until it has been long enough.
+        if is_up_to_date && !self.primary.is_given_up(key, &seen) {
             objects.note_up_to_date(key, seen.version, basis);
         }
         is_up_to_date
+    }
+}
+
+/// A reconcile, at whose end the changes are told that were not the echo of what it wrote.
+struct Settled<'a, P: Primary> {
+    objects: &'a Store<P>,
+    key: &'a Key,
+    changed: &'a (dyn Fn() + Sync),
+}
+
+impl<P: Primary> Drop for Settled<'_, P> {
+    fn drop(&mut self) {
+        if self.objects.settle(self.key) {
+            (self.changed)();
+        }
     }
 }
 
@@ -432,17 +455,17 @@ impl<R: Reconciler> Controller<R> {
         };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
-            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.work));
+            let (agenda, reconciler) = (agenda.clone(), Arc::clone(&self.work));
             let term = term.clone();
             work.spawn(worker.clone().work(move |key| {
-                let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
-                let term = term.clone();
+                let (agenda, work, term) = (agenda.clone(), Arc::clone(&reconciler), term.clone());
                 async move {
-                    let others_wait = || queue.is_busy(Lane::Event);
+                    let others_wait = || agenda.queue.is_busy(Lane::Event);
                     let leads = || is_live(term.borrow().as_ref(), id);
-                    let gets_on = || queue.gets_on(&key);
-                    let reconcile = reconciler.reconcile(&key, &others_wait, &leads, &gets_on);
-                    reconcile.await
+                    let gets_on = || agenda.queue.gets_on(&key);
+                    let changed = || agenda.changed(key.clone(), R::Primary::KIND.kind);
+                    let attempt = work.reconcile(&key, &others_wait, &leads, &gets_on, &changed);
+                    attempt.await
                 }
             }));
         }

@@ -84,17 +84,25 @@ impl Ineffective {
     /// Whether it is known that the request `asked` does nothing to the object `key`, which is as `left` says.
     #[must_use]
     pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash) -> bool {
+        let asked = self.hasher.hash_one(asked);
+        self.knows(key, left, |entry| entry.asked == asked)
+    }
+
+    /// Whether it is known of any request that it does nothing to the object `key`, which is as `left` says.
+    #[must_use]
+    pub fn has_any(&self, key: &Key, left: impl Hash) -> bool {
+        self.knows(key, left, |_| true)
+    }
+
+    fn knows(&self, key: &Key, left: impl Hash, is_it: impl Fn(&Entry) -> bool) -> bool {
         let entries = self.entries.lock();
         let Some(of_one) = entries.by_key.get(key) else {
             return false;
         };
-        let now = self.entry(asked, left);
-        of_one.iter().any(|entry| {
-            (entry.asked, entry.left) == (now.asked, now.left)
-                && self
-                    .lifetime
-                    .is_none_or(|lifetime| entry.at + lifetime > now.at)
-        })
+        let (left, now) = (self.hasher.hash_one(left), Instant::now());
+        let is_known = |at| self.lifetime.is_none_or(|lifetime| at + lifetime > now);
+        let mut known = of_one.iter().filter(|entry| is_known(entry.at));
+        known.any(|entry| entry.left == left && is_it(entry))
     }
 
     /// Forgets that this was asked of the object: it is as asked.

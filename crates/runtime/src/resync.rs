@@ -61,8 +61,8 @@ fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
 
 /// Every object is checked once in each period, a few at a time; for ever.
 ///
-/// `changes` counts those of the stores. After a resync that found nothing to do, as long as it stays as it was, so does
-/// what the next would find.
+/// `changes` counts those of the stores. After a resync that found nothing to do, and will find nothing later
+/// ([`Store::note_up_to_date`]), as long as it stays as it was, so does what the next would find.
 pub(crate) async fn resync<P: Primary, C: PartialEq>(
     queue: &Queue<Key>,
     objects: &Store<P>,
@@ -81,18 +81,21 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
         }
         let keys = objects.keys();
         let mut portions = keys.chunks(keys.len().div_ceil(RESYNC_STEPS as usize).max(1));
-        let mut queued = false;
+        let mut is_settled = true;
         for number in 1..=RESYNC_STEPS {
             sleep_until(begun + step * number).await;
             for some in portions.next().unwrap_or_default().chunks(AT_A_TIME) {
-                for key in some.iter().filter(|key| !is_up_to_date(key)) {
-                    queue.add(key.clone(), Lane::Background);
-                    queued = true;
+                for key in some {
+                    let is_up_to_date = is_up_to_date(key);
+                    if !is_up_to_date {
+                        queue.add(key.clone(), Lane::Background);
+                    }
+                    is_settled &= is_up_to_date && objects.up_to_date_basis(key).is_some();
                 }
                 yield_now().await;
             }
         }
-        at_rest = (!queued).then_some(before);
+        at_rest = is_settled.then_some(before);
     }
 }
 

@@ -44,12 +44,26 @@ pub(crate) enum Standing {
     Outdated,
 }
 
+/// What has become of the writes of an object since its reconcile began, and what the watch has told of it meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    /// There was none, or it is done: what the watch tells is news.
+    Done,
+    /// One is under way, or failed.
+    Sent,
+    /// The watch has told of one version since: the write's echo, if the answer to it is of that version, too.
+    Echoed,
+    /// The watch has told of another version than that of an answer.
+    Overtaken,
+    /// The reconcile is over, and it failed: the next version that the watch tells of is what it met.
+    Failed,
+}
+
 struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
-    /// See [`Store::expect_write`].
-    marked: bool,
+    write: Write,
     standing: Standing,
     /// See [`Store::note_deletion`].
     going: bool,
@@ -94,6 +108,9 @@ pub struct Change<V> {
     pub old: Option<Arc<V>>,
     /// After; `None`: it is gone.
     pub new: Option<Arc<V>>,
+    /// A write of the object is under way, of which this may be the echo: whether it is news is known when that is done
+    /// ([`Store::settle`]).
+    pub(crate) may_be_echo: bool,
 }
 
 /// The moment before a request is sent; see [`Store::record_response`].
@@ -277,11 +294,15 @@ impl<V: Cached> Store<V> {
     /// Marks the moment before a write is sent, for [`Store::record_response`].
     ///
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
-    /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
+    /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff. Of an object that is
+    /// with a worker, [`settle`](Self::settle) says whether there was one.
     pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
-            entry.marked = true;
+            entry.write = match entry.write {
+                Write::Echoed | Write::Overtaken => Write::Overtaken,
+                Write::Done | Write::Sent | Write::Failed => Write::Sent,
+            };
         }
         state.epoch_of(key)
     }
@@ -289,9 +310,28 @@ impl<V: Cached> Store<V> {
     /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it
     /// taken.
     pub(crate) fn withdraw_write(&self, key: &Key) {
-        if let Some(entry) = self.state.write().objects.get_mut(key) {
-            entry.marked = false;
+        let mut state = self.state.write();
+        if let Some(entry) = state.objects.get_mut(key)
+            && matches!(entry.write, Write::Sent | Write::Failed)
+        {
+            entry.write = Write::Done;
         }
+    }
+
+    /// To be called when the reconcile of an object ends: whether the watch has told of more than what that has written, so that it
+    /// is to be reconciled again.
+    pub(crate) fn settle(&self, key: &Key) -> bool {
+        let mut state = self.state.write();
+        let Some(entry) = state.objects.get_mut(key) else {
+            return false;
+        };
+        let (is_changed, write) = match entry.write {
+            Write::Echoed | Write::Overtaken => (true, Write::Done),
+            Write::Sent => (false, Write::Failed),
+            Write::Done | Write::Failed => (false, entry.write),
+        };
+        entry.write = write;
+        is_changed
     }
 
     /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
@@ -305,19 +345,28 @@ impl<V: Cached> Store<V> {
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
         });
-        let known = state.objects.get(&answer.key);
+        let known = state.objects.get_mut(&answer.key);
         let known = known.filter(|entry| entry.version >= answer.version);
-        if known.is_some_and(|entry| entry.view.uid() != answer.view.uid()) {
-            return None;
+        if let Some(entry) = known {
+            if entry.view.uid() != answer.view.uid() {
+                return None;
+            }
+            if entry.version == answer.version && entry.write == Write::Echoed {
+                entry.write = Write::Done;
+            }
+            return Some(Arc::new(answer.view));
         }
-        if told || known.is_some() {
+        if told {
             return Some(Arc::new(answer.view));
         }
         let key = answer.key.clone();
         let (_, view) = state.put(answer, sent.0);
-        // Which was on the condition that it was current.
         if let Some(entry) = state.objects.get_mut(&key) {
+            // Which was on the condition that it was current.
             entry.standing = Standing::Current;
+            if entry.write == Write::Sent {
+                entry.write = Write::Done;
+            }
         }
         Some(view)
     }
@@ -338,19 +387,21 @@ impl<V: Cached> Store<V> {
         if state.has_newer(&key, object.version, epoch) {
             return None;
         }
-        let known = state.objects.get(&key);
-        let is_awaited = known.is_some_and(|entry| {
+        let known = state.objects.get_mut(&key);
+        let (is_awaited, may_be_echo) = known.map_or((false, false), |entry| {
             let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            entry.marked && is_changed
+            let is_awaited = entry.write != Write::Done && is_changed
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
-                || entry.going && is_listed_anew
+                || entry.going && is_listed_anew;
+            (is_awaited, is_changed && entry.is_told_while_written())
         });
         let (old, new) = state.put(object, epoch);
         (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
             key,
             old,
             new: Some(new),
+            may_be_echo,
         })
     }
 
@@ -429,7 +480,7 @@ impl<V: Cached> State<V> {
             let entry = Entry {
                 version,
                 epoch,
-                marked: false,
+                write: Write::Done,
                 standing: Standing::Current,
                 going: false,
                 up_to_date_basis: None,
@@ -459,7 +510,6 @@ impl<V: Cached> State<V> {
         }
         if is_changed {
             entry.up_to_date_basis = None;
-            entry.marked = false;
             self.changes += 1;
         }
         entry.version = version;
@@ -485,6 +535,7 @@ impl<V: Cached> State<V> {
             key,
             old: Some(entry.view),
             new: None,
+            may_be_echo: false,
         })
     }
 
@@ -570,6 +621,17 @@ impl<V> Entry<V> {
     fn is_in_doubt(&self) -> bool {
         matches!(self.standing, Standing::Doubtful | Standing::Outdated)
     }
+
+    /// Takes in that the watch tells of another version. Whether [`Store::settle`] is to say if that was news.
+    fn is_told_while_written(&mut self) -> bool {
+        self.write = match self.write {
+            Write::Sent => Write::Echoed,
+            Write::Echoed | Write::Overtaken => Write::Overtaken,
+            Write::Done | Write::Failed => Write::Done,
+        };
+        self.write != Write::Done
+    }
+
     fn snapshot(&self) -> Snapshot<V> {
         Snapshot {
             version: self.version,
@@ -689,6 +751,65 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
     }
 
+    /// Row Q3: the echo of what a reconcile wrote wakes nobody either where it comes before the answer, so that a failure is tried
+    /// again after its backoff. Whatever else the watch tells meanwhile is news once the reconcile is over.
+    #[test]
+    fn an_echo_that_comes_before_its_answer_is_no_news() {
+        let key = Key::new("n", "a");
+        let told = |cache: &Store<Parent>, version| {
+            let change = cache.apply(0, at("n", "a", version, "e"));
+            assert!(change.is_some_and(|change| change.may_be_echo), "{version}");
+        };
+        let written = |told_before: &[u64], answer: Option<u64>, told_after: &[u64]| {
+            let cache = listed([at("n", "a", 1, "d")]);
+            let sent = cache.expect_write(&key);
+            for version in told_before {
+                told(&cache, *version);
+            }
+            let answer = answer.map(|version| at("n", "a", version, "e"));
+            answer.map(|answer| cache.record_response(answer, sent));
+            for version in told_after {
+                told(&cache, *version);
+            }
+            let is_changed = cache.settle(&key);
+            assert!(!cache.settle(&key), "said once");
+            is_changed
+        };
+        assert!(!written(&[2], Some(2), &[]), "the echo");
+        assert!(!written(&[], Some(2), &[]));
+        assert!(!written(&[], None, &[]), "nothing was told");
+        assert!(written(&[2], None, &[]), "what it met");
+        assert!(written(&[2], Some(3), &[]), "overtaken by another one");
+        assert!(written(&[3], Some(2), &[]), "changed since");
+        assert!(
+            written(&[2, 3], Some(2), &[]),
+            "the echo, and changed since"
+        );
+        assert!(written(&[2, 3], Some(3), &[]), "changed before");
+        assert!(written(&[], None, &[2, 3]));
+
+        // A second write of the same reconcile does not take back what the first one met.
+        let cache = listed([at("n", "a", 1, "d")]);
+        cache.expect_write(&key);
+        told(&cache, 2);
+        let sent = cache.expect_write(&key);
+        told(&cache, 3);
+        cache.record_response(at("n", "a", 3, "e"), sent);
+        assert!(cache.settle(&key));
+
+        // Once the answer is there, what is told is news as ever.
+        let sent = cache.expect_write(&key);
+        cache.record_response(at("n", "a", 4, "f"), sent);
+        let change = cache.apply(0, at("n", "a", 5, "g")).unwrap();
+        assert!(!change.may_be_echo && !cache.settle(&key));
+
+        // A conflict whose cause is told after the reconcile.
+        cache.expect_write(&key);
+        assert!(!cache.settle(&key));
+        let change = cache.apply(0, at("n", "a", 6, "g")).unwrap();
+        assert!(!change.may_be_echo && !cache.settle(&key));
+    }
+
     /// A write that met a conflict is tried again as soon as the watch tells what it met, be it nothing that reconcile
     /// reads; without a write, that wakes nobody.
     #[test]
@@ -696,6 +817,7 @@ mod tests {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
         cache.expect_write(&key);
+        assert!(!cache.settle(&key));
         assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
         assert!(cache.apply(0, at("n", "a", 2, "d")).is_some());
         assert_eq!(cache.apply(0, at("n", "a", 3, "d")), None, "that was all");

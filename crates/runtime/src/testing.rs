@@ -88,7 +88,9 @@ impl<R: Reconciler> Harness<R> {
     /// # Errors
     /// Those of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
-        self.work.reconcile(key, &|| false, &|| true, &|| {}).await
+        let nothing = || {};
+        let reconcile = (self.work).reconcile(key, &|| false, &|| true, &nothing, &nothing);
+        reconcile.await
     }
 
     /// What a reconcile of this object is given, to try writers by themselves.

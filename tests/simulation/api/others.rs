@@ -30,6 +30,8 @@ pub enum Others {
     NoStatus,
     /// A webhook has no time for Deployments that are created or changed, and says when to come again.
     Busy,
+    /// A webhook rejects Deployments that are created or changed, each time with other words.
+    Tickets,
 }
 
 impl Others {
@@ -39,7 +41,7 @@ impl Others {
     /// When to come again, in seconds.
     const LATER: u64 = 2;
 
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Mirror,
         Self::FewReplicas,
         Self::Label,
@@ -49,6 +51,7 @@ impl Others {
         Self::NoDeletion,
         Self::NoStatus,
         Self::Busy,
+        Self::Tickets,
     ];
 
     fn key(self) -> Key {
@@ -62,6 +65,7 @@ impl Others {
             Self::NoDeletion => (Kind::ValidatingAdmissionPolicy, "no-deletion"),
             Self::NoStatus => (Kind::ValidatingAdmissionPolicy, "no-status"),
             Self::Busy => (Kind::ValidatingAdmissionPolicy, "busy"),
+            Self::Tickets => (Kind::ValidatingAdmissionPolicy, "tickets"),
         };
         Key::new(kind, "", name)
     }
@@ -92,7 +96,7 @@ impl Others {
                     condition["message"] = "see the wiki".into();
                 }
             }
-            Self::NoChange | Self::NoDeletion | Self::NoStatus | Self::Busy => {}
+            Self::NoChange | Self::NoDeletion | Self::NoStatus | Self::Busy | Self::Tickets => {}
         }
     }
 }
@@ -141,6 +145,13 @@ impl Server {
             (Kind::Deployment, Part::Whole, _) if is_there(Others::Busy) => {
                 let words = "admission webhook \"busy.example\" denied the request: not now";
                 return Err(Refusal::too_many_requests(words, Others::LATER));
+            }
+            (Kind::Deployment, Part::Whole, _) if is_there(Others::Tickets) => {
+                let ticket = store.version();
+                let words = format!(
+                    "admission webhook \"tickets.example\" denied the request: see ticket {ticket}"
+                );
+                return Err(Refusal::forbidden(about.kind, &about.name, &words));
             }
             (Kind::Deployment, Part::Whole, _) => (Others::NoChange, 403),
             (Kind::Foo, Part::Status, _) => (Others::NoStatus, 422),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     super::{
         api::Others,
-        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, What},
+        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
         trace::Time,
         users::{Deed, Policy, Spoilt},
     },
@@ -181,6 +181,52 @@ fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
         ..Calls::default()
     };
     plan.fault(from, Fault::Reset { of }, Duration::ZERO);
+    plan
+}
+
+/// A Foo changes after its status was written, and before the answer to that is there.
+pub fn changed_before_an_answer() -> Plan {
+    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
+    plan.settings.resync = us(86_400_000_000);
+    let spoil = Deed::SpoilFoo {
+        foo: 0,
+        with: Spoilt::EmptyName,
+    };
+    let mend = Deed::RenameDeployment {
+        foo: 0,
+        deployment: 0,
+    };
+    plan.steps = vec![
+        step(10_000, user(CREATE)),
+        step(21_000, user(spoil)),
+        step(21_500, user(mend)),
+        step(60_000, What::Heal),
+    ];
+    plan.fault(us(20_000_000), late_statuses(us(1_500_000)), us(5_000_000));
+    plan
+}
+
+/// The answers to statuses that are written are late.
+fn late_statuses(by: Duration) -> Fault {
+    let of = Calls {
+        resource: Some("foos/status"),
+        ..Calls::default()
+    };
+    let way = Way::Answers;
+    Fault::Slow { of, way, by }
+}
+
+/// A webhook rejected a Deployment, each time with other words, and the watch told of the status that said so before the answer to it
+/// came: that woke the Foo, whose next try did not wait for its backoff (Q3).
+pub fn rejected_otherwise_each_time() -> Plan {
+    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
+    plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
+    plan.fault(
+        us(20_000_000),
+        Fault::Policy(Others::Tickets),
+        us(60_000_000),
+    );
+    plan.fault(us(20_000_000), late_statuses(us(200_000)), us(60_000_000));
     plan
 }
 

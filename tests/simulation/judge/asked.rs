@@ -52,7 +52,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
 /// all that it has become since.
 fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> {
     let all = case.foos.get(name).map_or(&[][..], Vec::as_slice);
-    let reconcile = case.reconcile_of(call, &format!("{}/{name}", NAMESPACE));
+    let reconcile = case.reconcile_of(call, &format!("{NAMESPACE}/{name}"));
     let begun = reconcile.map_or(call.begun, |one| one.begun);
     let told = case.told(call.who, "foos", begun);
     let by_the_watch = all.partition_point(|one| one.version <= told);

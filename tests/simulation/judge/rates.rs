@@ -70,15 +70,16 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// What a call is about: its path, of a look at one object and of a creation with its name, and of whom it is to be, but without
-/// what limits it.
+/// What a call is about: its path, of a look at one object and of a creation with its name, and of whom it is to be, of an event
+/// with what that is about, but without what limits it.
 fn subject(call: &Call) -> String {
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let mut query = query.split('&');
     let field = query.find(|part| part.starts_with("fieldSelector"));
     let metadata = &call.body["metadata"];
     let name = match call.verb {
-        "create" if call.resource != "events" => metadata["name"].as_str(),
+        "create" if call.resource == "events" => call.body["regarding"]["uid"].as_str(),
+        "create" => metadata["name"].as_str(),
         _ => field,
     };
     // Several may ask for one of the same name.

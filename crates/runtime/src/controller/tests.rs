@@ -397,9 +397,11 @@ async fn q4_a_resync_is_spread_over_its_period() {
     assert!(most <= 8, "{most} of 100 at once");
 }
 
-/// At rest nobody is looked at; a change of one version is enough for a look at all.
+/// At rest nobody is looked at; a change of one version is enough for a look at all. Of what is right for a time only, each
+/// resync asks.
 #[tokio::test(start_paused = true)]
 async fn q4_nothing_is_looked_at_where_nothing_changes() {
+    const FOR_A_TIME: u64 = 4;
     let parents = Arc::new(Store::new(&[None]));
     let apply = |version: u64| {
         parents.apply(
@@ -416,8 +418,12 @@ async fn q4_nothing_is_looked_at_where_nothing_changes() {
     tokio::spawn({
         let (queue, parents, looks) = (queue(), Arc::clone(&parents), Arc::clone(&looks));
         async move {
-            let settled = |_: &Key| {
+            let settled = |key: &Key| {
                 *looks.lock() += 1;
+                let version = parents.get(key).unwrap().version;
+                if version != FOR_A_TIME {
+                    parents.note_up_to_date(key, version, 1);
+                }
                 true
             };
             resync::resync(&queue, &parents, settled, || parents.changes(), period).await;
@@ -430,6 +436,9 @@ async fn q4_nothing_is_looked_at_where_nothing_changes() {
     assert_eq!(*looks.lock(), 2);
     parents.delete(0, &key("f"), 3);
     assert_eq!(parents.changes(), 3);
+    apply(FOR_A_TIME);
+    sleep(period * 5).await;
+    assert_eq!(*looks.lock(), 7);
 }
 
 /// An API server from before streamed lists, that answers lists with what it is given, once it is let, and

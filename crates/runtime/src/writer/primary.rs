@@ -176,6 +176,11 @@ impl<P: Primary> Writer<P> {
             .record(cx.key(), Says::<P>(status), seen.version, self.exists());
     }
 
+    /// Whether a status was [given up](Self::give_up) of the object as it is, and not too long ago.
+    pub(crate) fn is_given_up(&self, key: &Key, seen: &Snapshot<P>) -> bool {
+        self.refused.has_any(key, seen.version)
+    }
+
     /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
     /// of an earlier generation must not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
     /// may be behind.

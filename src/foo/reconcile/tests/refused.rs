@@ -174,6 +174,7 @@ async fn a_refused_status_is_written_again_when_there_is_cause() {
         assert!(!reconciler.is_up_to_date(key));
         assert_eq!(written().await, (Retry::OnChange, 1));
         assert_eq!(written().await, (Retry::OnChange, 0));
+        assert!(reconciler.is_up_to_date(key), "as a resync finds");
         // The CRD may be another one by then.
         tokio::time::advance(Duration::from_secs(1000)).await;
         assert!(!reconciler.is_up_to_date(key));
