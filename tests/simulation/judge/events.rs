@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    super::api::{Kind, Revision},
+    super::{
+        api::{Kind, Revision},
+        trace::Call,
+    },
     Case, Violation,
     converge::text,
     hindered::felt_until,
@@ -53,7 +56,19 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
         let since = happened(revision).zip(happened(earlier));
         let is_long_ago =
             since.is_some_and(|(now, then)| now.duration_since(then).unsigned_abs() > SERIES);
-        if made(revision) < made(earlier) + SERIES && !is_long_ago && !is_gone() {
+        // Or its writer has given it up, which was never told that it is there.
+        let is_given_up = || {
+            let name = &*earlier.key.name;
+            let calls = case.trace.calls.iter();
+            let mut tries = calls.filter(|one| text(&one.body["metadata"]["name"]) == name);
+            let told = |one: &Call| {
+                one.answered
+                    .is_some_and(|(_, code)| code < 300 || code == 409)
+            };
+            let first = tries.clone().next().map_or(call.begun, |one| one.begun);
+            first + SERIES < call.begun && !tries.any(|one| told(one) && !one.is_spoilt())
+        };
+        if made(revision) < made(earlier) + SERIES && !is_long_ago && !is_gone() && !is_given_up() {
             found.push(Violation {
                 invariant: "I14",
                 at: made(revision),

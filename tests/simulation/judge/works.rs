@@ -154,13 +154,11 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
                 })
                 && !is_hindered(case, other.who, None, at, due)
         });
-        let is_taken = leases().any(|(_, next)| {
+        // Or somebody has edited it, of whom nobody knows who held it.
+        let is_taken = leases().any(|(index, next)| {
             let is_then = made(next) > at && made(next) <= due;
-            is_then
-                && next
-                    .after
-                    .as_deref()
-                    .is_none_or(|next| !holder(next).is_empty())
+            let names = next.after.as_deref().map(holder);
+            is_then && (names != Some("") || case.writer(index).is_none())
         });
         if due < case.plan.end
             && !is_taken
