@@ -44,19 +44,20 @@ pub(crate) enum Standing {
     Outdated,
 }
 
-/// What has become of the writes of an object since its reconcile began, and what the watch has told of it meanwhile.
+/// What has become of the writes of an object, and what the watch has told of it meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
     /// There was none, or it is done: what the watch tells is news.
     Done,
-    /// One is under way, or failed.
-    Sent,
+    /// One was sent that is not known to be done: the next version that the watch tells of is news whatever it says, for it is what
+    /// the write met.
+    Open,
+    /// So was one of the object's own reconcile, which is not over.
+    Own,
     /// The watch has told of one version since: the write's echo, if the answer to it is of that version, too.
     Echoed,
     /// The watch has told of another version than that of an answer.
     Overtaken,
-    /// The reconcile is over, and it failed: the next version that the watch tells of is what it met.
-    Failed,
 }
 
 struct Entry<V> {
@@ -294,15 +295,24 @@ impl<V: Cached> Store<V> {
     /// Marks the moment before a write is sent, for [`Store::record_response`].
     ///
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
-    /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff. Of an object that is
-    /// with a worker, [`settle`](Self::settle) says whether there was one.
+    /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
     pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
+        self.sent(key, |_| Write::Open)
+    }
+
+    /// The same for a write by the object's own reconcile, which says when that is over ([`settle`](Self::settle)): until then
+    /// nobody is woken.
+    pub(crate) fn expect_own_write(&self, key: &Key) -> Expectation {
+        self.sent(key, |before| match before {
+            Write::Echoed | Write::Overtaken => Write::Overtaken,
+            Write::Done | Write::Open | Write::Own => Write::Own,
+        })
+    }
+
+    fn sent(&self, key: &Key, then: impl FnOnce(Write) -> Write) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
-            entry.write = match entry.write {
-                Write::Echoed | Write::Overtaken => Write::Overtaken,
-                Write::Done | Write::Sent | Write::Failed => Write::Sent,
-            };
+            entry.write = then(entry.write);
         }
         state.epoch_of(key)
     }
@@ -310,11 +320,8 @@ impl<V: Cached> Store<V> {
     /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it
     /// taken.
     pub(crate) fn withdraw_write(&self, key: &Key) {
-        let mut state = self.state.write();
-        if let Some(entry) = state.objects.get_mut(key)
-            && matches!(entry.write, Write::Sent | Write::Failed)
-        {
-            entry.write = Write::Done;
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.is_written();
         }
     }
 
@@ -327,8 +334,8 @@ impl<V: Cached> Store<V> {
         };
         let (is_changed, write) = match entry.write {
             Write::Echoed | Write::Overtaken => (true, Write::Done),
-            Write::Sent => (false, Write::Failed),
-            Write::Done | Write::Failed => (false, entry.write),
+            Write::Own => (false, Write::Open),
+            Write::Done | Write::Open => (false, entry.write),
         };
         entry.write = write;
         is_changed
@@ -364,9 +371,7 @@ impl<V: Cached> Store<V> {
         if let Some(entry) = state.objects.get_mut(&key) {
             // Which was on the condition that it was current.
             entry.standing = Standing::Current;
-            if entry.write == Write::Sent {
-                entry.write = Write::Done;
-            }
+            entry.is_written();
         }
         Some(view)
     }
@@ -391,7 +396,7 @@ impl<V: Cached> Store<V> {
         let (is_awaited, may_be_echo) = known.map_or((false, false), |entry| {
             let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            let is_awaited = entry.write != Write::Done && is_changed
+            let is_awaited = matches!(entry.write, Write::Open | Write::Own) && is_changed
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
                 || entry.going && is_listed_anew;
             (is_awaited, is_changed && entry.is_told_while_written())
@@ -625,11 +630,18 @@ impl<V> Entry<V> {
     /// Takes in that the watch tells of another version. Whether [`Store::settle`] is to say if that was news.
     fn is_told_while_written(&mut self) -> bool {
         self.write = match self.write {
-            Write::Sent => Write::Echoed,
+            Write::Own => Write::Echoed,
             Write::Echoed | Write::Overtaken => Write::Overtaken,
-            Write::Done | Write::Failed => Write::Done,
+            Write::Done | Write::Open => Write::Done,
         };
         self.write != Write::Done
+    }
+
+    /// Takes in that what was sent is done, or refused.
+    fn is_written(&mut self) {
+        if matches!(self.write, Write::Open | Write::Own) {
+            self.write = Write::Done;
+        }
     }
 
     fn snapshot(&self) -> Snapshot<V> {
@@ -758,11 +770,11 @@ mod tests {
         let key = Key::new("n", "a");
         let told = |cache: &Store<Parent>, version| {
             let change = cache.apply(0, at("n", "a", version, "e"));
-            assert!(change.is_some_and(|change| change.may_be_echo), "{version}");
+            assert!(change.is_none_or(|change| change.may_be_echo), "{version}");
         };
         let written = |told_before: &[u64], answer: Option<u64>, told_after: &[u64]| {
             let cache = listed([at("n", "a", 1, "d")]);
-            let sent = cache.expect_write(&key);
+            let sent = cache.expect_own_write(&key);
             for version in told_before {
                 told(&cache, *version);
             }
@@ -790,23 +802,30 @@ mod tests {
 
         // A second write of the same reconcile does not take back what the first one met.
         let cache = listed([at("n", "a", 1, "d")]);
-        cache.expect_write(&key);
+        cache.expect_own_write(&key);
         told(&cache, 2);
-        let sent = cache.expect_write(&key);
+        let sent = cache.expect_own_write(&key);
         told(&cache, 3);
         cache.record_response(at("n", "a", 3, "e"), sent);
         assert!(cache.settle(&key));
 
         // Once the answer is there, what is told is news as ever.
-        let sent = cache.expect_write(&key);
+        let sent = cache.expect_own_write(&key);
         cache.record_response(at("n", "a", 4, "f"), sent);
         let change = cache.apply(0, at("n", "a", 5, "g")).unwrap();
         assert!(!change.may_be_echo && !cache.settle(&key));
 
         // A conflict whose cause is told after the reconcile.
-        cache.expect_write(&key);
+        cache.expect_own_write(&key);
         assert!(!cache.settle(&key));
         let change = cache.apply(0, at("n", "a", 6, "g")).unwrap();
+        assert!(!change.may_be_echo && !cache.settle(&key));
+
+        // Of what has no reconcile of its own, each version is told that says something else, and the one that a write met.
+        cache.expect_write(&key);
+        assert!(cache.apply(0, at("n", "a", 7, "g")).is_some());
+        assert_eq!(cache.apply(0, at("n", "a", 8, "g")), None);
+        let change = cache.apply(0, at("n", "a", 9, "h")).unwrap();
         assert!(!change.may_be_echo && !cache.settle(&key));
     }
 
@@ -817,7 +836,6 @@ mod tests {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
         cache.expect_write(&key);
-        assert!(!cache.settle(&key));
         assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
         assert!(cache.apply(0, at("n", "a", 2, "d")).is_some());
         assert_eq!(cache.apply(0, at("n", "a", 3, "d")), None, "that was all");

@@ -110,7 +110,7 @@ impl<P: Primary> Writer<P> {
             "status": status,
         });
         let api = self.api(key);
-        let expectation = self.store.expect_write(key);
+        let expectation = self.store.expect_own_write(key);
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
