@@ -203,6 +203,8 @@ impl<R: Reconciler> Work<R> {
             return false;
         }
         let basis = basis(&seen.view);
+        // What is not written since it would be refused is looked at anew, until it has been long enough.
+        let is_given_up = self.primary.is_given_up(key, &seen);
         let is_up_to_date = {
             let cx = Context {
                 rehearses: true,
@@ -210,8 +212,7 @@ impl<R: Reconciler> Work<R> {
             };
             self.reconciler.is_up_to_date(&cx, &seen)
         };
-        // What is not written since it would be refused is looked at anew, until it has been long enough.
-        if is_up_to_date && !self.primary.is_given_up(key, &seen) {
+        if is_up_to_date && !is_given_up {
             objects.note_up_to_date(key, seen.version, basis);
         }
         is_up_to_date

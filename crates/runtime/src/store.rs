@@ -212,6 +212,13 @@ impl<V: Cached> Store<V> {
         }
     }
 
+    /// Takes [`note_up_to_date`](Self::note_up_to_date) back.
+    pub(crate) fn forget_up_to_date(&self, key: &Key) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.up_to_date_basis = None;
+        }
+    }
+
     /// What was noted by [`note_up_to_date`](Self::note_up_to_date), and whether the object has not changed since.
     pub(crate) fn up_to_date_basis(&self, key: &Key) -> Option<(Arc<V>, u64)> {
         let state = self.state.read();
@@ -358,7 +365,7 @@ impl<V: Cached> Store<V> {
             if entry.view.uid() != answer.view.uid() {
                 return None;
             }
-            if entry.version == answer.version && entry.write == Write::Echoed {
+            if entry.version == answer.version && entry.write != Write::Overtaken {
                 entry.write = Write::Done;
             }
             return Some(Arc::new(answer.view));

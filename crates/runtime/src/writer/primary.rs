@@ -172,8 +172,10 @@ impl<P: Primary> Writer<P> {
         if cx.rehearses {
             return;
         }
+        let (key, version) = (cx.key(), seen.version);
         self.refused
-            .record(cx.key(), Says::<P>(status), seen.version, self.exists());
+            .record(key, Says::<P>(status), version, self.exists());
+        self.store.forget_up_to_date(key);
     }
 
     /// Whether a status was [given up](Self::give_up) of the object as it is, and not too long ago.

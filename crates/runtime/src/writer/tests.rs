@@ -825,7 +825,8 @@ async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
     }
 }
 
-/// What a rehearsal finds is nothing to remember: the status was not refused.
+/// What a rehearsal finds is nothing to remember: the status was not refused. Whose was, is not at rest: the time comes to try again
+/// (row R7), whatever was found before.
 #[tokio::test]
 async fn a_rehearsal_gives_nothing_up() {
     let harness = harness(&Server::default(), &wish(&[], 1), None);
@@ -839,8 +840,10 @@ async fn a_rehearsal_gives_nothing_up() {
             rehearses,
             ..harness.context(&key, &seen)
         };
+        wishes.store().note_up_to_date(&key, seen.version, 1);
         wishes.give_up(&cx, &seen, &status);
         assert_eq!(wishes.is_news(&key, &seen, &status), is_news);
+        assert_eq!(wishes.store().up_to_date_basis(&key).is_some(), is_news);
     }
 }
 
