@@ -200,7 +200,7 @@ impl Plan {
         self.act(ms(at), Action::User(deed));
     }
 
-    /// Each kind of fault is in a third of the seeds, at a rate of its own.
+    /// Each kind of fault is in a half to a tenth of the seeds, at a rate of its own.
     fn faults(&mut self, kind: &Kind, calm: u64, heal: u64) {
         let mut draw = Draws::new(self.seed, kind.name);
         if !draw.once_in(kind.rare) {
