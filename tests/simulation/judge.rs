@@ -105,6 +105,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     leader::somebody_leads(&case, &mut found);
     works::holder_works(&case, &mut found);
     works::hands_over(&case, &mut found);
+    works::takes_over(&case, &mut found);
     retries::rights_are_used_again(&case, &mut found);
     works::lets_go(&case, &mut found);
     retries::tries_again(&case, &mut found);

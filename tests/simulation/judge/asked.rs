@@ -70,7 +70,17 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
     });
     let answered = answers.next();
     let by_an_answer = answered.map_or(0, |arrived| all.partition_point(|one| made(one) < arrived));
-    let first = by_the_watch.max(by_an_answer).saturating_sub(1);
+    // What was answered of an object is forgotten once the watch tells of another one of its name, be it one from before.
+    let uid = |next: usize| {
+        let last = all.get(next.checked_sub(1)?)?.after.as_deref()?;
+        last["metadata"]["uid"].as_str()
+    };
+    let known = if uid(by_an_answer) == uid(by_the_watch) {
+        by_the_watch.max(by_an_answer)
+    } else {
+        by_the_watch
+    };
+    let first = known.saturating_sub(1);
     let since = all[first..].iter();
     let since = since.take_while(|one| made(one) <= call.begun);
     since.filter_map(|one| one.after.as_deref()).collect()

@@ -142,18 +142,8 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             continue;
         }
         let due = at + case.longest_of(|settings| settings.retry_period * 2) + SOON;
-        let mut others = case.trace.lives.iter().filter(|other| {
-            let ends = [other.asked, other.ended.as_ref().map(|(at, _)| *at)];
-            let mut logs = case.trace.logs.iter();
-            let said = format!("holder={} ", life.identity());
-            other.who != life.who
-                && ends.into_iter().flatten().all(|end| end > due)
-                && logs.any(|log| {
-                    let is_seen = log.text.contains("standing by") && log.text.contains(&said);
-                    log.who == other.who && log.at < at && is_seen
-                })
-                && !is_hindered(case, other.who, None, at, due)
-        });
+        let identity = life.identity();
+        let mut others = standbys(case, &identity, at, due);
         // Or somebody has edited it, of whom nobody knows who held it.
         let is_taken = leases().any(|(index, next)| {
             let is_then = made(next) > at && made(next) <= due;
@@ -173,6 +163,63 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
             );
         }
     }
+}
+
+/// I10: where a holder that nobody stopped is silent, a standby that has seen who holds the Lease, and in whose way there is nothing,
+/// takes it as soon as it has been so for the Lease's duration.
+pub fn takes_over(case: &Case, found: &mut Vec<Violation>) {
+    let leases = case.store.history().iter().enumerate();
+    let leases: Vec<_> = leases.filter(|(_, one)| one.key == lease()).collect();
+    let mut longest = case.longest_of(|settings| settings.lease_duration);
+    for (number, (index, one)) in leases.iter().enumerate() {
+        let Some(lease) = one.after.as_deref() else {
+            continue;
+        };
+        let duration = lease["spec"]["leaseDurationSeconds"].as_u64();
+        // Who knows of a longer one may go by that (H15).
+        longest = longest.max(case.longest(Duration::from_secs(duration.unwrap_or_default())));
+        if holder(lease).is_empty() || case.writer(*index).is_none() {
+            continue;
+        }
+        let at = made(one);
+        let retries = case.longest_of(|settings| settings.retry_period * 2);
+        let due = at + longest + retries + SOON;
+        let next = leases.get(number + 1).map(|(_, next)| made(next));
+        if next.unwrap_or(case.plan.end) <= due {
+            continue;
+        }
+        found.extend(
+            standbys(case, holder(lease), at, due)
+                .next()
+                .map(|other| Violation {
+                    invariant: "I10",
+                    at: due,
+                    object: named(&one.key),
+                    what: format!("is silent since {at:?}, and {} has not taken it", other.who),
+                }),
+        );
+    }
+}
+
+/// Who knew by then that this one holds the Lease, stood by until it is due to take it, and had nothing in its way.
+fn standbys<'a>(
+    case: &'a Case<'a>,
+    holder: &str,
+    at: Time,
+    due: Time,
+) -> impl Iterator<Item = &'a Life> {
+    let (holder, said) = (holder.to_owned(), format!("holder={holder} "));
+    case.trace.lives.iter().filter(move |life| {
+        let ends = [life.asked, life.ended.as_ref().map(|(at, _)| *at)];
+        let mut logs = case.trace.logs.iter();
+        life.identity() != holder
+            && ends.into_iter().flatten().all(|end| end > due)
+            && logs.any(|log| {
+                let is_seen = log.text.contains("standing by") && log.text.contains(&said);
+                log.who == life.who && log.at < at && is_seen
+            })
+            && !is_hindered(case, life.who, None, at, due)
+    })
 }
 
 /// Whether a write of the work, by this pod, may have been on its way when its process ended: one that was not answered long
