@@ -66,10 +66,15 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
             _ => false,
         };
         let arrived = other.arrived.filter(|_| is_known)?;
-        (named_in(other) == Some(name)).then_some(arrived)
+        // Of a conflict, what it was based on is no more; the next version that the watch tells may not be the last one.
+        let base = text(&other.body["metadata"]["resourceVersion"]).parse::<u64>();
+        let known = match base.ok().filter(|_| code == 409) {
+            Some(base) => all.partition_point(|one| one.version <= base) + 1,
+            None => all.partition_point(|one| made(one) < arrived),
+        };
+        (named_in(other) == Some(name)).then_some(known)
     });
-    let answered = answers.next();
-    let by_an_answer = answered.map_or(0, |arrived| all.partition_point(|one| made(one) < arrived));
+    let by_an_answer = answers.next().unwrap_or_default();
     // What was answered of an object is forgotten once the watch tells of another one of its name, be it one from before.
     let uid = |next: usize| {
         let last = all.get(next.checked_sub(1)?)?.after.as_deref()?;

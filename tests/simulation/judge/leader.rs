@@ -148,7 +148,8 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
             // Neither has renewed since.
             let mut restored = case.restored.iter();
             let is_restored = restored.any(|restored| {
-                (one.landed..other.from).contains(restored) && one.until <= *restored + deadline
+                let until = one.until.min(other.until);
+                (one.landed..other.from).contains(restored) && until <= *restored + deadline
             });
             // By which the other one goes, who is configured with less (H15).
             let mut shortened = shortened.iter();
