@@ -145,11 +145,13 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                             && looked(cleared.clone())
                     })
             });
-            // Neither has renewed since.
+            // Neither has renewed since. It takes a step of the world's, in which something may land.
             let mut restored = case.restored.iter();
             let is_restored = restored.any(|restored| {
                 let until = one.until.min(other.until);
-                (one.landed..other.from).contains(restored) && until <= *restored + deadline
+                one.landed <= *restored + STEP
+                    && *restored < other.from
+                    && until <= *restored + deadline
             });
             // By which the other one goes, who is configured with less (H15).
             let mut shortened = shortened.iter();
