@@ -23,7 +23,7 @@ use crate::{
     store::Change,
     telemetry::{Metrics, health::Heartbeat},
     watch::watch,
-    writer::{Shared, is_unanswered},
+    writer::Shared,
 };
 
 /// Declares what a controller watches and writes. Everything is watched in the configured namespaces, by every replica: a
@@ -317,7 +317,6 @@ impl<P: Primary> Handler<P> {
         if let Some(agenda) = &*self.agenda.borrow()
             && !change.may_be_echo
             && self.scopes.is_in_sync(&change.key)
-            && !is_unanswered(&self.primaries, &change.key)
         {
             agenda.changed(change.key.clone(), P::KIND.kind);
         }

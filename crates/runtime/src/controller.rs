@@ -48,7 +48,6 @@ use crate::{
         trace,
     },
     writer::Shared,
-    writer::is_unanswered,
 };
 
 /// A reconcile that has not got on for longer is stuck: what it waits for is requests, none of which takes more than 10 s.
@@ -229,7 +228,7 @@ struct Settled<'a, P: Primary> {
 
 impl<P: Primary> Drop for Settled<'_, P> {
     fn drop(&mut self) {
-        if self.objects.settle(self.key) && !is_unanswered(self.objects, self.key) {
+        if self.objects.settle(self.key) {
             (self.changed)();
         }
     }

@@ -28,8 +28,6 @@ struct State<V> {
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
     changes: u64,
-    /// See [`Store::note_unanswered`].
-    unanswered: HashMap<Key, u64>,
 }
 
 /// What is known of an object beside what the watch has told.
@@ -136,7 +134,6 @@ impl<V: Cached> Store<V> {
             referring: HashMap::new(),
             scopes,
             changes: 0,
-            unanswered: HashMap::new(),
         };
         Self {
             state: RwLock::new(state),
@@ -351,24 +348,6 @@ impl<V: Cached> Store<V> {
         is_changed
     }
 
-    /// Notes the fingerprint of what a write makes of an object, of which nobody knows whether it was made: where the watch tells of
-    /// that, it is the echo, for whom no answer accounts.
-    pub(crate) fn note_unanswered(&self, key: &Key, fingerprint: u64) {
-        let mut state = self.state.write();
-        if state.objects.contains_key(key) {
-            state.unanswered.insert(key.clone(), fingerprint);
-        }
-    }
-
-    /// What was [noted](Self::note_unanswered) of the object, for the next version that the watch tells: another one is no echo, nor
-    /// is what comes after it.
-    pub(crate) fn take_unanswered(&self, key: &Key) -> Option<u64> {
-        if self.state.read().unanswered.is_empty() {
-            return None;
-        }
-        self.state.write().unanswered.remove(key)
-    }
-
     /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
     /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer. `None`: the watch has told of another object
     /// of this name by now.
@@ -561,7 +540,6 @@ impl<V: Cached> State<V> {
 
     fn remove(&mut self, key: &Key) -> Option<Change<V>> {
         let (key, entry) = self.objects.remove_entry(key)?;
-        self.unanswered.remove(&key);
         self.count(&key, |objects| objects - 1);
         self.changes += 1;
         self.unlink(&key, &entry.view);

@@ -6,8 +6,6 @@
 
 pub mod finalizer;
 mod primary;
-
-pub(crate) use primary::is_unanswered;
 #[cfg(test)]
 mod tests;
 

@@ -230,20 +230,6 @@ pub fn rejected_otherwise_each_time() -> Plan {
     plan
 }
 
-/// The same where no such answer can be read, so that nobody knows whose the status is (Q3).
-pub fn rejected_otherwise_and_never_answered() -> Plan {
-    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
-    plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
-    plan.fault(
-        us(20_000_000),
-        Fault::Policy(Others::Tickets),
-        us(60_000_000),
-    );
-    let cut = Fault::each(Calls::of("update", "foos/status"), Happens::Cut);
-    plan.fault(us(20_000_000), cut, us(60_000_000));
-    plan
-}
-
 /// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
 /// written, since a refusal was taken for what the Foo itself brings on.
 pub fn status_refused_for_a_while() -> Plan {

@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 
 use super::{Writer, based_on, may_have_been_made, put_off};
 use crate::{
-    Context, Event, Key, Primary, Snapshot, Store,
+    Context, Event, Key, Primary, Snapshot,
     corrections::{Asked, Wait},
     error::ApiError,
     object::{Content, Says},
-    panics::catch,
     status::is_denied,
     store::{Expectation, Standing},
 };
@@ -135,7 +134,6 @@ impl<P: Primary> Writer<P> {
         let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
         if answer.as_ref().is_err_and(may_have_been_made) {
             (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
-            (self.store).note_unanswered(key, with_status(&*seen.view, status));
         }
         let answer = self.written(cx, key, answer)?;
         let stored = self.store.record_response(answer, expectation);
@@ -255,25 +253,6 @@ fn fingerprint(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     hasher.finish()
-}
-
-/// An object with this status, to be compared.
-fn with_status<P: Primary>(object: &P, status: &P::Status) -> u64 {
-    let asked = (object.generation(), object.is_deleting(), Content(object));
-    fingerprint(&(asked, Whole(status)))
-}
-
-/// Whether an object, of which the watch has told, is as a write of its status makes it that was never answered. A kind that panics is
-/// asked no more of: it is news.
-pub(crate) fn is_unanswered<P: Primary>(store: &Store<P>, key: &Key) -> bool {
-    let Some(expected) = store.take_unanswered(key) else {
-        return false;
-    };
-    let told = || {
-        let now = store.get(key)?;
-        Some(with_status(&*now.view, now.view.status()))
-    };
-    catch(&P::KIND, "Cached::content", told).is_ok_and(|told| told == Some(expected))
 }
 
 fn is_not_found(error: &kube::Error, key: &Key) -> bool {
