@@ -208,11 +208,7 @@ pub fn changed_before_an_answer() -> Plan {
 
 /// The answers to statuses that are written are late.
 fn late_statuses(by: Duration) -> Fault {
-    let of = Calls {
-        resource: Some("foos/status"),
-        ..Calls::default()
-    };
-    let way = Way::Answers;
+    let (of, way) = (Calls::of("update", "foos/status"), Way::Answers);
     Fault::Slow { of, way, by }
 }
 

@@ -6,7 +6,7 @@ use super::{
     super::{api::Kind, trace::Call, users::NAMESPACE},
     Case, Violation,
     converge::{owner, text},
-    made, named,
+    made, named, rates,
     warnings::foo_of,
 };
 use crate::invariants::GENERATION;
@@ -72,7 +72,7 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
             Some(base) => all.partition_point(|one| one.version <= base) + 1,
             None => all.partition_point(|one| made(one) < arrived),
         };
-        (named_in(other) == Some(name)).then_some(known)
+        (rates::foo_of(other) == Some(name)).then_some(known)
     });
     let by_an_answer = answers.next().unwrap_or_default();
     // What was answered of an object is forgotten once the watch tells of another one of its name, be it one from before.
@@ -89,15 +89,6 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
     let since = all[first..].iter();
     let since = since.take_while(|one| made(one) <= call.begun);
     since.filter_map(|one| one.after.as_deref()).collect()
-}
-
-/// Which Foo a look at one, or a write of a status, is about.
-fn named_in(call: &Call) -> Option<&str> {
-    let (path, query) = call.path.split_once('?')?;
-    match path.strip_suffix("/status") {
-        Some(path) => path.rsplit('/').next(),
-        None => query.split("metadata.name%3D").nth(1)?.split('&').next(),
-    }
 }
 
 /// Whether this says what this Foo, as it is here, asks for.

@@ -198,7 +198,7 @@ fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Ti
 }
 
 /// The Foo that a call is about, where it says so.
-fn foo_of(call: &Call) -> Option<&str> {
+pub fn foo_of(call: &Call) -> Option<&str> {
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
     match (call.verb, &*call.resource) {
         ("update", "foos/status") => path.rsplit('/').nth(1),
