@@ -84,6 +84,7 @@ pub fn all() -> Vec<(String, Plan)> {
         objects::deleted_and_brought_back,
         objects::overruled_at_the_same_generation,
         objects::rejected_otherwise_each_time,
+        objects::rejected_otherwise_and_never_answered,
         objects::changed_before_an_answer,
     ]
 }

@@ -15,6 +15,9 @@ use crate::{
     state,
 };
 
+/// The trigger of a reconcile that is to look after a status.
+pub(crate) const STATUS: &str = "status";
+
 /// The queue of a term, with why its keys are in it; clones share it.
 #[derive(Clone)]
 pub(crate) struct Agenda {
@@ -36,6 +39,18 @@ impl Agenda {
     pub fn changed(&self, key: Key, kind: &'static str) {
         self.triggers.note(&key, Lane::Event, kind);
         self.queue.add(key, Lane::Event);
+    }
+
+    /// Enqueues an object of which only the status is another one. Where it fails, that is what the failed try has written, or is
+    /// looked after by the next: it does not overtake the retry, which would go on at request speed where each try fails with
+    /// other words (row Q3).
+    pub fn status_changed(&self, key: Key, kind: &'static str) {
+        if self.failures.contains(&key) {
+            self.triggers.note(&key, Lane::Background, STATUS);
+            self.queue.add(key, Lane::Background);
+        } else {
+            self.changed(key, kind);
+        }
     }
 
     /// How it is, for `/debug/state`.
@@ -150,6 +165,12 @@ impl Failures {
         }
     }
 
+    /// Whether the object has failed, and is tried again.
+    pub fn contains(&self, key: &Key) -> bool {
+        let failing = self.0.lock();
+        failing.known.contains_key(key) || failing.others.contains(key)
+    }
+
     /// It has not failed, or is not tried again.
     pub fn forget(&self, key: &Key) {
         let mut failing = self.0.lock();
@@ -234,6 +255,49 @@ mod tests {
         let shown = &state.failing.objects[0];
         assert_eq!((shown.attempts, shown.retry_in_seconds), (1, Some(7.)));
         assert_eq!((&*shown.reason, &*shown.error), ("Rejected", "no"));
+    }
+
+    /// Row Q3: the status that a failed try wrote, or of which nobody knows whether it did, has its retry come no sooner, whether the
+    /// watch tells of it before the try is over or later; nothing is lost where it is told of one that did not fail.
+    #[tokio::test(start_paused = true)]
+    async fn q3_a_status_overtakes_no_retry() {
+        const PARENT: &str = Parent::KIND.kind;
+        let agenda = agenda();
+        let key = Key::new("n", "a");
+        let failed = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
+        let depth = || agenda.queue.stats().depth;
+        agenda.status_changed(key.clone(), PARENT);
+        assert_eq!(depth(), [1, 0, 0], "it does not fail");
+        for told_before in [false, true] {
+            let Some(item) = agenda.queue.get().await else {
+                return;
+            };
+            if told_before {
+                agenda.status_changed(key.clone(), PARENT);
+            }
+            agenda.failures.note(&key, &failed);
+            let delay = item.add_rate_limited_after(Duration::ZERO);
+            assert!(!delay.is_zero());
+            agenda.status_changed(key.clone(), PARENT);
+            assert_eq!(depth(), [0, 0, 0]);
+            tokio::time::sleep(delay).await;
+            assert_eq!(depth(), [0, 1, 0]);
+        }
+        let Some(item) = agenda.queue.get().await else {
+            return;
+        };
+        agenda.status_changed(key.clone(), PARENT);
+        agenda.failures.forget(&key);
+        item.forget();
+        assert_eq!(depth(), [0, 0, 1], "told while it was mended");
+
+        let Some(item) = agenda.queue.get().await else {
+            return;
+        };
+        agenda.failures.note(&key, &failed);
+        item.add_rate_limited_after(Duration::ZERO);
+        agenda.changed(key, PARENT);
+        assert_eq!(depth(), [1, 0, 0], "whatever else changes");
     }
 
     /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.

@@ -16,7 +16,7 @@ use crate::{
     agenda::Agenda,
     election::fence,
     instruments,
-    object::{Content, Object},
+    object::{Content, Object, asks_for},
     panics::catch,
     queue::Lane,
     scopes::{Needs, Right, Scopes, Status},
@@ -311,14 +311,17 @@ pub(crate) struct Handler<P> {
 }
 
 impl<P: Primary> Handler<P> {
-    /// Before the scope is in sync, that can wait for the first look at it (row Q5); and what may be the echo of what its reconcile
-    /// writes, for the end of that: else a retry would overtake its backoff (row Q3).
+    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
     fn primary_changed(&self, change: &Change<P>) {
         if let Some(agenda) = &*self.agenda.borrow()
-            && !change.may_be_echo
             && self.scopes.is_in_sync(&change.key)
         {
-            agenda.changed(change.key.clone(), P::KIND.kind);
+            let key = change.key.clone();
+            if is_of_status(change) {
+                agenda.status_changed(key, P::KIND.kind);
+            } else {
+                agenda.changed(key, P::KIND.kind);
+            }
         }
     }
 
@@ -355,6 +358,15 @@ impl<P: Primary> Handler<P> {
     }
 }
 
+/// Whether the status is another one, and not what is asked for.
+fn is_of_status<P: Primary>(change: &Change<P>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return false;
+    };
+    let is_of_status = || old.status() != new.status() && asks_for(&**old) == asks_for(&**new);
+    catch(&P::KIND, "Cached::content", is_of_status).unwrap_or(false)
+}
+
 fn is_progress<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
     let method = "Cached::is_progress";
     catch(&V::KIND, method, || V::is_progress(old, new)).unwrap_or_else(|panicked| {
@@ -382,7 +394,7 @@ mod tests {
     use crate::{
         Dependent, Fields,
         app::tests::APP,
-        fixtures::{Child, Parent, Parents},
+        fixtures::{Child, Parent, ParentStatus, Parents},
         testing::Harness,
     };
 
@@ -429,6 +441,37 @@ mod tests {
         for ask in asks {
             let said = refusal(ask);
             assert!(said.starts_with("events cannot be written"), "{said}");
+        }
+    }
+
+    /// Row Q3: only where nothing is asked for otherwise is a change one of the status.
+    #[test]
+    fn q3_what_is_a_change_of_the_status() {
+        let parent = |uid: &str, generation, observed_generation| {
+            let parent = Parent {
+                uid: uid.into(),
+                generation,
+                child: None,
+                status: ParentStatus {
+                    observed_generation,
+                },
+            };
+            Some(Arc::new(parent))
+        };
+        for (old, new, expected) in [
+            (parent("u", 1, 0), parent("u", 1, 1), true),
+            (parent("u", 1, 0), parent("u", 2, 1), false),
+            (parent("u", 1, 0), parent("v", 1, 1), false),
+            (parent("u", 1, 1), parent("u", 1, 1), false),
+            (None, parent("u", 1, 1), false),
+            (parent("u", 1, 1), None, false),
+        ] {
+            let change = Change {
+                key: Key::new("n", "a"),
+                old,
+                new,
+            };
+            assert_eq!(is_of_status(&change), expected, "{change:?}");
         }
     }
 

@@ -26,9 +26,9 @@ use tokio::{
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use crate::{
-    Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary, Reconciler, Snapshot,
-    Store, Writer,
-    agenda::{Agenda, Failures},
+    Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary as _, Reconciler,
+    Snapshot, Writer,
+    agenda::{Agenda, Failures, STATUS},
     builder::{Handler, Informer, Informers},
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
@@ -60,9 +60,6 @@ const LEAST_DELAY: Duration = Duration::from_millis(100);
 
 /// How long the events that wait may take on the way out, where the work has left no time.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
-
-/// The trigger of a reconcile that is to report a status.
-const STATUS: &str = "status";
 
 /// So many conflicts of one object in a row, within seconds, are part of everyday life: a watch is a little behind. More
 /// than that is told.
@@ -102,15 +99,8 @@ impl<R: Reconciler> Work<R> {
         others_wait: &(dyn Fn() -> bool + Sync),
         leads: &(dyn Fn() -> bool + Sync),
         gets_on: &(dyn Fn() + Sync),
-        changed: &(dyn Fn() + Sync),
     ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
-        // However it ends.
-        let _settled = Settled {
-            objects,
-            key,
-            changed,
-        };
         let Some(seen) = objects.get(key) else {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
             return Ok(Action::Done); // Row R8.
@@ -216,21 +206,6 @@ impl<R: Reconciler> Work<R> {
             objects.note_up_to_date(key, seen.version, basis);
         }
         is_up_to_date
-    }
-}
-
-/// A reconcile, at whose end the changes are told that were not the echo of what it wrote.
-struct Settled<'a, P: Primary> {
-    objects: &'a Store<P>,
-    key: &'a Key,
-    changed: &'a (dyn Fn() + Sync),
-}
-
-impl<P: Primary> Drop for Settled<'_, P> {
-    fn drop(&mut self) {
-        if self.objects.settle(self.key) {
-            (self.changed)();
-        }
     }
 }
 
@@ -456,17 +431,17 @@ impl<R: Reconciler> Controller<R> {
         };
         let mut work = JoinSet::new();
         for _ in 0..self.config.workers {
-            let (agenda, reconciler) = (agenda.clone(), Arc::clone(&self.work));
+            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.work));
             let term = term.clone();
             work.spawn(worker.clone().work(move |key| {
-                let (agenda, work, term) = (agenda.clone(), Arc::clone(&reconciler), term.clone());
+                let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
+                let term = term.clone();
                 async move {
-                    let others_wait = || agenda.queue.is_busy(Lane::Event);
+                    let others_wait = || queue.is_busy(Lane::Event);
                     let leads = || is_live(term.borrow().as_ref(), id);
-                    let gets_on = || agenda.queue.gets_on(&key);
-                    let changed = || agenda.changed(key.clone(), R::Primary::KIND.kind);
-                    let attempt = work.reconcile(&key, &others_wait, &leads, &gets_on, &changed);
-                    attempt.await
+                    let gets_on = || queue.gets_on(&key);
+                    let reconcile = reconciler.reconcile(&key, &others_wait, &leads, &gets_on);
+                    reconcile.await
                 }
             }));
         }
@@ -655,10 +630,14 @@ fn finish_item(
             // Logged when it was reported.
             Retry::OnChange => item.forget(),
             retry => {
-                let attempt = item.failures() + 1;
+                let attempt = 1 + if retry.is_quiet() {
+                    item.quiet_tries()
+                } else {
+                    item.failures()
+                };
                 let delay = match retry {
                     Retry::After(time) => item.add_after(time.max(LEAST_DELAY)),
-                    Retry::Quiet => item.add_rate_limited_quietly(),
+                    Retry::Conflict | Retry::Quiet => item.add_rate_limited_quietly(),
                     _ => item.add_rate_limited_after(retry.after()),
                 };
                 // What passes by itself has passed by then.

@@ -23,7 +23,7 @@ pub enum Retry {
     /// After this, which is no failure: it is not counted, and nothing waits longer for it. What a [`Writer`](crate::Writer)
     /// puts off. 100 ms at least. Logged.
     After(Duration),
-    /// With backoff. Part of everyday life, and logged only where it goes on and on.
+    /// As [`Quiet`](Self::Quiet), but logged where it goes on and on.
     Conflict,
     /// With a backoff of its own, for it is no failure of the object's: it is not counted among them, and what failed before does not
     /// make it wait. Part of everyday life, and not logged.

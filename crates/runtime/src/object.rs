@@ -9,7 +9,7 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fmt::Debug,
-    hash::{Hash, Hasher},
+    hash::{DefaultHasher, Hash, Hasher},
     panic::catch_unwind,
 };
 
@@ -97,6 +97,14 @@ impl<V: Cached> Hash for Content<'_, V> {
         self.0.uid().hash(state);
         self.0.content(state);
     }
+}
+
+/// What a primary asks for: all but its status and most of its metadata. A cluster that was restored from a backup counts
+/// generations anew.
+pub(crate) fn asks_for<P: Primary>(object: &P) -> impl PartialEq + use<P> {
+    let mut content = DefaultHasher::new();
+    Content(object).hash(&mut content);
+    (object.generation(), object.is_deleting(), content.finish())
 }
 
 /// [`Primary::says`], to be hashed.

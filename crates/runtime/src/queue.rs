@@ -51,7 +51,7 @@ use tokio::{
 use crate::config::Backoff;
 pub use lane::{Lane, Stats};
 use limiter::later;
-use state::State;
+use state::{State, Tries};
 
 /// The work queue; clones share it. See the [module](self) for what it promises.
 pub struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
@@ -128,7 +128,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                         key: next.key,
                         lane: next.lane,
                         waited: now - next.since,
-                        failures: next.failures,
+                        tries: next.tries,
                     });
                 }
                 state.disarm(watch.alarm.take());
@@ -191,7 +191,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.state.lock().running(Instant::now())
     }
 
-    /// How often each of these keys has failed, and in what time it is queued; `None`: it is with a worker, or nowhere.
+    /// How often each of these keys was tried in vain of late, and in what time it is queued; `None`: it is with a worker, or nowhere.
     #[must_use]
     pub fn tries<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Vec<(u32, Option<Duration>)>
     where
@@ -246,7 +246,7 @@ pub struct WorkItem<K: Clone + Eq + Hash> {
     key: K,
     lane: Lane,
     waited: Duration,
-    failures: u32,
+    tries: Tries,
 }
 
 impl<K: Clone + Eq + Hash> WorkItem<K> {
@@ -267,7 +267,12 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
 
     /// How often it has failed since it last succeeded.
     pub fn failures(&self) -> u32 {
-        self.failures
+        self.tries.failures
+    }
+
+    /// How often it was tried since its last failure, and [came to nothing](Self::add_rate_limited_quietly).
+    pub fn quiet_tries(&self) -> u32 {
+        self.tries.quiet
     }
 
     /// Gives the key back; its failures are forgotten. Also right for an object that is gone:
@@ -278,9 +283,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
 
     /// Gives the key back, counts a failure, and queues it again on [`Lane::Retry`] after the
     /// returned delay. The delay is zero if the key was added meanwhile: then it is queued
-    /// at once, as if it had not failed. A conflict is retried in this way, too, so that it cannot
-    /// spin; whether it is worth an error in the log, the caller knows.
-    /// Not before `least`, for which the API server has asked: neither the retry nor what was added
+    /// at once, as if it had not failed. Not before `least`, for which the API server has asked: neither the retry nor what was added
     /// meanwhile, or will be.
     pub fn add_rate_limited_after(self, least: Duration) -> Duration {
         self.give_back(|state, key, now| state.retry(key, least, now))

@@ -44,27 +44,12 @@ pub(crate) enum Standing {
     Outdated,
 }
 
-/// What has become of the writes of an object, and what the watch has told of it meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Write {
-    /// There was none, or it is done: what the watch tells is news.
-    Done,
-    /// One was sent that is not known to be done: the next version that the watch tells of is news whatever it says, for it is what
-    /// the write met.
-    Open,
-    /// So was one of the object's own reconcile, which is not over.
-    Own,
-    /// The watch has told of one version since: the write's echo, if the answer to it is of that version, too.
-    Echoed,
-    /// The watch has told of another version than that of an answer.
-    Overtaken,
-}
-
 struct Entry<V> {
     version: u64,
     /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
     epoch: u32,
-    write: Write,
+    /// See [`Store::expect_write`].
+    is_write_open: bool,
     standing: Standing,
     /// See [`Store::note_deletion`].
     going: bool,
@@ -109,9 +94,6 @@ pub struct Change<V> {
     pub old: Option<Arc<V>>,
     /// After; `None`: it is gone.
     pub new: Option<Arc<V>>,
-    /// A write of the object is under way, of which this may be the echo: whether it is news is known when that is done
-    /// ([`Store::settle`]).
-    pub(crate) may_be_echo: bool,
 }
 
 /// The moment before a request is sent; see [`Store::record_response`].
@@ -304,22 +286,9 @@ impl<V: Cached> Store<V> {
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
     /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
     pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
-        self.sent(key, |_| Write::Open)
-    }
-
-    /// The same for a write by the object's own reconcile, which says when that is over ([`settle`](Self::settle)): until then
-    /// nobody is woken.
-    pub(crate) fn expect_own_write(&self, key: &Key) -> Expectation {
-        self.sent(key, |before| match before {
-            Write::Echoed | Write::Overtaken => Write::Overtaken,
-            Write::Done | Write::Open | Write::Own => Write::Own,
-        })
-    }
-
-    fn sent(&self, key: &Key, then: impl FnOnce(Write) -> Write) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
-            entry.write = then(entry.write);
+            entry.is_write_open = true;
         }
         state.epoch_of(key)
     }
@@ -328,24 +297,8 @@ impl<V: Cached> Store<V> {
     /// taken.
     pub(crate) fn withdraw_write(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
-            entry.is_written();
+            entry.is_write_open = false;
         }
-    }
-
-    /// To be called when the reconcile of an object ends: whether the watch has told of more than what that has written, so that it
-    /// is to be reconciled again.
-    pub(crate) fn settle(&self, key: &Key) -> bool {
-        let mut state = self.state.write();
-        let Some(entry) = state.objects.get_mut(key) else {
-            return false;
-        };
-        let (is_changed, write) = match entry.write {
-            Write::Echoed | Write::Overtaken => (true, Write::Done),
-            Write::Own => (false, Write::Open),
-            Write::Done | Write::Open => (false, entry.write),
-        };
-        entry.write = write;
-        is_changed
     }
 
     /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
@@ -365,8 +318,8 @@ impl<V: Cached> Store<V> {
             if entry.view.uid() != answer.view.uid() {
                 return None;
             }
-            if entry.version == answer.version && entry.write != Write::Overtaken {
-                entry.write = Write::Done;
+            if entry.version == answer.version {
+                entry.is_write_open = false;
             }
             return Some(Arc::new(answer.view));
         }
@@ -378,7 +331,6 @@ impl<V: Cached> Store<V> {
         if let Some(entry) = state.objects.get_mut(&key) {
             // Which was on the condition that it was current.
             entry.standing = Standing::Current;
-            entry.is_written();
         }
         Some(view)
     }
@@ -399,21 +351,19 @@ impl<V: Cached> Store<V> {
         if state.has_newer(&key, object.version, epoch) {
             return None;
         }
-        let known = state.objects.get_mut(&key);
-        let (is_awaited, may_be_echo) = known.map_or((false, false), |entry| {
+        let known = state.objects.get(&key);
+        let is_awaited = known.is_some_and(|entry| {
             let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            let is_awaited = matches!(entry.write, Write::Open | Write::Own) && is_changed
+            entry.is_write_open && is_changed
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
-                || entry.going && is_listed_anew;
-            (is_awaited, is_changed && entry.is_told_while_written())
+                || entry.going && is_listed_anew
         });
         let (old, new) = state.put(object, epoch);
         (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
             key,
             old,
             new: Some(new),
-            may_be_echo,
         })
     }
 
@@ -492,7 +442,7 @@ impl<V: Cached> State<V> {
             let entry = Entry {
                 version,
                 epoch,
-                write: Write::Done,
+                is_write_open: false,
                 standing: Standing::Current,
                 going: false,
                 up_to_date_basis: None,
@@ -522,6 +472,7 @@ impl<V: Cached> State<V> {
         }
         if is_changed {
             entry.up_to_date_basis = None;
+            entry.is_write_open = false;
             self.changes += 1;
         }
         entry.version = version;
@@ -547,7 +498,6 @@ impl<V: Cached> State<V> {
             key,
             old: Some(entry.view),
             new: None,
-            may_be_echo: false,
         })
     }
 
@@ -632,23 +582,6 @@ impl<V> Entry<V> {
     /// Whether it is, or may be, outdated, whatever version of it a watch has.
     fn is_in_doubt(&self) -> bool {
         matches!(self.standing, Standing::Doubtful | Standing::Outdated)
-    }
-
-    /// Takes in that the watch tells of another version. Whether [`Store::settle`] is to say if that was news.
-    fn is_told_while_written(&mut self) -> bool {
-        self.write = match self.write {
-            Write::Own => Write::Echoed,
-            Write::Echoed | Write::Overtaken => Write::Overtaken,
-            Write::Done | Write::Open => Write::Done,
-        };
-        self.write != Write::Done
-    }
-
-    /// Takes in that what was sent is done, or refused.
-    fn is_written(&mut self) {
-        if matches!(self.write, Write::Open | Write::Own) {
-            self.write = Write::Done;
-        }
     }
 
     fn snapshot(&self) -> Snapshot<V> {
@@ -768,72 +701,6 @@ mod tests {
         cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
         assert_eq!(cache.get(&key).unwrap().version, 5);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
-    }
-
-    /// Row Q3: the echo of what a reconcile wrote wakes nobody either where it comes before the answer, so that a failure is tried
-    /// again after its backoff. Whatever else the watch tells meanwhile is news once the reconcile is over.
-    #[test]
-    fn an_echo_that_comes_before_its_answer_is_no_news() {
-        let key = Key::new("n", "a");
-        let told = |cache: &Store<Parent>, version| {
-            let change = cache.apply(0, at("n", "a", version, "e"));
-            assert!(change.is_none_or(|change| change.may_be_echo), "{version}");
-        };
-        let written = |told_before: &[u64], answer: Option<u64>, told_after: &[u64]| {
-            let cache = listed([at("n", "a", 1, "d")]);
-            let sent = cache.expect_own_write(&key);
-            for version in told_before {
-                told(&cache, *version);
-            }
-            let answer = answer.map(|version| at("n", "a", version, "e"));
-            answer.map(|answer| cache.record_response(answer, sent));
-            for version in told_after {
-                told(&cache, *version);
-            }
-            let is_changed = cache.settle(&key);
-            assert!(!cache.settle(&key), "said once");
-            is_changed
-        };
-        assert!(!written(&[2], Some(2), &[]), "the echo");
-        assert!(!written(&[], Some(2), &[]));
-        assert!(!written(&[], None, &[]), "nothing was told");
-        assert!(written(&[2], None, &[]), "what it met");
-        assert!(written(&[2], Some(3), &[]), "overtaken by another one");
-        assert!(written(&[3], Some(2), &[]), "changed since");
-        assert!(
-            written(&[2, 3], Some(2), &[]),
-            "the echo, and changed since"
-        );
-        assert!(written(&[2, 3], Some(3), &[]), "changed before");
-        assert!(written(&[], None, &[2, 3]));
-
-        // A second write of the same reconcile does not take back what the first one met.
-        let cache = listed([at("n", "a", 1, "d")]);
-        cache.expect_own_write(&key);
-        told(&cache, 2);
-        let sent = cache.expect_own_write(&key);
-        told(&cache, 3);
-        cache.record_response(at("n", "a", 3, "e"), sent);
-        assert!(cache.settle(&key));
-
-        // Once the answer is there, what is told is news as ever.
-        let sent = cache.expect_own_write(&key);
-        cache.record_response(at("n", "a", 4, "f"), sent);
-        let change = cache.apply(0, at("n", "a", 5, "g")).unwrap();
-        assert!(!change.may_be_echo && !cache.settle(&key));
-
-        // A conflict whose cause is told after the reconcile.
-        cache.expect_own_write(&key);
-        assert!(!cache.settle(&key));
-        let change = cache.apply(0, at("n", "a", 6, "g")).unwrap();
-        assert!(!change.may_be_echo && !cache.settle(&key));
-
-        // Of what has no reconcile of its own, each version is told that says something else, and the one that a write met.
-        cache.expect_write(&key);
-        assert!(cache.apply(0, at("n", "a", 7, "g")).is_some());
-        assert_eq!(cache.apply(0, at("n", "a", 8, "g")), None);
-        let change = cache.apply(0, at("n", "a", 9, "h")).unwrap();
-        assert!(!change.may_be_echo && !cache.settle(&key));
     }
 
     /// A write that met a conflict is tried again as soon as the watch tells what it met, be it nothing that reconcile

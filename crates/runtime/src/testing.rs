@@ -88,9 +88,7 @@ impl<R: Reconciler> Harness<R> {
     /// # Errors
     /// Those of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
-        let nothing = || {};
-        let reconcile = (self.work).reconcile(key, &|| false, &|| true, &nothing, &nothing);
-        reconcile.await
+        self.work.reconcile(key, &|| false, &|| true, &|| {}).await
     }
 
     /// What a reconcile of this object is given, to try writers by themselves.

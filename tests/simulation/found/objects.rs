@@ -215,14 +215,21 @@ fn late_statuses(by: Duration) -> Fault {
 /// A webhook rejected a Deployment, each time with other words, and the watch told of the status that said so before the answer to it
 /// came: that woke the Foo, whose next try did not wait for its backoff (Q3).
 pub fn rejected_otherwise_each_time() -> Plan {
+    rejected_otherwise(late_statuses(us(200_000)))
+}
+
+/// Seed 2120160. The same where the answer to each such status was lost.
+pub fn rejected_otherwise_and_never_answered() -> Plan {
+    let statuses = Calls::of("update", "foos/status");
+    rejected_otherwise(Fault::each(statuses, Happens::Cut))
+}
+
+fn rejected_otherwise(statuses: Fault) -> Plan {
     let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
     plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
-    plan.fault(
-        us(20_000_000),
-        Fault::Policy(Others::Tickets),
-        us(60_000_000),
-    );
-    plan.fault(us(20_000_000), late_statuses(us(200_000)), us(60_000_000));
+    for fault in [Fault::Policy(Others::Tickets), statuses] {
+        plan.fault(us(20_000_000), fault, us(60_000_000));
+    }
     plan
 }
 

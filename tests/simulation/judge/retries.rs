@@ -117,15 +117,15 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the last thing that it asked for was refused, and neither by the fencing policy nor because its namespace goes: of what
-/// says itself whose it is, since another worker may be at another Foo meanwhile.
+/// Whether the last thing that it asked for was refused, and neither for a conflict, nor by the fencing policy, nor because its
+/// namespace goes: of what says itself whose it is, since another worker may be at another Foo meanwhile.
 fn has_failed(case: &Case, one: &Reconcile, foo: &str) -> bool {
     let its = calls_of(case, one).filter(|call| {
         matches!(call.verb, "create" | "update") && !is_write_for_another(case, call, foo)
     });
     its.last().is_some_and(|call| {
-        let is_refused = call.answered.is_some_and(|(_, code)| code >= 300);
-        is_refused && !is_fenced(call) && !is_of_the_end(call)
+        let code = call.answered.map_or(0, |(_, code)| code);
+        code >= 300 && !matches!(code, 404 | 409) && !is_fenced(call) && !is_of_the_end(call)
     })
 }
 

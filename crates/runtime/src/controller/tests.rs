@@ -267,6 +267,28 @@ async fn a_conflict_that_does_not_pass_is_told() {
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
 }
 
+/// Row Q3: what an object has failed before does not make a conflict wait, which passes as soon as the watch has caught up.
+#[tokio::test(start_paused = true)]
+async fn q3_a_conflict_does_not_wait_for_what_failed_before() {
+    let queue = queue();
+    let fail = async |error| {
+        queue.add(key("a"), Lane::Event);
+        let item = queue.get().await.unwrap();
+        let failed = Failed::of(&Parent::KIND, &error);
+        finish_item(item, Err(failed), &Failures::default(), &Arc::default());
+        queue.tries([key("a")].iter())[0].1.unwrap()
+    };
+    let mut backoff = Duration::ZERO;
+    for _ in 0..10 {
+        backoff = fail(Error::Rejected("no".into())).await;
+    }
+    assert!(backoff >= Duration::from_secs(2), "{backoff:?}");
+    let conflict = fail(Error::Conflict).await;
+    assert!(conflict <= Duration::from_millis(5), "{conflict:?}");
+    assert!(fail(Error::Conflict).await > conflict);
+    assert!(fail(Error::Rejected("no".into())).await > backoff);
+}
+
 /// Nobody waits longer than from one leader to the next for a look at everything, and what has waited not even for that.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_begins_with_what_has_waited_longest() {

@@ -35,20 +35,20 @@ enum Pending {
     },
 }
 
-/// A key that is handed out, its lane, since when it waited, and its failures.
+/// A key that is handed out, its lane, since when it waited, and how it has gone.
 pub(super) struct Next<K> {
     pub(super) key: K,
     pub(super) lane: Lane,
     pub(super) since: Instant,
-    pub(super) failures: u32,
+    pub(super) tries: Tries,
 }
 
 /// How a key has gone since its last success; never all zero.
 #[derive(Clone, Copy, Default)]
-struct Tries {
-    failures: u32,
+pub(super) struct Tries {
+    pub(super) failures: u32,
     /// Tries since the last failure that went wrong and are not counted as one.
-    quiet: u32,
+    pub(super) quiet: u32,
 }
 
 /// What is known of a key that is with a worker.
@@ -258,7 +258,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         };
         self.processing.insert(key.clone(), running);
         Some(Next {
-            failures: self.tries.get(&key).map_or(0, |tries| tries.failures),
+            tries: self.tries.get(&key).copied().unwrap_or_default(),
             key,
             lane,
             since,
@@ -445,9 +445,9 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// [`Queue::tries`](super::Queue::tries).
     pub(super) fn tries(&self, key: &K, now: Instant) -> (u32, Option<Duration>) {
-        let failures = self.tries.get(key).map_or(0, |tries| tries.failures);
+        let tries = self.tries.get(key).copied().unwrap_or_default();
         let pending = self.pending.get(key).map(|_| self.delay(key, now));
-        (failures, pending)
+        (tries.failures.saturating_add(tries.quiet), pending)
     }
 
     /// Whether the namespace of a key is slow.

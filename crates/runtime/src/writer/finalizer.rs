@@ -150,7 +150,7 @@ impl<P: Primary> Writer<P> {
         let asked = Asked::Fields(&asked);
         let wait = self.corrections.wait(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
-        let expectation = self.store.expect_own_write(key);
+        let expectation = self.store.expect_write(key);
         // A custom resource takes no strategic merge patch.
         let patch = Patch::Merge(json!({ "metadata": {
             "uid": seen.view.uid(),

@@ -11,7 +11,7 @@ use crate::{
     Context, Event, Key, Primary, Snapshot,
     corrections::{Asked, Wait},
     error::ApiError,
-    object::{Content, Says},
+    object::{Says, asks_for},
     status::is_denied,
     store::{Expectation, Standing},
 };
@@ -110,7 +110,7 @@ impl<P: Primary> Writer<P> {
             "status": status,
         });
         let api = self.api(key);
-        let expectation = self.store.expect_own_write(key);
+        let expectation = self.store.expect_write(key);
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
@@ -199,13 +199,11 @@ impl<P: Primary> Writer<P> {
         cx: &Context<'_, P>,
         seen: &Snapshot<P>,
     ) -> Result<P, ApiError> {
-        // A restored backup counts generations anew.
-        let asks = |it: &P| (it.generation(), it.is_deleting(), fingerprint(&Content(it)));
         let key = cx.key();
         let asked = self.store.now(key);
         let current = self.look_up(cx, key).await?;
-        let current =
-            current.filter(|is| is.uid() == seen.view.uid() && asks(is) == asks(&seen.view));
+        let current = current
+            .filter(|is| is.uid() == seen.view.uid() && asks_for(is) == asks_for(&*seen.view));
         // Where it is not, it is asked again: the watch may have nothing to report, should this answer be wrong.
         let standing = match current {
             Some(_) => Standing::Current,
