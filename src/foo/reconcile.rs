@@ -325,7 +325,7 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
 
 /// How a reconcile ended whose status was reported so. What is final is not tried again: it must have been reported. What is put
 /// off is tried no later for that, and the status soon. What the API server asks for is heeded, whichever the request. And a status
-/// that passes as soon as this replica leads again does not wait for as long as the Foo has failed.
+/// that passes by itself, as where the watch is behind, does not wait for as long as the Foo has failed.
 fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {
@@ -338,7 +338,7 @@ fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Resul
         }
         (Err(error), Err(unreported))
             if error.retry() == Retry::OnChange
-                || unreported.retry() == Retry::Quiet && error.asks().is_zero()
+                || unreported.retry().is_quiet() && error.asks().is_zero()
                 || unreported.asks() > error.asks() =>
         {
             Err(unreported)

@@ -85,6 +85,7 @@ pub fn all() -> Vec<(String, Plan)> {
         objects::overruled_at_the_same_generation,
         objects::rejected_otherwise_each_time,
         objects::rejected_otherwise_and_never_answered,
+        objects::reviewed_each_time,
         objects::changed_before_an_answer,
     ]
 }

@@ -18,6 +18,9 @@ use crate::{
 /// The trigger of a reconcile that is to look after a status.
 pub(crate) const STATUS: &str = "status";
 
+/// So many retries of an object in a row are overtaken by changes after which it asks for what it asked for before.
+const OVERTAKEN: u32 = 10;
+
 /// The queue of a term, with why its keys are in it; clones share it.
 #[derive(Clone)]
 pub(crate) struct Agenda {
@@ -41,15 +44,15 @@ impl Agenda {
         self.queue.add(key, Lane::Event);
     }
 
-    /// Enqueues an object of which only the status is another one. Where it fails, that is what the failed try has written, or is
-    /// looked after by the next: it does not overtake the retry, which would go on at request speed where each try fails with
-    /// other words (row Q3).
-    pub fn status_changed(&self, key: Key, kind: &'static str) {
-        if self.failures.contains(&key) {
+    /// Enqueues an object that asks for what it asked for before. Where it fails, the change may be what the try has written itself: it
+    /// overtakes a few retries, and then none until one succeeds. Else an object that fails with other words each time would be tried
+    /// at request speed (row Q3), and it does not have to be known whose a change was.
+    pub fn changed_by_the_way(&self, key: Key, kind: &'static str) {
+        if self.failures.is_overtaken(&key) {
+            self.changed(key, kind);
+        } else {
             self.triggers.note(&key, Lane::Background, STATUS);
             self.queue.add(key, Lane::Background);
-        } else {
-            self.changed(key, kind);
         }
     }
 
@@ -141,6 +144,8 @@ pub(crate) struct Failures(Mutex<Failing>);
 struct Failing {
     known: HashMap<Key, Why>,
     others: HashSet<Key>,
+    /// How many of the retries of each were overtaken.
+    overtaken: HashMap<Key, u32>,
 }
 
 #[derive(Clone)]
@@ -165,15 +170,21 @@ impl Failures {
         }
     }
 
-    /// Whether the object has failed, and is tried again.
-    pub fn contains(&self, key: &Key) -> bool {
-        let failing = self.0.lock();
-        failing.known.contains_key(key) || failing.others.contains(key)
+    /// Whether a change overtakes the retry of the object, where it has failed, which is counted.
+    pub fn is_overtaken(&self, key: &Key) -> bool {
+        let mut failing = self.0.lock();
+        if !failing.known.contains_key(key) && !failing.others.contains(key) {
+            return true;
+        }
+        let overtaken = failing.overtaken.entry(key.clone()).or_default();
+        *overtaken = overtaken.saturating_add(1);
+        *overtaken <= OVERTAKEN
     }
 
     /// It has not failed, or is not tried again.
     pub fn forget(&self, key: &Key) {
         let mut failing = self.0.lock();
+        failing.overtaken.remove(key);
         if failing.known.remove(key).is_none() {
             failing.others.remove(key);
         }
@@ -257,47 +268,47 @@ mod tests {
         assert_eq!((&*shown.reason, &*shown.error), ("Rejected", "no"));
     }
 
-    /// Row Q3: the status that a failed try wrote, or of which nobody knows whether it did, has its retry come no sooner, whether the
-    /// watch tells of it before the try is over or later; nothing is lost where it is told of one that did not fail.
+    /// Row Q3: what each try writes itself overtakes a few retries and then none, whether the watch tells of it before the try is over
+    /// or later; until it does not fail any more.
     #[tokio::test(start_paused = true)]
-    async fn q3_a_status_overtakes_no_retry() {
+    async fn q3_what_each_try_writes_overtakes_no_retry_for_long() {
         const PARENT: &str = Parent::KIND.kind;
         let agenda = agenda();
         let key = Key::new("n", "a");
         let failed = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
         let depth = || agenda.queue.stats().depth;
-        agenda.status_changed(key.clone(), PARENT);
+        let told = || agenda.changed_by_the_way(key.clone(), PARENT);
+        told();
         assert_eq!(depth(), [1, 0, 0], "it does not fail");
-        for told_before in [false, true] {
+        for tries in 0..OVERTAKEN + 5 {
             let Some(item) = agenda.queue.get().await else {
                 return;
             };
-            if told_before {
-                agenda.status_changed(key.clone(), PARENT);
+            if tries % 2 == 1 {
+                told();
             }
             agenda.failures.note(&key, &failed);
             let delay = item.add_rate_limited_after(Duration::ZERO);
-            assert!(!delay.is_zero());
-            agenda.status_changed(key.clone(), PARENT);
-            assert_eq!(depth(), [0, 0, 0]);
+            if tries % 2 == 0 {
+                told();
+            }
+            let at_once = usize::from(tries < OVERTAKEN);
+            assert_eq!(depth(), [at_once, 0, 0], "{tries}");
             tokio::time::sleep(delay).await;
-            assert_eq!(depth(), [0, 1, 0]);
         }
         let Some(item) = agenda.queue.get().await else {
             return;
         };
-        agenda.status_changed(key.clone(), PARENT);
+        told();
         agenda.failures.forget(&key);
         item.forget();
         assert_eq!(depth(), [0, 0, 1], "told while it was mended");
-
         let Some(item) = agenda.queue.get().await else {
             return;
         };
-        agenda.failures.note(&key, &failed);
-        item.add_rate_limited_after(Duration::ZERO);
-        agenda.changed(key, PARENT);
-        assert_eq!(depth(), [1, 0, 0], "whatever else changes");
+        told();
+        item.forget();
+        assert_eq!(depth(), [1, 0, 0], "it does not fail any more");
     }
 
     /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.

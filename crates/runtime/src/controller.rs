@@ -132,7 +132,6 @@ impl<R: Reconciler> Work<R> {
         match objects.standing(key) {
             Standing::Current => Ok(()),
             Standing::Conflicting | Standing::Doubtful => self.primary.confirm(cx, seen).await,
-            Standing::Outdated => Err(ApiError::Conflict),
         }
     }
 

@@ -44,8 +44,9 @@ impl Retry {
         !self.is_quiet() && !matches!(self, Self::After(_))
     }
 
-    /// Whether it is no concern of an operator's.
-    pub(crate) fn is_quiet(self) -> bool {
+    /// Whether it passes by itself, and is no concern of an operator's.
+    #[must_use]
+    pub fn is_quiet(self) -> bool {
         matches!(self, Self::Conflict | Self::Quiet)
     }
 }

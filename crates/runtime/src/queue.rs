@@ -18,6 +18,11 @@
 //! `8 * (n + 1)` calls of `get` that return a key** of a namespace that is not slow, whatever is added meanwhile. A key
 //! that moves up, which it can twice, counts anew in its new lane.
 //!
+//! # Pace
+//!
+//! However often it changes, a key is handed out from [`Lane::Event`] 20 times at once, and then once in a second. What answers each
+//! write with another change, such as a webhook that adds the time to a status, is no loop at request speed.
+//!
 //! # Slow namespaces
 //!
 //! A namespace is slow from when an attempt of one of its keys failed after more than a second, as with a webhook that
@@ -34,6 +39,7 @@ mod lane;
 mod limiter;
 #[cfg(test)]
 mod model;
+mod pace;
 mod slow;
 mod state;
 #[cfg(test)]
@@ -315,7 +321,7 @@ impl<K: Clone + Eq + Hash> Drop for WorkItem<K> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.queue.state(now);
-        state.release(&self.key);
+        state.release(&self.key, now);
         let drained = state.is_drained();
         self.queue.call_worker(state);
         if drained {

@@ -37,11 +37,9 @@ pub(crate) enum Standing {
     Current,
     /// A write met another version. What reconcile goes by may be the same in it.
     Conflicting,
-    /// It was outdated, or may be, and the API server is asked before anything is done for it: a watch that is behind may have
-    /// another version of it.
+    /// The API server has said that it has it no more, or another one of its name, or one that asks for something else. It is asked
+    /// again before anything is done for it: a watch that is behind may have another version of it, and an answer may be wrong.
     Doubtful,
-    /// The API server has it no more, or another one of its name, or one that asks for something else.
-    Outdated,
 }
 
 struct Entry<V> {
@@ -222,7 +220,7 @@ impl<V: Cached> Store<V> {
         let Some(entry) = state.objects.get_mut(key) else {
             return;
         };
-        let says_of_any = matches!(standing, Standing::Doubtful | Standing::Outdated);
+        let says_of_any = standing == Standing::Doubtful;
         if entry.version == version && !met_list {
             entry.standing = standing;
         } else if entry.version == version || says_of_any && entry.view.uid() == uid {
@@ -581,7 +579,7 @@ impl Keys {
 impl<V> Entry<V> {
     /// Whether it is, or may be, outdated, whatever version of it a watch has.
     fn is_in_doubt(&self) -> bool {
-        matches!(self.standing, Standing::Doubtful | Standing::Outdated)
+        self.standing == Standing::Doubtful
     }
 
     fn snapshot(&self) -> Snapshot<V> {
@@ -805,11 +803,7 @@ mod tests {
     #[test]
     fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
         let key = Key::new("n", "a");
-        for standing in [
-            Standing::Conflicting,
-            Standing::Doubtful,
-            Standing::Outdated,
-        ] {
+        for standing in [Standing::Conflicting, Standing::Doubtful] {
             let cache = listed([at("n", "a", 1, "d")]);
             let note = |of| cache.note(&key, of, standing, cache.now(&key));
             note(("v", 0));
@@ -833,7 +827,7 @@ mod tests {
     fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        let note = || cache.note(&key, ("u", 1), Standing::Outdated, cache.now(&key));
+        let note = || cache.note(&key, ("u", 1), Standing::Doubtful, cache.now(&key));
         note();
         for _ in 0..2 {
             cache.list_begins(0);
@@ -844,7 +838,7 @@ mod tests {
             cache.list_ends(0, 1);
             note();
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "by no list");
-            assert_eq!(cache.standing(&key), Standing::Outdated);
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
         }
     }
 
@@ -855,7 +849,7 @@ mod tests {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
         let note = |version, standing| cache.note(&key, ("u", version), standing, cache.now(&key));
-        note(1, Standing::Outdated);
+        note(1, Standing::Doubtful);
         for version in 2..5 {
             let woken = cache.apply(0, at("n", "a", version, "d"));
             assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
@@ -866,7 +860,7 @@ mod tests {
         assert_eq!(cache.standing(&key), Standing::Current, "and was current");
 
         // Another version was there when the answer came that said so.
-        note(4, Standing::Outdated);
+        note(4, Standing::Doubtful);
         assert_eq!(cache.standing(&key), Standing::Doubtful);
         note(4, Standing::Current);
         assert_eq!(cache.standing(&key), Standing::Doubtful);
@@ -876,13 +870,11 @@ mod tests {
     #[test]
     fn what_was_written_is_current() {
         let key = Key::new("n", "a");
-        for standing in [Standing::Doubtful, Standing::Outdated] {
-            let cache = listed([at("n", "a", 1, "d")]);
-            let sent = cache.expect_write(&key);
-            cache.note(&key, ("u", 1), standing, sent);
-            cache.record_response(at("n", "a", 2, "e"), sent);
-            assert_eq!(cache.standing(&key), Standing::Current);
-        }
+        let cache = listed([at("n", "a", 1, "d")]);
+        let sent = cache.expect_write(&key);
+        cache.note(&key, ("u", 1), Standing::Doubtful, sent);
+        cache.record_response(at("n", "a", 2, "e"), sent);
+        assert_eq!(cache.standing(&key), Standing::Current);
     }
 
     /// A write that met another version says nothing against the next one, which the watch reports.
@@ -901,7 +893,7 @@ mod tests {
     #[test]
     fn what_an_answer_says_that_met_a_list_is_doubtful() {
         let key = Key::new("n", "a");
-        for standing in [Standing::Current, Standing::Outdated] {
+        for standing in [Standing::Current, Standing::Doubtful] {
             let cache = listed([at("n", "a", 1, "d")]);
             let sent = cache.now(&key);
             cache.list_begins(0);

@@ -32,6 +32,8 @@ pub enum Others {
     Busy,
     /// A webhook rejects Deployments that are created or changed, each time with other words.
     Tickets,
+    /// A webhook adds a condition of its own to each status of a Foo that is written, after all others, and says when it looked.
+    Reviewed,
 }
 
 impl Others {
@@ -41,7 +43,7 @@ impl Others {
     /// When to come again, in seconds.
     const LATER: u64 = 2;
 
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Mirror,
         Self::FewReplicas,
         Self::Label,
@@ -52,6 +54,7 @@ impl Others {
         Self::NoStatus,
         Self::Busy,
         Self::Tickets,
+        Self::Reviewed,
     ];
 
     fn key(self) -> Key {
@@ -66,12 +69,13 @@ impl Others {
             Self::NoStatus => (Kind::ValidatingAdmissionPolicy, "no-status"),
             Self::Busy => (Kind::ValidatingAdmissionPolicy, "busy"),
             Self::Tickets => (Kind::ValidatingAdmissionPolicy, "tickets"),
+            Self::Reviewed => (Kind::MutatingAdmissionPolicy, "reviewed"),
         };
         Key::new(kind, "", name)
     }
 
-    /// What the policy has for the fields of an object.
-    fn apply(self, object: &mut Value) {
+    /// What the policy has for the fields of an object; `look` is another one each time.
+    fn apply(self, object: &mut Value, look: u64) {
         let spec = &mut object["spec"];
         match self {
             Self::Mirror => {
@@ -94,6 +98,16 @@ impl Others {
                 let conditions = object["status"]["conditions"].as_array_mut();
                 for condition in conditions.into_iter().flatten() {
                     condition["message"] = "see the wiki".into();
+                }
+            }
+            Self::Reviewed => {
+                let conditions = object["status"]["conditions"].as_array_mut();
+                if let Some(conditions) = conditions.filter(|others| !others.is_empty()) {
+                    conditions.retain(|other| other["type"] != "Reviewed");
+                    let mut reviewed = conditions[0].clone();
+                    reviewed["type"] = "Reviewed".into();
+                    reviewed["message"] = format!("look {look}").into();
+                    conditions.push(reviewed);
                 }
             }
             Self::NoChange | Self::NoDeletion | Self::NoStatus | Self::Busy | Self::Tickets => {}
@@ -119,11 +133,13 @@ impl Server {
         }
         for policy in Others::ALL {
             let is_about = match policy {
-                Others::Message => about.kind == Kind::Foo && part == Part::Status,
+                Others::Message | Others::Reviewed => {
+                    about.kind == Kind::Foo && part == Part::Status
+                }
                 _ => about.kind == Kind::Deployment && part == Part::Whole,
             };
             if is_about && store.get_at(&policy.key(), self.seen_last()).is_some() {
-                policy.apply(object);
+                policy.apply(object, store.version());
             }
         }
     }

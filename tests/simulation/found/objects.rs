@@ -233,6 +233,17 @@ fn rejected_otherwise(statuses: Fault) -> Plan {
     plan
 }
 
+/// A webhook has something to add to each status, other words each time, and the watch tells of that before the answer comes: each
+/// status that the Foo was given woke it, to be given another one, though nothing had failed (Q3).
+pub fn reviewed_each_time() -> Plan {
+    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
+    plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
+    for fault in [Fault::Policy(Others::Reviewed), late_statuses(us(50_000))] {
+        plan.fault(us(20_000_000), fault, us(60_000_000));
+    }
+    plan
+}
+
 /// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
 /// written, since a refusal was taken for what the Foo itself brings on.
 pub fn status_refused_for_a_while() -> Plan {

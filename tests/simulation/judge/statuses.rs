@@ -446,7 +446,9 @@ fn stays<'a>(case: &Case, revision: &'a Revision, call: &Call) -> Option<&'a str
     conditions(after).find(is_stuck)?["type"].as_str()
 }
 
+/// Those of the controller: others may add their own ([`Others::Reviewed`](super::super::api::others::Others::Reviewed)).
 fn conditions(foo: &Value) -> impl Iterator<Item = &Value> {
     let conditions = foo["status"]["conditions"].as_array();
-    conditions.into_iter().flatten()
+    let is_ours = |one: &&Value| ["Ready", "Progressing"].contains(&text(&one["type"]));
+    conditions.into_iter().flatten().filter(is_ours)
 }

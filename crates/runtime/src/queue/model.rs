@@ -16,6 +16,10 @@ const MAX: u64 = 40;
 const TOKEN: i64 = 10;
 const FULL: i64 = 3 * TOKEN;
 
+/// A key is handed out so many times at once because something changed, and then once in so many milliseconds.
+const BURST: u64 = 20;
+const INTERVAL: u64 = 1000;
+
 /// What takes longer, in milliseconds, and fails, makes its namespace slow; and the workers that the slow ones may have.
 const HUNG: u64 = 1000;
 pub const WORKERS: u32 = 5;
@@ -74,6 +78,8 @@ pub struct Model {
     failures: Vec<Key>,
     /// Since the last failure of each.
     quiet: Vec<Key>,
+    /// When each key that was handed out has its whole burst again.
+    whole: [u64; 9],
     /// How far the bucket is from full, in milliseconds of filling.
     missing: i64,
     /// Keys handed out since the queue was made, of those of no slow namespace; of which namespace each of the others was,
@@ -100,8 +106,13 @@ impl Model {
         if lane == Lane::Background && self.delayed.iter().any(|d| d.key == key) {
             return;
         }
-        if self.least(key) > self.now {
-            return self.delay(key, lane, self.now, None);
+        let paced = self.paced(key, lane) > self.now;
+        if paced && self.waiting.iter().any(|w| w.key == key) {
+            return;
+        }
+        let delayed = self.delayed.iter().any(|d| d.key == key);
+        if self.least(key) > self.now || paced && (delayed || !self.holds(key)) {
+            return self.delay(key, lane, self.paced(key, lane), None);
         }
         self.undelay(key);
         let mut since = None;
@@ -158,6 +169,10 @@ impl Model {
         }
         assert!(!self.holds(w.key), "two workers have key {}", w.key);
         self.held.push((w.key, self.now, self.now));
+        if w.lane == Lane::Event {
+            let whole = &mut self.whole[usize::from(w.key)];
+            *whole = self.now.max(*whole) + INTERVAL;
+        }
         let waited = Duration::from_millis(self.now - w.since);
         Some((w.key, w.lane, waited, count(&self.failures, w.key)))
     }
@@ -243,7 +258,21 @@ impl Model {
         self.slow_held.retain(|h| *h != key);
         if let Some(i) = self.again.iter().position(|a| a.0 == key) {
             let (key, lane, since) = self.again.remove(i);
-            self.place(key, lane, since);
+            let due = self.paced(key, lane);
+            if due > self.now {
+                self.delay(key, lane, due, None);
+            } else {
+                self.place(key, lane, since);
+            }
+        }
+    }
+
+    /// When a key may be handed out from this lane.
+    fn paced(&self, key: Key, lane: Lane) -> u64 {
+        let whole = self.whole[usize::from(key)];
+        match lane {
+            Lane::Event => whole.saturating_sub(BURST * INTERVAL).max(self.now),
+            _ => self.now,
         }
     }
 
@@ -273,8 +302,10 @@ impl Model {
         let mut delay = 0;
         self.again.retain(|a| (a.0, a.1) != (key, Lane::Background));
         let again = self.again.iter().position(|a| a.0 == key);
-        if !self.down && (again.is_none() || least > 0) {
-            let again = again.map(|i| (self.again.remove(i).1, self.now));
+        let paced = |i: usize| self.paced(key, self.again[i].1);
+        if !self.down && again.is_none_or(|i| least > 0 || paced(i) > self.now) {
+            let due = again.map(paced);
+            let again = again.map(|i| self.again.remove(i).1).zip(due);
             let delayed = self.delayed.iter().find(|d| d.key == key);
             let added = again.or(delayed.map(|d| (d.lane, d.due)));
             self.undelay(key);

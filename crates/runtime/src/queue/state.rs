@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{
     lane::{Lane, Lanes, Stats},
     limiter::{Bucket, Delays, later},
+    pace::Pace,
     slow::{HUNG, Slow},
 };
 use crate::config::Backoff;
@@ -81,6 +82,7 @@ pub(super) struct State<K> {
     turn: u64,
     delays: Delays,
     bucket: Bucket,
+    pace: Pace<K>,
     adds: u64,
     retries: u64,
     shut_down: bool,
@@ -105,6 +107,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             turn: 0,
             delays: Delays::new(backoff),
             bucket: Bucket::new(backoff, now),
+            pace: Pace::new(now),
             adds: 0,
             retries: 0,
             shut_down: false,
@@ -114,6 +117,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Queues what has fallen due. Every operation starts with this, so that the order in a lane is
     /// the order in time, whether or not a worker was there to see it.
     pub(super) fn advance(&mut self, now: Instant) {
+        self.pace.advance(now);
         while let Some(next) = self
             .delayed
             .first_entry()
@@ -129,12 +133,18 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// [`Queue::add`](super::Queue::add).
     pub(super) fn enqueue(&mut self, key: K, lane: Lane, now: Instant) {
+        let due = self.pace.due(&key, lane, now);
         let waits_in = match self.pending.get(&key) {
+            // It comes in its turn.
+            Some(Pending::Waiting { .. }) if due > now => Some(lane),
             Some(Pending::Waiting { lane, .. } | Pending::Again { lane, .. }) => Some(*lane),
             // What can wait does not overtake a delay.
             Some(Pending::Delayed { .. }) if lane == Lane::Background => Some(lane),
-            Some(&Pending::Delayed { least, .. }) if least > now => {
-                return self.enqueue_at(key, lane, least, None, now);
+            Some(&Pending::Delayed { least, .. }) if due.max(least) > now => {
+                return self.enqueue_at(key, lane, due.max(least), None, now);
+            }
+            None if due > now && !self.processing.contains_key(&key) => {
+                return self.enqueue_at(key, lane, due, None, now);
             }
             Some(Pending::Delayed { .. }) | None => None,
         };
@@ -251,6 +261,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             self.lanes.pop().or_else(|| self.slow.pop())
         }?;
         self.turn += 1;
+        self.pace.handed_out(&key, lane, now);
         self.pending.remove(&key);
         let running = Running {
             since: now,
@@ -273,11 +284,17 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     /// Takes a key back from its worker.
-    pub(super) fn release(&mut self, key: &K) {
+    pub(super) fn release(&mut self, key: &K, now: Instant) {
         self.processing.remove(key);
         self.slow.release(key);
         if let Some(&Pending::Again { lane, since }) = self.pending.get(key) {
-            self.place(key.clone(), lane, since);
+            self.pending.remove(key);
+            let due = self.pace.due(key, lane, now);
+            if due > now {
+                self.enqueue_at(key.clone(), lane, due, None, now);
+            } else {
+                self.place(key.clone(), lane, since);
+            }
         }
     }
 
@@ -316,8 +333,13 @@ impl<K: Clone + Eq + Hash> State<K> {
                 lane: Lane::Background,
                 ..
             }) => None,
-            Some(Pending::Again { .. }) if least.is_zero() => return Duration::ZERO,
-            Some(&Pending::Again { lane, .. }) => Some((lane, now)),
+            Some(&Pending::Again { lane, .. }) => {
+                let due = self.pace.due(key, lane, now);
+                if least.is_zero() && due <= now {
+                    return Duration::ZERO;
+                }
+                Some((lane, due))
+            }
             Some(&Pending::Delayed { lane, due, .. }) => Some((lane, due)),
             _ => None,
         };
@@ -462,6 +484,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.pending.is_empty()
             && self.processing.is_empty()
             && self.tries.is_empty()
+            && self.pace.is_empty()
             && self.delayed.is_empty()
             && self.lanes.is_empty()
             && self.slow.is_empty()

@@ -230,6 +230,8 @@ fn side_by_side(ops: &[Op]) {
         for key in 0..8 {
             both.queue.forget(&key);
         }
+        advance(Duration::from_secs(100)).await;
+        let _ = both.queue.stats();
         assert!(both.queue.0.state.lock().is_empty());
     });
 }
@@ -252,6 +254,12 @@ proptest! {
         side_by_side(&ops);
     }
 
+    /// Q3: so it does where keys change ever so often.
+    #[test]
+    fn q3_paces_as_the_model_does(ops in prop::collection::vec(op_of_few(), 300..600)) {
+        side_by_side(&ops);
+    }
+
     /// The bound of the module's docs under a storm on any lanes: the model counts every key's turns.
     #[test]
     fn no_key_waits_longer_than_its_bound(
@@ -264,6 +272,24 @@ proptest! {
         }
         side_by_side(&ops);
     }
+}
+
+/// Of a few keys that change all the time, so that each has a pace.
+fn op_of_few() -> impl Strategy<Value = Op> {
+    let key = || 0..2_u8;
+    let held = || 0..2_usize;
+    prop_oneof![
+        40 => key().prop_map(|k| Op::Add(k, Lane::Event)),
+        5 => key().prop_map(|k| Op::Add(k, Lane::Background)),
+        5 => (key(), 0..2000_u64).prop_map(|(k, d)| Op::AddAfter(k, Lane::Event, d)),
+        40 => Just(Op::Get),
+        10 => held().prop_map(Op::Succeed),
+        10 => (held(), 0..2000_u64).prop_map(|(h, least)| Op::Retry(h, least.saturating_sub(1500))),
+        5 => held().prop_map(Op::RetryQuietly),
+        5 => (held(), 0..2000_u64).prop_map(|(h, d)| Op::PutOff(h, d)),
+        10 => held().prop_map(Op::Drop),
+        10 => (0..400_u64).prop_map(Op::Advance),
+    ]
 }
 
 fn op_add() -> impl Strategy<Value = Op> {
@@ -517,7 +543,10 @@ async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
 #[tokio::test(start_paused = true)]
 async fn q3_overtaken_retries_leave_no_debt() {
     let queue = queue();
-    for _ in 0..10_000 {
+    for key in 0..300 {
+        fail(&queue, key + 10);
+    }
+    for _ in 0..pace::BURST {
         fail(&queue, 1);
     }
     assert!(fail(&queue, 2) <= 40 * MS);
@@ -535,6 +564,46 @@ async fn q1_delayed_adds_collapse_to_the_earliest() {
     assert_eq!((start.elapsed(), taken.lane()), (10 * MS, Lane::Retry));
     taken.forget();
     assert!(timeout(100 * MS, queue.get()).await.is_err());
+}
+
+// ---------- pace ----------
+
+/// Q3: what changes whenever it is worked on, whether that fails or not, is worked on at once a few times, and then once in a second,
+/// and is not forgotten for that; no other key waits with it, nor is anything kept of it once it is left alone.
+#[tokio::test(start_paused = true)]
+async fn q3_what_changes_at_each_try_is_paced() {
+    for (fails, before) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (queue, begun) = (queue(), Instant::now());
+        let mut times = Vec::new();
+        queue.add(1, Lane::Event);
+        while begun.elapsed() < 300 * pace::INTERVAL {
+            let taken = timeout(pace::INTERVAL, queue.get()).await;
+            let taken = taken.unwrap().unwrap();
+            times.push(begun.elapsed());
+            advance(MS).await;
+            if before {
+                queue.add(1, Lane::Event);
+            }
+            if fails {
+                taken.add_rate_limited_after(Duration::ZERO);
+            } else {
+                taken.forget();
+            }
+            queue.add(1, Lane::Event);
+            if times.len() > 30 {
+                assert!(try_take(&queue).is_none());
+                queue.add(2, Lane::Event);
+                take(&queue).forget();
+            }
+        }
+        let burst = usize::try_from(pace::BURST).unwrap();
+        assert!(times[burst - 1] <= pace::BURST * MS, "{times:?}");
+        assert!(times.len() <= burst + 301, "{}", times.len());
+        queue.get().await.unwrap().forget();
+        sleep(100 * pace::INTERVAL).await;
+        assert_eq!(queue.stats().delayed, 0);
+        assert!(queue.0.state.lock().is_empty(), "something is left");
+    }
 }
 
 // ---------- fairness ----------

@@ -255,7 +255,7 @@ fn fingerprint(of: &impl Hash) -> u64 {
 
 fn is_not_found(error: &kube::Error, key: &Key) -> bool {
     matches!(error, kube::Error::Api(status)
-        if status.code == 404 && standing(status, key) == Some(Standing::Outdated))
+        if status.code == 404 && standing(status, key) == Some(Standing::Doubtful))
 }
 
 /// What a refusal says of the version that the write was based on. (A 404 that names no object is about the resource.)
@@ -263,8 +263,8 @@ fn standing(status: &Status, key: &Key) -> Option<Standing> {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
         _ if is_denied(&status.message) => None,
-        404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Outdated),
-        409 if status.message.contains("UID in precondition") => Some(Standing::Outdated),
+        404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Doubtful),
+        409 if status.message.contains("UID in precondition") => Some(Standing::Doubtful),
         409 => Some(Standing::Conflicting),
         _ => None,
     }

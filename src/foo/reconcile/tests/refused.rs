@@ -285,9 +285,10 @@ fn what_is_not_reported_is_not_put_off() {
     }
 }
 
-/// Row Q3: whatever is wrong with a Foo, a status that the fence rejects comes again as soon as the fence lets it pass.
+/// Row Q3: whatever is wrong with a Foo, a status that the fence rejects comes again as soon as the fence lets it pass, and one that
+/// met another version as soon as the watch has caught up.
 #[test]
-fn q3_a_status_that_the_fence_rejects_is_not_a_failure() {
+fn q3_a_status_that_passes_by_itself_is_not_a_failure() {
     const ASKED: Duration = Duration::from_secs(2);
     use super::super::combined;
     let exists = || Error::ResourceExists("web".into());
@@ -298,7 +299,7 @@ fn q3_a_status_that_the_fence_rejects_is_not_a_failure() {
         (invalid(), Error::NotLeading, Retry::Quiet),
         // The time that the API server asks for is heeded first.
         (asks(), Error::NotLeading, Retry::Backoff(ASKED)),
-        (exists(), Error::Conflict, Retry::Backoff(Duration::ZERO)),
+        (exists(), Error::Conflict, Retry::Conflict),
         (invalid(), Error::Conflict, Retry::Conflict),
     ] {
         let both = combined(Err(wrong), Err(unreported)).unwrap_err();

@@ -225,6 +225,7 @@ async fn q7_what_is_well_again_is_no_longer_slow() {
 
         world.hanging.lock().clear();
         sleep(HANG * 200).await;
+        assert_eq!(world.queue.stats().delayed, 0);
         assert!(world.queue.0.state.lock().is_empty(), "something is left");
         let mut done = BTreeMap::<_, usize>::new();
         for (.., name) in &*world.waits.lock() {
