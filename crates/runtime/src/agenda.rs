@@ -15,9 +15,6 @@ use crate::{
     state,
 };
 
-/// The trigger of a reconcile that is to look after a status.
-pub(crate) const STATUS: &str = "status";
-
 /// So many retries of an object in a row are overtaken by changes after which it asks for what it asked for before.
 const OVERTAKEN: u32 = 10;
 
@@ -48,11 +45,8 @@ impl Agenda {
     /// overtakes a few retries, and then none until one succeeds. Else an object that fails with other words each time would be tried
     /// at request speed (row Q3), and it does not have to be known whose a change was.
     pub fn changed_by_the_way(&self, key: Key, kind: &'static str) {
-        if self.failures.is_overtaken(&key) {
+        if !self.failures.hold_back(&key) {
             self.changed(key, kind);
-        } else {
-            self.triggers.note(&key, Lane::Background, STATUS);
-            self.queue.add(key, Lane::Background);
         }
     }
 
@@ -144,8 +138,19 @@ pub(crate) struct Failures(Mutex<Failing>);
 struct Failing {
     known: HashMap<Key, Why>,
     others: HashSet<Key>,
-    /// How many of the retries of each were overtaken.
-    overtaken: HashMap<Key, u32>,
+    /// Of those that fail, and do not only meet what passes by itself.
+    changes: HashMap<Key, Changes>,
+}
+
+/// What has become of changes of an object after which it asks for what it asked for before.
+#[derive(Default)]
+struct Changes {
+    /// How many of its retries they overtook.
+    overtaken: u32,
+    /// Whether there was one since the last try ended.
+    is_told: bool,
+    /// Whether it is left to the retry.
+    is_held_back: bool,
 }
 
 #[derive(Clone)]
@@ -158,6 +163,12 @@ impl Failures {
     /// The object has failed, and is tried again.
     pub fn note(&self, key: &Key, failed: &Failed) {
         let mut failing = self.0.lock();
+        if failed.retry().is_failure() {
+            failing.changes.entry(key.clone()).or_default();
+        }
+        if let Some(changes) = failing.changes.get_mut(key) {
+            (changes.is_told, changes.is_held_back) = (false, false);
+        }
         if failing.known.len() < state::MOST || failing.known.contains_key(key) {
             let why = Why {
                 reason: failed.reason().unwrap_or(failed.name()),
@@ -170,29 +181,36 @@ impl Failures {
         }
     }
 
-    /// Whether a change overtakes the retry of the object, where it has failed, which is counted.
-    pub fn is_overtaken(&self, key: &Key) -> bool {
+    /// Whether a change of the object is left to its retry, or else to whoever [finds](Self::forget) that there is none.
+    pub fn hold_back(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
-        if !failing.known.contains_key(key) && !failing.others.contains(key) {
-            return true;
+        let Some(changes) = failing.changes.get_mut(key) else {
+            return false;
+        };
+        if !changes.is_told {
+            changes.overtaken = changes.overtaken.saturating_add(1);
         }
-        let overtaken = failing.overtaken.entry(key.clone()).or_default();
-        *overtaken = overtaken.saturating_add(1);
-        *overtaken <= OVERTAKEN
+        changes.is_told = true;
+        changes.is_held_back = changes.overtaken > OVERTAKEN;
+        changes.is_held_back
     }
 
-    /// It has not failed, or is not tried again.
-    pub fn forget(&self, key: &Key) {
+    /// It has not failed, or is not tried again. Whether a change of it was [held back](Self::hold_back) for that.
+    #[must_use]
+    pub fn forget(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
-        failing.overtaken.remove(key);
         if failing.known.remove(key).is_none() {
             failing.others.remove(key);
         }
+        let changes = failing.changes.remove(key);
+        changes.is_some_and(|changes| changes.is_held_back)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use std::time::Duration;
 
     use super::*;
@@ -231,7 +249,7 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap_or_default();
         assert!(text.len() < 100_000, "{}", text.len());
         for key in &keys[..500] {
-            agenda.failures.forget(key);
+            assert!(!agenda.failures.forget(key));
         }
         assert_eq!(agenda.failing().total, 500);
         // There is room for another one that fails.
@@ -269,46 +287,47 @@ mod tests {
     }
 
     /// Row Q3: what each try writes itself overtakes a few retries and then none, whether the watch tells of it before the try is over
-    /// or later; until it does not fail any more.
+    /// or later, and however often; what does not fail any more is looked at once more.
     #[tokio::test(start_paused = true)]
     async fn q3_what_each_try_writes_overtakes_no_retry_for_long() {
-        const PARENT: &str = Parent::KIND.kind;
         let agenda = agenda();
         let key = Key::new("n", "a");
-        let failed = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-        let depth = || agenda.queue.stats().depth;
-        let told = || agenda.changed_by_the_way(key.clone(), PARENT);
-        told();
-        assert_eq!(depth(), [1, 0, 0], "it does not fail");
+        let failed = |error| Failed::of(&Parent::KIND, &error);
+        let rejected = || failed(Error::Rejected("no".into()));
+        let is_at_once = || {
+            for _ in 0..3 {
+                agenda.changed_by_the_way(key.clone(), Parent::KIND.kind);
+            }
+            agenda.queue.stats().depth == [1, 0, 0]
+        };
+        assert!(is_at_once(), "it does not fail");
         for tries in 0..OVERTAKEN + 5 {
-            let Some(item) = agenda.queue.get().await else {
-                return;
-            };
+            let item = agenda.queue.get().await.unwrap();
+            agenda.failures.note(&key, &rejected());
+            let mut at_once = false;
             if tries % 2 == 1 {
-                told();
+                is_at_once();
+                at_once = item.add_rate_limited_after(Duration::ZERO).is_zero();
+            } else {
+                item.add_rate_limited_after(Duration::ZERO);
             }
-            agenda.failures.note(&key, &failed);
-            let delay = item.add_rate_limited_after(Duration::ZERO);
-            if tries % 2 == 0 {
-                told();
-            }
-            let at_once = usize::from(tries < OVERTAKEN);
-            assert_eq!(depth(), [at_once, 0, 0], "{tries}");
-            tokio::time::sleep(delay).await;
+            at_once |= is_at_once();
+            assert_eq!(at_once, tries < OVERTAKEN, "{tries}");
         }
-        let Some(item) = agenda.queue.get().await else {
-            return;
-        };
-        told();
-        agenda.failures.forget(&key);
+        let item = agenda.queue.get().await.unwrap();
+        assert!(!is_at_once());
+        assert!(agenda.failures.forget(&key), "told while it was mended");
         item.forget();
-        assert_eq!(depth(), [0, 0, 1], "told while it was mended");
-        let Some(item) = agenda.queue.get().await else {
-            return;
-        };
-        told();
-        item.forget();
-        assert_eq!(depth(), [1, 0, 0], "it does not fail any more");
+        assert!(is_at_once(), "it does not fail any more");
+
+        // What passes by itself is no failure.
+        for _ in 0..OVERTAKEN + 5 {
+            let item = agenda.queue.get().await.unwrap();
+            agenda.failures.note(&key, &failed(Error::Conflict));
+            item.add_rate_limited_quietly();
+            assert!(is_at_once());
+        }
+        assert!(!agenda.failures.forget(&key));
     }
 
     /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.

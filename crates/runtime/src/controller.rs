@@ -28,7 +28,7 @@ use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn}
 use crate::{
     Action, Builder, Cached as _, Config, Context, Host, Key, Kind, Primary as _, Reconciler,
     Snapshot, Writer,
-    agenda::{Agenda, Failures, STATUS},
+    agenda::{Agenda, Failures},
     builder::{Handler, Informer, Informers},
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
@@ -60,6 +60,9 @@ const LEAST_DELAY: Duration = Duration::from_millis(100);
 
 /// How long the events that wait may take on the way out, where the work has left no time.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
+
+/// The trigger of a reconcile that is to report a status.
+const STATUS: &str = "status";
 
 /// So many conflicts of one object in a row, within seconds, are part of everyday life: a watch is a little behind. More
 /// than that is told.
@@ -619,7 +622,11 @@ fn finish_item(
     match &result {
         Ok(Action::StatusPending) => {}
         Err(error) if error.retry() != Retry::OnChange => failures.note(&object, error),
-        _ => failures.forget(&object),
+        _ => {
+            if failures.forget(&object) {
+                item.add();
+            }
+        }
     }
     match result {
         // What a status that cannot be written has failed so far is not forgotten for what is done between its tries.

@@ -319,6 +319,7 @@
 //! | A reconcile sees its own last write. | The answer to a write is in the [`Store`] before the write returns: but for that to a deletion, and while the kind is being listed anew, when the list shows it. |
 //! | One worker at a time has an object, and what happens meanwhile is not lost. | the work queue, whose promises are client-go's |
 //! | What fails is tried again, ever more slowly; also after a panic. | [`Failure::retry`] says how; the backoff of the configuration sets the pace |
+//! | What changes whenever it is worked on makes no loop: 20 times at once, and then once in a second. | the work queue |
 //! | What panics in whatever method of a kind is a matter of one object. | [`Reconciler`] says what becomes of that |
 //! | A change that is missed is noticed. | An informer that lists again compares; a resync asks [`Reconciler::is_up_to_date`] of every object, but where nothing that it refers to has changed since it was asked last. What no watch tells of takes [`Action::After`]. |
 //! | What the API server does not take over is not asked for again and again. | [`Writer`] remembers what an answer did not change, until somebody changes the object. |

@@ -91,8 +91,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// to the end of `lane` if that is more urgent; one that is with a worker is queued when the
     /// worker is done with it; a delayed add of it is overtaken, its failures stay counted (row
     /// Q1). Only an add on [`Lane::Background`] overtakes nothing: without a cause, a key that waits
-    /// for its retry has to wait. And what the API server asked for is waited for, whatever the cause:
-    /// the key is queued on `lane` then.
+    /// for its retry has to wait. And what the API server asked for is waited for, whatever the cause,
+    /// as is the [pace](self#pace): the key is queued on `lane` then.
     pub fn add(&self, key: K, lane: Lane) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -279,6 +279,11 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
     /// How often it was tried since its last failure, and [came to nothing](Self::add_rate_limited_quietly).
     pub fn quiet_tries(&self) -> u32 {
         self.tries.quiet
+    }
+
+    /// Has the key queued again when it is given back, as if it had [changed](Lane::Event) meanwhile.
+    pub fn add(&self) {
+        self.queue.add(self.key.clone(), Lane::Event);
     }
 
     /// Gives the key back; its failures are forgotten. Also right for an object that is gone:

@@ -62,11 +62,21 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
             let calls = case.trace.calls.iter();
             let mut tries = calls.filter(|one| text(&one.body["metadata"]["name"]) == name);
             let told = |one: &Call| {
-                one.answered
-                    .is_some_and(|(_, code)| code < 300 || code == 409)
+                let until = one.over.unwrap_or(Duration::MAX);
+                let answered = one.answered.filter(|(at, _)| *at <= until);
+                answered.is_some_and(|(_, code)| code < 300 || code == 409)
             };
             let first = tries.clone().next().map_or(call.begun, |one| one.begun);
-            first + SERIES < call.begun && !tries.any(|one| told(one) && !one.is_spoilt())
+            // What does not even find a connection is no call.
+            let says_so = || {
+                let mut logs = case.trace.logs.iter();
+                logs.any(|log| {
+                    let is_then = (first..=call.begun).contains(&log.at);
+                    is_then && log.who == call.who && log.text.contains("an event is dropped")
+                })
+            };
+            (first + SERIES < call.begun || says_so())
+                && !tries.any(|one| told(one) && !one.is_spoilt())
         };
         if made(revision) < made(earlier) + SERIES && !is_long_ago && !is_gone() && !is_given_up() {
             found.push(Violation {

@@ -120,12 +120,16 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
 /// Whether the last thing that it asked for was refused, and neither for a conflict, nor by the fencing policy, nor because its
 /// namespace goes: of what says itself whose it is, since another worker may be at another Foo meanwhile.
 fn has_failed(case: &Case, one: &Reconcile, foo: &str) -> bool {
+    const AT_ONCE: Duration = Duration::from_millis(100);
     let its = calls_of(case, one).filter(|call| {
         matches!(call.verb, "create" | "update") && !is_write_for_another(case, call, foo)
     });
     its.last().is_some_and(|call| {
-        let code = call.answered.map_or(0, |(_, code)| code);
-        code >= 300 && !matches!(code, 404 | 409) && !is_fenced(call) && !is_of_the_end(call)
+        let (at, code) = call.answered.unwrap_or_default();
+        // What comes later is what it ended with: of what was to be sent then, and does not even find a connection, there is no call.
+        let is_the_end = one.ended.is_none_or(|ended| ended <= at + AT_ONCE);
+        let is_failure = code >= 300 && !matches!(code, 404 | 409);
+        is_the_end && is_failure && !is_fenced(call) && !is_of_the_end(call)
     })
 }
 

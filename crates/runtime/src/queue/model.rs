@@ -107,10 +107,16 @@ impl Model {
             return;
         }
         let paced = self.paced(key, lane) > self.now;
-        if paced && self.waiting.iter().any(|w| w.key == key) {
+        let delayed = self.delayed.iter().any(|d| d.key == key);
+        let waits = self.waiting.iter().position(|w| w.key == key);
+        if let Some(i) = waits.filter(|_| paced) {
+            if self.waiting[i].lane > lane {
+                self.waiting.remove(i);
+                self.settle();
+                self.delay(key, lane, self.paced(key, lane), None);
+            }
             return;
         }
-        let delayed = self.delayed.iter().any(|d| d.key == key);
         if self.least(key) > self.now || paced && (delayed || !self.holds(key)) {
             return self.delay(key, lane, self.paced(key, lane), None);
         }
@@ -271,7 +277,7 @@ impl Model {
     fn paced(&self, key: Key, lane: Lane) -> u64 {
         let whole = self.whole[usize::from(key)];
         match lane {
-            Lane::Event => whole.saturating_sub(BURST * INTERVAL).max(self.now),
+            Lane::Event => whole.saturating_sub((BURST - 1) * INTERVAL).max(self.now),
             _ => self.now,
         }
     }

@@ -39,7 +39,7 @@ impl<K: Clone + Eq + Hash> Pace<K> {
     /// When a key that is added to `lane` now may be handed out, at the soonest.
     pub(super) fn due(&self, key: &K, lane: Lane, now: Instant) -> Instant {
         let whole_at = self.whole_at.get(key).filter(|_| lane == Lane::Event);
-        let due = whole_at.and_then(|at| at.checked_sub(INTERVAL * BURST));
+        let due = whole_at.and_then(|at| at.checked_sub(INTERVAL * (BURST - 1)));
         due.map_or(now, |due| due.max(now))
     }
 
@@ -48,6 +48,7 @@ impl<K: Clone + Eq + Hash> Pace<K> {
         if now >= later(self.swept, SWEEP) {
             self.swept = now;
             self.whole_at.retain(|_, at| *at > now);
+            self.whole_at.shrink_to(2 * self.whole_at.len());
         }
     }
 

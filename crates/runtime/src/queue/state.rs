@@ -1,7 +1,7 @@
 //! Everything under the queue's lock: plain data and the rules on it, given the time. No operation
 //! costs more than the logarithm of the keys that wait, or the number of slow namespaces, not counting
 //! that each delayed key is moved to its lane once, and that what waits is gone through when a
-//! namespace becomes slow, and its own keys when it ceases to be.
+//! namespace becomes slow, and its own keys when it ceases to be; and those of the last seconds each 20 s.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -135,8 +135,10 @@ impl<K: Clone + Eq + Hash> State<K> {
     pub(super) fn enqueue(&mut self, key: K, lane: Lane, now: Instant) {
         let due = self.pace.due(&key, lane, now);
         let waits_in = match self.pending.get(&key) {
-            // It comes in its turn.
-            Some(Pending::Waiting { .. }) if due > now => Some(lane),
+            Some(Pending::Waiting { lane: l, .. }) if *l > lane && due > now => {
+                self.unplace(&key, now);
+                return self.enqueue_at(key, lane, due, None, now);
+            }
             Some(Pending::Waiting { lane, .. } | Pending::Again { lane, .. }) => Some(*lane),
             // What can wait does not overtake a delay.
             Some(Pending::Delayed { .. }) if lane == Lane::Background => Some(lane),
