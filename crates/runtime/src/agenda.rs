@@ -138,19 +138,24 @@ pub(crate) struct Failures(Mutex<Failing>);
 struct Failing {
     known: HashMap<Key, Why>,
     others: HashSet<Key>,
-    /// Of those that fail, and do not only meet what passes by itself.
+    /// Of those whose last try failed, and did not only meet what passes by itself.
     changes: HashMap<Key, Changes>,
 }
 
 /// What has become of changes of an object after which it asks for what it asked for before.
 #[derive(Default)]
 struct Changes {
-    /// How many of its retries they overtook.
-    overtaken: u32,
+    /// How many of its tries in a row there was one after, or else during the next.
+    tries: u32,
     /// Whether there was one since the last try ended.
     is_told: bool,
-    /// Whether it is left to the retry.
-    is_held_back: bool,
+}
+
+impl Changes {
+    /// Whether they are left to the retry.
+    fn are_held_back(&self) -> bool {
+        self.is_told && self.tries >= OVERTAKEN
+    }
 }
 
 #[derive(Clone)]
@@ -164,10 +169,15 @@ impl Failures {
     pub fn note(&self, key: &Key, failed: &Failed) {
         let mut failing = self.0.lock();
         if failed.retry().is_failure() {
-            failing.changes.entry(key.clone()).or_default();
-        }
-        if let Some(changes) = failing.changes.get_mut(key) {
-            (changes.is_told, changes.is_held_back) = (false, false);
+            let changes = failing.changes.entry(key.clone()).or_default();
+            let is_told = std::mem::take(&mut changes.is_told);
+            changes.tries = if is_told {
+                changes.tries.saturating_add(1)
+            } else {
+                0
+            };
+        } else {
+            failing.changes.remove(key);
         }
         if failing.known.len() < state::MOST || failing.known.contains_key(key) {
             let why = Why {
@@ -184,15 +194,10 @@ impl Failures {
     /// Whether a change of the object is left to its retry, or else to whoever [finds](Self::forget) that there is none.
     pub fn hold_back(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
-        let Some(changes) = failing.changes.get_mut(key) else {
-            return false;
-        };
-        if !changes.is_told {
-            changes.overtaken = changes.overtaken.saturating_add(1);
-        }
-        changes.is_told = true;
-        changes.is_held_back = changes.overtaken > OVERTAKEN;
-        changes.is_held_back
+        failing.changes.get_mut(key).is_some_and(|changes| {
+            changes.is_told = true;
+            changes.are_held_back()
+        })
     }
 
     /// It has not failed, or is not tried again. Whether a change of it was [held back](Self::hold_back) for that.
@@ -203,7 +208,7 @@ impl Failures {
             failing.others.remove(key);
         }
         let changes = failing.changes.remove(key);
-        changes.is_some_and(|changes| changes.is_held_back)
+        changes.is_some_and(|changes| changes.are_held_back())
     }
 }
 
@@ -287,47 +292,51 @@ mod tests {
     }
 
     /// Row Q3: what each try writes itself overtakes a few retries and then none, whether the watch tells of it before the try is over
-    /// or later, and however often; what does not fail any more is looked at once more.
+    /// or later, and however often; what does not fail any more is looked at once more. Where a try was told of nothing, that begins
+    /// anew.
     #[tokio::test(start_paused = true)]
     async fn q3_what_each_try_writes_overtakes_no_retry_for_long() {
         let agenda = agenda();
         let key = Key::new("n", "a");
-        let failed = |error| Failed::of(&Parent::KIND, &error);
-        let rejected = || failed(Error::Rejected("no".into()));
-        let is_at_once = || {
+        let told = || {
             for _ in 0..3 {
                 agenda.changed_by_the_way(key.clone(), Parent::KIND.kind);
             }
             agenda.queue.stats().depth == [1, 0, 0]
         };
-        assert!(is_at_once(), "it does not fail");
-        for tries in 0..OVERTAKEN + 5 {
+        let fail = async |is_told: bool, error| {
             let item = agenda.queue.get().await.unwrap();
-            agenda.failures.note(&key, &rejected());
-            let mut at_once = false;
-            if tries % 2 == 1 {
-                is_at_once();
-                at_once = item.add_rate_limited_after(Duration::ZERO).is_zero();
-            } else {
-                item.add_rate_limited_after(Duration::ZERO);
+            if is_told {
+                told();
             }
-            at_once |= is_at_once();
-            assert_eq!(at_once, tries < OVERTAKEN, "{tries}");
+            agenda
+                .failures
+                .note(&key, &Failed::of(&Parent::KIND, &error));
+            item.add_rate_limited_after(Duration::ZERO);
+        };
+        let rejected = || Error::Rejected("no".into());
+        assert!(told(), "it does not fail");
+        fail(false, rejected()).await;
+        for _ in 0..2 {
+            for tries in 0..OVERTAKEN {
+                assert!(told(), "{tries}");
+                fail(tries % 2 == 0, rejected()).await;
+            }
+            for _ in 0..3 {
+                assert!(!told());
+                fail(true, rejected()).await;
+            }
+            fail(false, rejected()).await;
+            fail(false, rejected()).await;
         }
-        let item = agenda.queue.get().await.unwrap();
-        assert!(!is_at_once());
-        assert!(agenda.failures.forget(&key), "told while it was mended");
-        item.forget();
-        assert!(is_at_once(), "it does not fail any more");
-
         // What passes by itself is no failure.
         for _ in 0..OVERTAKEN + 5 {
-            let item = agenda.queue.get().await.unwrap();
-            agenda.failures.note(&key, &failed(Error::Conflict));
-            item.add_rate_limited_quietly();
-            assert!(is_at_once());
+            fail(true, Error::Conflict).await;
+            assert!(told());
         }
+        let item = agenda.queue.get().await.unwrap();
         assert!(!agenda.failures.forget(&key));
+        item.forget();
     }
 
     /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.

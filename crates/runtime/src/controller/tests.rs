@@ -289,6 +289,40 @@ async fn q3_a_conflict_does_not_wait_for_what_failed_before() {
     assert!(fail(Error::Rejected("no".into())).await > backoff);
 }
 
+/// Row Q3: what was told of an object while it was mended, and left to a retry that does not come, is looked at at once, whatever
+/// its reconcile came to.
+#[tokio::test(start_paused = true)]
+async fn q3_what_is_left_to_no_retry_is_looked_at() {
+    const TRIES: usize = 14;
+    for last in [
+        Ok(Action::Done),
+        Ok(Action::After(Duration::from_hours(1))),
+        Err(Error::Invalid("x".into())),
+    ] {
+        let queue = queue();
+        let worker = worker(&queue);
+        let (agenda, runs) = (worker.agenda.clone(), Arc::new(Mutex::new(0)));
+        let (told, seen) = (agenda.clone(), Arc::clone(&runs));
+        let last = Arc::new(Mutex::new(Some(last)));
+        tokio::spawn(worker.work(move |key| {
+            *seen.lock() += 1;
+            let run = *seen.lock();
+            if run <= TRIES {
+                told.changed_by_the_way(key, Parent::KIND.kind);
+            }
+            let result = match run {
+                ..TRIES => Err(Error::Rejected("no".into())),
+                TRIES => last.lock().take().unwrap(),
+                _ => Ok(Action::Done),
+            };
+            async move { result }
+        }));
+        agenda.changed(key("a"), Parent::KIND.kind);
+        sleep(Duration::from_mins(30)).await;
+        assert_eq!(*runs.lock(), TRIES + 1);
+    }
+}
+
 /// Nobody waits longer than from one leader to the next for a look at everything, and what has waited not even for that.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_begins_with_what_has_waited_longest() {
