@@ -11,7 +11,10 @@ use http::{
     header::{HeaderValue, USER_AGENT},
 };
 use hyper_timeout::TimeoutConnector;
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+use hyper_util::{
+    client::legacy::connect::HttpConnector,
+    rt::{TokioExecutor, TokioTimer},
+};
 use kube::{
     Client, Config as KubeConfig,
     client::{Body, ClientBuilder, ConfigExt as _},
@@ -33,6 +36,9 @@ use crate::{
     token::TokenFile,
     transport::{READ_TIMEOUT, Transport, keep_retry_after},
 };
+
+/// How long a connection is kept for the next request, of those that a slow API server has had opened at once.
+const IDLE: Duration = Duration::from_mins(1);
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -293,6 +299,8 @@ fn transport(
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);
     connector.set_write_timeout(kube.write_timeout);
+    let mut pool = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+    pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE);
     let refusals = token.clone();
     let service = ServiceBuilder::new()
         .layer(kube.base_uri_layer())
@@ -304,7 +312,7 @@ fn transport(
         .layer(kube.extra_headers_layer()?)
         .map_err(BoxError::from)
         .map_request(recheck_before_sending)
-        .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector))
+        .service(pool.build(connector))
         .map_err(BoxError::from)
         .map_response(move |response| {
             connection::answered(&response);

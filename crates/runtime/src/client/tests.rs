@@ -11,7 +11,7 @@ use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
-    sync::watch,
+    sync::{Barrier, watch},
     time::{sleep, timeout},
 };
 
@@ -92,6 +92,52 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
     let metrics = Metrics::disconnected(&APP);
     let (client, ..) = cluster.fenced(&FenceLayer::new(term, &metrics), &metrics);
     client
+}
+
+/// What a slow API server has had opened at once is closed again, though one of the connections is used all the time.
+#[tokio::test]
+async fn a_connection_that_nobody_uses_is_closed() {
+    const AT_ONCE: usize = 6;
+    let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let term = Term::new(1, 0, LONG, Clock::from_fn(|| Duration::ZERO));
+    let client = client(&server, &Config::shipped(&APP).leader_election, term);
+    let open = Arc::new(watch::Sender::new(0));
+    let all = Arc::new(Barrier::new(AT_ONCE));
+    let serve = async {
+        loop {
+            let (mut connection, _) = server.accept().await.unwrap();
+            open.send_modify(|open| *open += 1);
+            let (open, mut all) = (Arc::clone(&open), Some(Arc::clone(&all)));
+            tokio::spawn(async move {
+                while matches!(connection.read(&mut [0; 4096]).await, Ok(1..)) {
+                    if let Some(all) = all.take() {
+                        all.wait().await;
+                    }
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                    connection.write_all(answer).await.unwrap();
+                }
+                open.send_modify(|open| *open -= 1);
+            });
+        }
+    };
+    let ask = async || {
+        let get = Request::get("/apis/apps/v1/namespaces/n/deployments");
+        client.send(get.body(Body::empty()).unwrap()).await.unwrap();
+    };
+    let asked = async {
+        futures::future::join_all((0..AT_ONCE).map(|_| ask())).await;
+        tokio::time::pause();
+        let mut left = open.subscribe();
+        while *left.borrow_and_update() > 1 {
+            tokio::time::advance(IDLE / 4).await;
+            ask().await;
+        }
+    };
+    let asked = timeout(IDLE * 3, asked);
+    tokio::select! {
+        asked = asked => asked.unwrap(),
+        () = serve => {}
+    }
 }
 
 /// Invariant I2: the controller's client looks at the term when a write begins, when it is handed to its connection, and when that
