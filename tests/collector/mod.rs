@@ -23,7 +23,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 use crate::cluster::{bound_command, eventually};
@@ -202,6 +202,8 @@ impl Collector {
     /// Makes it stand still: connections stay open, nothing answers.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        // Its threads go on for a while on a busy machine.
+        waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
     }
 
     /// Ends [`Self::freeze`].
@@ -241,9 +243,12 @@ impl Collector {
     }
 
     fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
         let child = self.child.as_ref().expect("a collector that runs");
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+        Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
     }
 }
 
