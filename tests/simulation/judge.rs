@@ -110,6 +110,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     works::lets_go(&case, &mut found);
     retries::tries_again(&case, &mut found);
     retries::waits(&case, &mut found);
+    retries::backs_off(&case, &mut found);
     audit::check(&case, &mut found);
     record::was_read(&case, &mut found);
     record::is_waited_for(&case, &mut found);

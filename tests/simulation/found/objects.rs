@@ -225,10 +225,10 @@ pub fn rejected_otherwise_and_never_answered() -> Plan {
 }
 
 fn rejected_otherwise(statuses: Fault) -> Plan {
-    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
-    plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
+    let mut plan = Plan::calm(1, 1, 1, us(500_000_000));
+    plan.steps = vec![step(21_000, user(CREATE)), step(180_000, What::Heal)];
     for fault in [Fault::Policy(Others::Tickets), statuses] {
-        plan.fault(us(20_000_000), fault, us(60_000_000));
+        plan.fault(us(20_000_000), fault, us(160_000_000));
     }
     plan
 }

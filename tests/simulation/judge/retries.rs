@@ -1,18 +1,19 @@
 //! What has failed is tried again (I10), and not before its delay is over (Q3).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
 use super::{
     super::{
+        api::Kind,
         plan::Fault,
         trace::{Call, Reconcile, Role, Time},
     },
     Case, STEP, Violation,
     converge::{backoff, calls_of, delay, retry_at, text},
     hindered::{AFTER, felt_until, hinders, is_gone, is_hindered, is_write_for_another},
-    name_of,
+    made, name_of,
     warnings::{is_fenced, is_of_the_end},
     works::{SOON, holds},
 };
@@ -113,6 +114,59 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
                 object: (*key).to_owned(),
                 what,
             });
+        }
+    }
+}
+
+/// Q3: an object that fails is left alone ever more where nothing changes but what its own tries write.
+pub fn backs_off(case: &Case, found: &mut Vec<Violation>) {
+    /// Ten that are overtaken, and the fourteen that a delay which doubles has in a minute.
+    const MOST: usize = 30;
+    const MINUTE: Duration = Duration::from_mins(1);
+    for (key, its) in &case.reconciles {
+        let name = name_of(key);
+        let is_changed = |from: Time, until: Time| {
+            let mut history = case.store.history().iter();
+            history.any(|revision| {
+                let generation = |of: &Option<Arc<Value>>| {
+                    let metadata = of.as_deref().map(|of| &of["metadata"]);
+                    metadata.map(|it| (it["generation"].clone(), it["deletionTimestamp"].clone()))
+                };
+                let is_about = match revision.key.kind {
+                    Kind::Deployment => true,
+                    Kind::Foo => {
+                        revision.key.name == name
+                            && generation(&revision.before) != generation(&revision.after)
+                    }
+                    _ => false,
+                };
+                is_about && (from..=until).contains(&made(revision))
+            })
+        };
+        for (number, one) in its.iter().enumerate() {
+            let mut tries = 0;
+            let before = its[..number].iter().rev().filter(|it| it.who == one.who);
+            // As far as none was right.
+            let mut last = one.attempt;
+            let first = before.take_while(|it| {
+                let is_in_a_row = it.attempt <= last;
+                tries += usize::from(it.attempt < last);
+                last = it.attempt;
+                is_in_a_row && tries <= MOST
+            });
+            let Some(first) = first.last().filter(|_| tries >= MOST) else {
+                continue;
+            };
+            let is_often = one.begun < first.begun + case.shortest(MINUTE);
+            if is_often && !is_changed(first.begun.saturating_sub(MINUTE), one.begun) {
+                found.push(Violation {
+                    invariant: "Q3",
+                    at: one.begun,
+                    object: (*key).to_owned(),
+                    what: format!("tried more than {MOST} times in vain by {}", one.who),
+                });
+                break;
+            }
         }
     }
 }
