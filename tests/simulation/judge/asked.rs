@@ -75,12 +75,13 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
         (rates::foo_of(other) == Some(name)).then_some(known)
     });
     let by_an_answer = answers.next().unwrap_or_default();
-    // What was answered of an object is forgotten once the watch tells of another one of its name, be it one from before.
+    // What was answered of an object is forgotten once the watch tells of another one of its name, be it one from before; and that
+    // there is none, once it tells of one.
     let uid = |next: usize| {
         let last = all.get(next.checked_sub(1)?)?.after.as_deref()?;
         last["metadata"]["uid"].as_str()
     };
-    let known = if uid(by_an_answer) == uid(by_the_watch) {
+    let known = if uid(by_an_answer).is_some() && uid(by_an_answer) == uid(by_the_watch) {
         by_the_watch.max(by_an_answer)
     } else {
         by_the_watch
