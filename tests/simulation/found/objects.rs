@@ -30,7 +30,7 @@ pub fn two_ask_for_what_is_deleted() -> Plan {
         step(9_000, foo(0, 0)),
         step(20_000, foo(3, 4)),
         step(25_000, user(rename)),
-        step(35_000, What::Fault(Fault::NoDefinition, us(30_000_000))),
+        step(35_000, What::Fault(Fault::NoDefinition, us(80_000_000))),
     ];
     untold(42_901, us(30_000_000), steps.into())
 }
