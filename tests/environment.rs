@@ -319,7 +319,7 @@ async fn a_ca_that_is_replaced_is_taken() {
 const FOOS: usize = 50;
 const CHURN: Duration = Duration::from_secs(1);
 /// A connection that nobody uses is closed by then.
-const IDLE: Duration = Duration::from_mins(3);
+const IDLE: Duration = Duration::from_mins(2);
 /// After this, a replica has done all that it does, and what it has for it is there.
 const WARM: Duration = Duration::from_mins(5);
 

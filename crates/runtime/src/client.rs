@@ -37,8 +37,9 @@ use crate::{
     transport::{READ_TIMEOUT, Transport, keep_retry_after},
 };
 
-/// How long a connection is kept for the next request, of those that a slow API server has had opened at once.
-const IDLE: Duration = Duration::from_mins(1);
+/// How long a connection is kept for the next request, of those that a slow API server has had opened at once; and how often the pool
+/// looks, so that each is closed after twice as long at the latest.
+const IDLE: Duration = Duration::from_secs(45);
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -282,7 +282,7 @@ impl<V: Cached> Store<V> {
     /// Marks the moment before a write is sent, for [`Store::record_response`].
     ///
     /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
-    /// nothing that a controller reads is different: it wakes who has to try again, whatever the backoff.
+    /// nothing that a controller reads is different: it wakes who has to try again, as any change does.
     pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {

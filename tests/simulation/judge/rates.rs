@@ -66,8 +66,8 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
         let is_status = subject.ends_with("/status");
         let at_once = if is_status { 60 } else { 40 };
         // A status follows what is counted; what is written else is written ever more slowly, and not once a second.
-        let slowly = if is_status { 240 } else { 80 };
-        for bound in [(at_once, WINDOW), (120, MINUTE), (slowly, 2 * MINUTE)] {
+        let slowly = (!is_status).then_some((80, 2 * MINUTE));
+        for bound in [(at_once, WINDOW), (120, MINUTE)].into_iter().chain(slowly) {
             crowded(who, format!("{verb} {subject}"), &mut times, bound);
         }
     }
