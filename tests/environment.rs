@@ -329,6 +329,7 @@ struct Holdings {
     memory: usize,
     files: usize,
     threads: usize,
+    tasks: usize,
     series: usize,
 }
 
@@ -339,6 +340,7 @@ impl Holdings {
             memory: usize::MAX,
             files: usize::MAX,
             threads: usize::MAX,
+            tasks: usize::MAX,
             series: usize::MAX,
         };
         for _ in 0..10 {
@@ -354,6 +356,7 @@ impl Holdings {
                 memory: least.memory.min(value("process_resident_memory_bytes")),
                 files: least.files.min(value("process_open_fds")),
                 threads: least.threads.min(value("process_threads")),
+                tasks: least.tasks.min(value("tokio_alive_tasks")),
                 series: least.series.min(series.count()),
             };
         }
@@ -361,12 +364,13 @@ impl Holdings {
     }
 
     /// What is more than before, beyond what comes and goes: of the memory a tenth, as an allocator's fragments; of
-    /// connections a few; of the series those of one more answer to one request, such as a conflict.
+    /// connections, and of the tasks that drive them, a few; of the series those of one more answer to one request, such as a conflict.
     fn grown_from(&self, before: &Self) -> Vec<String> {
         let limits = [
             ("memory", self.memory, before.memory + before.memory / 10),
             ("files", self.files, before.files + 4),
             ("threads", self.threads, before.threads),
+            ("tasks", self.tasks, before.tasks + 4),
             ("series", self.series, before.series + 25),
         ];
         let grown = limits.into_iter().filter(|(_, now, limit)| now > limit);

@@ -76,6 +76,7 @@ pub fn all() -> Vec<(String, Plan)> {
         election::stopped_amid_a_write,
         election::given_up_and_on_its_way,
         election::renewed_by_a_clock_that_stands_still,
+        election::spoilt_and_left,
         election::vacant_again_after_a_sleep,
         objects::two_ask_for_what_is_deleted,
         objects::undone_and_never_answered,

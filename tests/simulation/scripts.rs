@@ -327,6 +327,10 @@ const DEEDS: &[(&str, &[(u64, Deed)])] = &[
         &[(1_000, CREATE), (6_200, Deed::ShortenLease)],
     ),
     (
+        "Lease spoilt",
+        &[(1_000, CREATE), (6_200, Deed::SpoilLease)],
+    ),
+    (
         "Lease restored",
         &[(1_000, CREATE), (6_200, Deed::RestoreLease)],
     ),

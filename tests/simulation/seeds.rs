@@ -178,6 +178,7 @@ impl Plan {
                 Deed::GiveLeaseAway,
                 Deed::ShortenLease,
                 Deed::RestoreLease,
+                Deed::SpoilLease,
             ]);
             self.deed(draw.between(9_000, heal), deed);
         }
@@ -288,6 +289,21 @@ const FAULTS: &[Kind] = &[
         Some((100, 60_000)),
         |draw, plan| {
             let (of, way) = (wide(draw, plan), way(draw));
+            fault(Fault::Partition { of, way })
+        },
+    ),
+    // Longer than it takes to notice that connections are dead, which the others are too short for.
+    kind(
+        "cut off",
+        (8, 20_000),
+        Some((60_000, 120_000)),
+        |draw, plan| {
+            let of = Calls {
+                replica: Some(replica(draw, plan)),
+                role: Some(Role::Work),
+                ..Calls::default()
+            };
+            let way = Way::Both;
             fault(Fault::Partition { of, way })
         },
     ),

@@ -138,11 +138,23 @@ const TYPES: [(&str, &str); 13] = [
     ("CrashAfter(", "Then"),
 ];
 
-/// What `Debug` prints is Rust but for the types of names, and for numbers: `1.5s` is `us(1_500_000)`.
+/// What is a `String` begins after this.
+const STRINGS: [&str; 2] = ["foo: \"", "deployment: \""];
+
+/// What `Debug` prints is Rust but for the types of names, for strings that are owned, and for numbers: `1.5s` is
+/// `us(1_500_000)`.
 fn rust(debug: &str) -> String {
     let mut named = debug.to_owned();
     for (before, of) in TYPES {
         named = named.replace(before, &format!("{before}{of}::"));
+    }
+    for before in STRINGS {
+        let mut parts = named.split(before);
+        let first = parts.next().unwrap_or_default().to_owned();
+        named = parts.fold(first, |all, part| {
+            let owned = part.replacen('"', "\".into()", 1);
+            all + before + &owned
+        });
     }
     let (mut source, mut rest) = (String::new(), &*named);
     while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {

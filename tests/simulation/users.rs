@@ -107,6 +107,8 @@ pub enum Deed {
     ShortenLease,
     /// As somebody who led long ago gave it back.
     RestoreLease,
+    /// No more transitions, and times at the end of what there is (H16).
+    SpoilLease,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +244,13 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             lease_path(),
             json!({ "spec": { "leaseDurationSeconds": 1 } }),
         ),
+        Deed::SpoilLease => {
+            let last = "9999-12-31T23:59:59.999999Z";
+            let spec = json!({
+                "leaseTransitions": i32::MAX, "acquireTime": last, "renewTime": last,
+            });
+            patch(lease_path(), json!({ "spec": spec }))
+        }
         Deed::RestoreLease => {
             let then = "2020-01-01T00:00:00.000000Z";
             let spec = json!({

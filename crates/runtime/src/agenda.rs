@@ -165,9 +165,12 @@ struct Why {
 }
 
 impl Failures {
-    /// The object has failed, and is tried again.
-    pub fn note(&self, key: &Key, failed: &Failed) {
+    /// The object has failed, and is tried again. Whether a change of it was [held back](Self::hold_back) for a retry that backs off,
+    /// which this one does not.
+    #[must_use]
+    pub fn note(&self, key: &Key, failed: &Failed) -> bool {
         let mut failing = self.0.lock();
+        let mut was_held_back = false;
         if failed.retry().is_failure() {
             let changes = failing.changes.entry(key.clone()).or_default();
             let is_told = std::mem::take(&mut changes.is_told);
@@ -177,7 +180,8 @@ impl Failures {
                 0
             };
         } else {
-            failing.changes.remove(key);
+            let changes = failing.changes.remove(key);
+            was_held_back = changes.is_some_and(|changes| changes.are_held_back());
         }
         if failing.known.len() < state::MOST || failing.known.contains_key(key) {
             let why = Why {
@@ -189,9 +193,10 @@ impl Failures {
         } else {
             failing.others.insert(key.clone());
         }
+        was_held_back
     }
 
-    /// Whether a change of the object is left to its retry, or else to whoever [finds](Self::forget) that there is none.
+    /// Whether a change of the object is left to its retry, or else to whoever finds that there is [none](Self::forget), or [another](Self::note).
     pub fn hold_back(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
         failing.changes.get_mut(key).is_some_and(|changes| {
@@ -243,7 +248,7 @@ mod tests {
             .collect();
         for _ in 0..2 {
             for key in &keys {
-                agenda.failures.note(key, &failed);
+                assert!(!agenda.failures.note(key, &failed));
             }
         }
         let state = agenda.state();
@@ -258,7 +263,7 @@ mod tests {
         }
         assert_eq!(agenda.failing().total, 500);
         // There is room for another one that fails.
-        agenda.failures.note(&keys[500], &failed);
+        assert!(!agenda.failures.note(&keys[500], &failed));
         let state = agenda.failing();
         assert_eq!((state.total, &*state.objects[0].name), (500, "500"));
     }
@@ -279,10 +284,8 @@ mod tests {
             (state.in_work.total, state.in_work.objects[0].seconds),
             (1, 3.)
         );
-        agenda.failures.note(
-            &key,
-            &Failed::of(&Parent::KIND, &Error::Rejected("no".into())),
-        );
+        let failed = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
+        assert!(!agenda.failures.note(&key, &failed));
         item.add_rate_limited_after(Duration::from_secs(7));
         let state = agenda.state();
         assert_eq!((state.delayed, state.in_work.total), (1, 0));
@@ -309,30 +312,36 @@ mod tests {
             if is_told {
                 told();
             }
-            agenda
-                .failures
-                .note(&key, &Failed::of(&Parent::KIND, &error));
+            let failed = Failed::of(&Parent::KIND, &error);
+            let was_held_back = agenda.failures.note(&key, &failed);
             item.add_rate_limited_after(Duration::ZERO);
+            was_held_back
         };
         let rejected = || Error::Rejected("no".into());
         assert!(told(), "it does not fail");
-        fail(false, rejected()).await;
+        assert!(!fail(false, rejected()).await);
         for _ in 0..2 {
             for tries in 0..OVERTAKEN {
                 assert!(told(), "{tries}");
-                fail(tries % 2 == 0, rejected()).await;
+                assert!(!fail(tries % 2 == 0, rejected()).await);
             }
             for _ in 0..3 {
                 assert!(!told());
-                fail(true, rejected()).await;
+                assert!(!fail(true, rejected()).await);
             }
-            fail(false, rejected()).await;
-            fail(false, rejected()).await;
+            assert!(!fail(false, rejected()).await);
+            assert!(!fail(false, rejected()).await);
         }
-        // What passes by itself is no failure.
+        for _ in 0..OVERTAKEN {
+            told();
+            assert!(!fail(false, rejected()).await);
+        }
+        // What passes by itself is no failure: what was left to one is looked at.
+        assert!(!told());
+        assert!(fail(false, Error::Conflict).await);
         for _ in 0..OVERTAKEN + 5 {
-            fail(true, Error::Conflict).await;
             assert!(told());
+            assert!(!fail(true, Error::Conflict).await);
         }
         let item = agenda.queue.get().await.unwrap();
         assert!(!agenda.failures.forget(&key));

@@ -619,14 +619,13 @@ fn finish_item(
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.name(), error);
     }
-    match &result {
-        Ok(Action::StatusPending) => {}
+    let was_held_back = match &result {
+        Ok(Action::StatusPending) => false,
         Err(error) if error.retry() != Retry::OnChange => failures.note(&object, error),
-        _ => {
-            if failures.forget(&object) {
-                item.add();
-            }
-        }
+        _ => failures.forget(&object),
+    };
+    if was_held_back {
+        item.add();
     }
     match result {
         // What a status that cannot be written has failed so far is not forgotten for what is done between its tries.

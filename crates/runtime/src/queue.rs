@@ -16,7 +16,7 @@
 //! leader's initial sync does not wait for those that fail; what they leave goes to it
 //! first. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
 //! `8 * (n + 1)` calls of `get` that return a key** of a namespace that is not slow, whatever is added meanwhile. A key
-//! that moves up, which it can twice, counts anew in its new lane.
+//! that moves up, which it can twice, counts anew in its new lane, once its [pace](#pace) lets it in there.
 //!
 //! # Pace
 //!

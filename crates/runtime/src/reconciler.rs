@@ -85,7 +85,7 @@ pub enum Action {
     StatusPending,
     /// It is to be reconciled again after this, 100 ms at least: for what no watch tells of.
     ///
-    /// It holds until the object's next reconcile, and no longer. A change has the object reconciled at once, and what comes
+    /// It holds until the object's next reconcile, and no longer. A change has the object reconciled before that, and what comes
     /// of *that* says what comes next: [`Done`](Self::Done) takes this back, another `After` counts from then, and an error is
     /// tried again as [`Failure::retry`] says. A resync brings it on no sooner. It is forgotten with the term, too: a new
     /// leader reconciles the object unless [`Reconciler::is_up_to_date`] says that there is nothing to do, which it does not

@@ -462,13 +462,11 @@ impl<V: Cached> State<V> {
         // where no watch had told of the deletion, at the one that is here.
         let is_restored = entry.version > version || is_listed_anew;
         entry.going = entry.going && !is_restored && is_this_one;
-        if entry.is_in_doubt() && is_this_one && (is_changed || is_listed_anew) {
-            // By a watch or a list that is on its way there, or out of a backup.
-            entry.standing = Standing::Doubtful;
-        } else if is_changed {
-            entry.standing = Standing::Current;
-        }
         if is_changed {
+            // It may be by a watch that is on its way there, or out of a backup.
+            if !(entry.is_in_doubt() && is_this_one) {
+                entry.standing = Standing::Current;
+            }
             entry.up_to_date_basis = None;
             entry.is_write_open = false;
             self.changes += 1;

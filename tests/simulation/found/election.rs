@@ -97,6 +97,27 @@ pub fn renewed_by_a_clock_that_stands_still() -> Plan {
     }
 }
 
+/// Somebody wrote into the Lease as many transitions as there can be, and dates beyond which there are none, and then its holder
+/// was gone: another one takes it (H16).
+pub fn spoilt_and_left() -> Plan {
+    let of = Calls {
+        verb: Some("write"),
+        ..Calls::default()
+    };
+    let (nth, happens) = (Some(3), Happens::CrashBefore(Then::Nobody));
+    let crash = Fault::Call { of, nth, happens };
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(15_000, user(Deed::SpoilLease)),
+            step(20_000, What::Fault(crash, Duration::ZERO)),
+            step(28_000, user(SCALE)),
+            step(80_000, What::Heal),
+        ],
+        ..Plan::calm(1, 2, 1, us(240_000_000))
+    }
+}
+
 /// Who had seen that nobody held the Lease slept while somebody did, and found it emptied by hand: it took that for what it had
 /// seen, and the Lease with it, while its holder went on (H12, H21).
 pub fn vacant_again_after_a_sleep() -> Plan {

@@ -35,7 +35,7 @@ pub fn two_ask_for_what_is_deleted() -> Plan {
     untold(42_901, us(30_000_000), steps.into())
 }
 
-/// Somebody deletes a Deployment five times a second, and each time that it is made again the answer is that of a server which
+/// Somebody deletes a Deployment twice a second for a hundred seconds, and each time that it is made again the answer is that of a server which
 /// failed meanwhile: it is made ever more slowly, as if the answers had come (I11).
 pub fn undone_and_never_answered() -> Plan {
     let delete = Deed::DeleteDeployment {
@@ -50,14 +50,14 @@ pub fn undone_and_never_answered() -> Plan {
     let failing = Fault::each(Calls::of("create", "deployments"), failing);
     let mut steps = vec![
         step(9_000, user(CREATE)),
-        step(15_000, What::Fault(failing, us(40_000_000))),
-        step(60_000, What::Heal),
+        step(15_000, What::Fault(failing, us(110_000_000))),
+        step(130_000, What::Heal),
     ];
-    steps.extend((0..75).map(|number| step(20_000 + 200 * number, user(delete))));
+    steps.extend((0..200).map(|number| step(20_000 + 500 * number, user(delete))));
     Plan {
         steps,
-        rest: us(180_000_000),
-        ..Plan::calm(1, 1, 1, us(220_000_000))
+        rest: us(330_000_000),
+        ..Plan::calm(1, 1, 1, us(370_000_000))
     }
 }
 

@@ -10,10 +10,11 @@ use super::{
     ASKED, Case, STEP, Violation, name_of,
 };
 
+const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How many requests of one kind, or about one object, a replica sends in some time, whatever it is answered.
+/// How many requests, and of one kind, and about one object, a replica sends in some time, whatever it is answered.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let attempts = |who, window: Duration| {
         let settings = case
@@ -27,11 +28,13 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     };
     let mut of_a_kind = BTreeMap::<_, Vec<_>>::new();
     let mut of_one = BTreeMap::<_, Vec<_>>::new();
+    let mut of_all = BTreeMap::<_, Vec<_>>::new();
     for call in &case.trace.calls {
         // A look at one object is one of as many as there are objects, however it is put.
         let is_look = call.verb == "list" && !is_watch(call);
         let verb = if is_look { "get" } else { call.verb };
         let kind = (call.who, verb, &*call.resource);
+        of_all.entry(call.who).or_default().push(call.begun);
         of_a_kind.entry(kind).or_default().push(call.begun);
         let one = (call.who, call.verb, subject(call));
         of_one.entry(one).or_default().push(call.begun);
@@ -48,6 +51,10 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
                 what: format!("more than {most} times {of} in {window:?}"),
             }));
         };
+    for (who, mut times) in of_all {
+        // Of a few Foos, each of which may be looked at twenty times at once (row Q3).
+        crowded(who, "of all requests".to_owned(), &mut times, (200, SECOND));
+    }
     for ((who, verb, resource), mut times) in of_a_kind {
         let bounds = match (verb, resource) {
             ("list" | "watch" | "stream", _) => [(25, WINDOW), (60, MINUTE)],

@@ -61,7 +61,7 @@ struct Running {
 
 /// All that the queue knows, and the rules.
 pub(super) struct State<K> {
-    /// Keys to be worked on. With the next two maps, and what of those that fail hung, all that is kept
+    /// Keys to be worked on. With the next two maps, what of those that fail hung, and for some seconds the pace, all that is kept
     /// of a key: of one at rest, nothing.
     pending: HashMap<K, Pending>,
     /// Keys with a worker.

@@ -34,6 +34,7 @@ use opentelemetry_sdk::{
     },
 };
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::{App, version};
 
@@ -101,6 +102,12 @@ impl Metrics {
                 if let Some(value) = read() {
                     see(value, &[]);
                 }
+            });
+        }
+        // The export reads on a thread of its own, which has no runtime.
+        if let Ok(runtime) = Handle::try_current() {
+            metrics.observe(&table::TOKIO_TASKS, move |see| {
+                see(number(runtime.metrics().num_alive_tasks() as u64), &[]);
             });
         }
         (metrics, provider)

@@ -148,6 +148,8 @@ metrics! {
             "File descriptors that may be open at once.";
         PROCESS_THREADS: Gauge "process_threads" "" []
             "Threads.";
+        TOKIO_TASKS: Gauge "tokio_alive_tasks" "" []
+            "Tasks of the asynchronous runtime that have not ended.";
         PROCESS_START: Gauge "process_start_time_seconds" "s" []
             "When the process started, in seconds since 1970.";
         BUILD_INFO: Gauge "{app}_build_info" "" ["revision", "version"]
