@@ -3,7 +3,7 @@ DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TESTS := --test integration $(if $(KUBERNETES),,--lib --bins)
 
-.PHONY: help demo test test-built e2e bench simulate mutants lint audit fmt fork generate run image nix-check
+.PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate run image nix-check
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -90,6 +90,12 @@ simulate: ## the operator under simulation: SEEDS=2000 FROM=1: judge many; SEED=
 mutants: ## take out each protection, which the simulation has to notice: an hour (NAME='part of a name|of another': those)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
+
+nightly: ## what CI has no time for: all faults at all scripts, other seeds each time, mutants, an hour of churn: three to four hours
+	$(MAKE) simulate EXHAUSTIVE=1
+	$(MAKE) simulate SEEDS=20000 FROM=$$(date +%s)
+	$(MAKE) mutants
+	cargo test --locked --test integration -- --ignored --nocapture an_hour
 
 $(DENY)/bin/cargo-deny:
 	tests/tools/install.sh cargo-deny 0.20.2
