@@ -91,7 +91,7 @@ mutants: ## take out each protection, which the simulation has to notice: an hou
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 
-nightly: ## what CI has no time for: all faults at all scripts, other seeds each time, mutants, an hour of churn: three to four hours
+nightly: test-built ## what CI has no time for: all faults at all scripts, other seeds each time, mutants, an hour of churn: three to four hours
 	$(MAKE) simulate EXHAUSTIVE=1
 	$(MAKE) simulate SEEDS=20000 FROM=$$(date +%s)
 	$(MAKE) mutants
