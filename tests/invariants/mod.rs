@@ -213,7 +213,7 @@ pub fn unsettled(foos: &[Foo], deployments: &[Deployment], image: &str) -> Vec<S
         } else if !has_labels(deployment, &foo.name_any()) {
             Some("has other labels")
         } else if observed != foo.metadata.generation {
-            Some("has an old status")
+            Some("has a status of before")
         } else {
             None
         }

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         return report(
             &plan,
             arguments.get_one::<String>("shrink").map(String::as_str),
+            arguments.get_flag("twice"),
         );
     }
     if let Some(parts) = arguments.get_one::<String>("mutants") {
@@ -164,10 +165,13 @@ fn twice(seed: u64) -> Vec<Violation> {
         return found;
     }
     let lines = world.trace.lines(&world.store).join("\n");
-    let one = format!("{plan}{lines}\n");
+    let one = format!("{plan}{lines}\n{}\n", world.trace.records());
     let program = std::env::current_exe().unwrap();
     let mut other = std::process::Command::new(program);
-    let other = other.args(["--seed", &seed.to_string()]).output().unwrap();
+    let other = other
+        .args(["--twice", "--seed", &seed.to_string()])
+        .output()
+        .unwrap();
     let other = String::from_utf8(other.stdout).unwrap();
     let mut both = one.lines().zip(other.lines());
     let what = match both.find(|(one, other)| one != other) {
@@ -226,11 +230,11 @@ fn arguments() -> Command {
                 .value_name("NAME")
                 .help("Judge the one of them that has this name; of a script, each fault at every place"),
         )
-        .arg(flag("twice", "Run each seed in another process, too, and see that the traces are the same"))
+        .arg(flag("twice", "Run each seed in another process, too, and see that all that is judged is the same; of one seed, report all that"))
 }
 
-/// One run, in words.
-fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
+/// One run, in words; and as all that is judged, if `twice` has to compare it.
+fn report(plan: &Plan, invariant: Option<&str>, is_whole: bool) -> ExitCode {
     if invariant.is_some() {
         let sources = shortest(plan, invariant);
         for source in &sources {
@@ -242,6 +246,9 @@ fn report(plan: &Plan, invariant: Option<&str>) -> ExitCode {
     print!("{plan}");
     for line in world.trace.lines(&world.store) {
         println!("{line}");
+    }
+    if is_whole {
+        println!("{}", world.trace.records());
     }
     for violation in &found {
         println!("{VIOLATED}{violation}");

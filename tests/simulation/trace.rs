@@ -202,7 +202,7 @@ pub enum End {
 }
 
 /// Everything.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Trace {
     pub calls: Vec<Call>,
     pub logs: Vec<Log>,
@@ -269,7 +269,12 @@ impl Trace {
         asleep
     }
 
-    /// Everything in words, in the order of time.
+    /// Everything that is judged, but for the store's history, which is in [`lines`](Self::lines).
+    pub fn records(&self) -> String {
+        format!("{self:#?}")
+    }
+
+    /// What happened in words, in the order of time.
     pub fn lines(&self, store: &Store) -> Vec<String> {
         let mut lines: Vec<(Time, String)> = Vec::new();
         for (at, text) in &self.events {

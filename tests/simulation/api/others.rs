@@ -40,6 +40,7 @@ impl Others {
     pub const MIRROR: &str = "mirror.example/";
     pub const FEW: i64 = 2;
     pub const APP: &str = "another-app";
+    pub const TEAM: &str = "team";
     /// When to come again, in seconds.
     const LATER: u64 = 2;
 
@@ -93,7 +94,7 @@ impl Others {
                 }
             }
             Self::Label => object["metadata"]["labels"]["app"] = Self::APP.into(),
-            Self::OneMoreLabel => object["metadata"]["labels"]["team"] = "one".into(),
+            Self::OneMoreLabel => object["metadata"]["labels"][Self::TEAM] = "one".into(),
             Self::Message => {
                 let conditions = object["status"]["conditions"].as_array_mut();
                 for condition in conditions.into_iter().flatten() {

@@ -20,7 +20,8 @@ use super::{
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
 
-/// I3: at the end, each Foo has what it asks for and its status says so, or it says why not, unless that was refused.
+/// I3: at the end, each Foo has what it asks for and its status says so, or it says why not, unless that was refused: of
+/// that alone, its status may be silent.
 pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let of = |kind| {
         case.store
@@ -36,14 +37,14 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
     for foo in of(Kind::Foo) {
         let wrong = is_settled(case, foo, &deployments).err();
-        let is_untold = || {
-            let leader = case.last_leader();
+        let is_untold = |what: &str| {
+            let leader = case.last_leader().filter(|_| what.contains(" status "));
             leader.is_some_and(|leader| {
                 let says = |report: &Value| condition(report, "Ready").0 == "False";
                 is_known_to_be_refused(case, leader, &[foo], case.plan.end, says)
             })
         };
-        if let Some(what) = wrong.filter(|_| !waits(case, foo) && !is_untold()) {
+        if let Some(what) = wrong.filter(|what| !waits(case, foo) && !is_untold(what)) {
             found.push(Violation {
                 invariant: "I3",
                 at: case.plan.end,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        api::{Key, Kind, Revision},
+        api::{Key, Kind, Others, Revision},
         trace::{Call, Time, Who, seconds},
     },
     Case, Violation,
@@ -175,10 +175,16 @@ impl<'a> State<'a> {
                 ("I16", self.is_too_early(case, foo?, &revision.key, call))
             }
             (Some(old), Some(new)) => {
+                let of_others = |deployment: &Value| {
+                    let mut its = of_others(deployment);
+                    // What a policy of others adds, it is that adds it.
+                    if case.has_policy(made(revision)) {
+                        its["metadata"]["labels"][Others::TEAM] = Value::Null;
+                    }
+                    its
+                };
                 let what = match foo {
                     None => Some("no Foo's"),
-                    // What a policy of others adds, it is that adds it.
-                    Some(_) if case.has_policy(made(revision)) => None,
                     Some(_) => (of_others(old) != of_others(new)).then_some("not its Foo's to say"),
                 };
                 ("I5", what.map(|what| format!("changed, and was {what}")))

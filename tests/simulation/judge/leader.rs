@@ -1,13 +1,13 @@
 //! Who may write, and that somebody does: I1, I9 and I10.
 
-use std::{collections::BTreeMap, ops::Range, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, ops::Range, rc::Rc, sync::Arc, time::Duration};
 
 use operator_runtime::election::YIELD_DELAY;
 use serde_json::Value;
 
 use super::{
     super::{
-        api::{Key, Kind, Revision},
+        api::{Key, Kind, RESTORED, Revision},
         plan::{Fault, Settings},
         trace::{Call, Life, Time, comes_at},
         users::{LEASE, LEASE_NAMESPACE},
@@ -66,8 +66,9 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
         // It does not know of that before, and what it has sent by then may land later, but for what is seen to (H19).
         let is_untold = edited.any(|(at, before)| {
             let known = *at + term_ends;
-            pod_of(before) == pod && (made(revision) <= known || call.sent <= known && !was_over)
+            pod_of(before) == pod && call.sent <= known
         });
+        let is_untold = is_untold && !was_over;
         let was_late = made(revision).saturating_sub(call.sent) >= margin
             && (!was_over || stood_still(case, call, made(revision)));
         if is_untold || was_late {
@@ -121,6 +122,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let deadline = case.longest_of(|settings| settings.renew_deadline);
     let cleared = cleared(case);
     let shortened = shortened(case);
+    let restored = restored(case);
     let lives = case.trace.lives.iter();
     let mut terms: Vec<_> = lives.flat_map(|life| terms_of(case, life)).collect();
     terms.sort_by_key(|term| term.landed);
@@ -146,7 +148,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                     })
             });
             // Neither has renewed since. It takes a step of the world's, in which something may land.
-            let mut restored = case.restored.iter();
+            let mut restored = restored.iter();
             let is_restored = restored.any(|restored| {
                 let until = one.until.min(other.until);
                 one.landed <= *restored + STEP
@@ -192,6 +194,16 @@ fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
     leases
         .find(|(_, one)| is_it(one))
         .map_or(0, |(index, _)| index)
+}
+
+/// When a backup was restored that another one holds, or nobody.
+fn restored(case: &Case) -> Vec<Time> {
+    let history = case.store.history().iter();
+    let its = history.filter(|one| one.key == lease() && *one.by == *RESTORED);
+    let of = |lease: &Option<Arc<Value>>| lease.as_deref().map_or("", holder).to_owned();
+    its.filter(|one| of(&one.before) != of(&one.after))
+        .map(|one| made(one))
+        .collect()
 }
 
 /// When somebody else than a replica made the Lease's duration shorter.

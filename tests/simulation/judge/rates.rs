@@ -7,7 +7,7 @@ use super::{
         trace::{Call, Reconcile, Role, Time},
         users::NAMESPACE,
     },
-    ASKED, Case, STEP, Violation, name_of,
+    ASKED, Case, STEP, Violation, name_of, warnings,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -182,7 +182,7 @@ fn has_status_pending(case: &Case, one: &Reconcile) -> bool {
 
 /// When the object was reconciled again that was when this was sent: after that, and before `until`.
 fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Time> {
-    let foo = foo_of(call);
+    let foo = foo_of(call).or_else(|| warnings::foo_of(case, call));
     let reconciles = case.trace.reconciles.iter();
     let mut its = reconciles.filter(|one| {
         let name = one.key.strip_prefix(&format!("{NAMESPACE}/"));

@@ -1,6 +1,9 @@
 //! Statuses are written in time: I13.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use foo_controller::api::Foo;
 use serde_json::Value;
@@ -8,13 +11,15 @@ use serde_json::Value;
 use super::{
     super::{
         api::{Key, Kind},
-        trace::{Time, Who},
+        plan::Fault,
+        trace::{Call, Time, Who},
     },
-    Case, Violation,
+    Case, KNOWN, STEP, Violation,
     converge::{owner, text},
     deployments::is_going,
     hindered::{AFTER, felt_until, is_hindered},
     made, named,
+    warnings::is_for_good,
     works::{Hold, SOON, holds},
 };
 
@@ -49,9 +54,21 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
         last.is_some_and(|one| one.failed || one.ended.is_none_or(|ended| ended > at))
     };
     let faults = case.trace.faults.iter();
-    let ends: Vec<_> = faults
-        .map(|(time, fault)| felt_until(case, time, fault).saturating_add(case.longest(AFTER)))
-        .collect();
+    let ends = faults.map(|(time, fault)| match fault {
+        // As long as a server that is behind goes by it.
+        Fault::Policy(_) => time.end.saturating_add(KNOWN),
+        _ => felt_until(case, time, fault).saturating_add(case.longest(AFTER)),
+    });
+    // What is done to single calls goes on until the end of the storm, for the next of them.
+    let spoilt = case.trace.calls.iter().filter(|call| call.fault.is_some());
+    let spoilt = spoilt.filter_map(|call| {
+        let asked = call.retry_after.unwrap_or_default();
+        Some(
+            call.over?
+                .saturating_add(case.longest(asked + AFTER) + STEP),
+        )
+    });
+    let ends: BTreeSet<_> = ends.chain(spoilt).collect();
     let mut judge = |key: &Key, stale: &Stale, until: Time| {
         let begun = stale.since.first().copied().unwrap_or(until);
         let begins = holds.iter().map(|hold| hold.from);
@@ -66,19 +83,19 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
             let holder = holder(&holds, from, due).filter(|_| due < until)?;
             // What fails is tried again with the object's backoff; what is refused for what it says, when the object is another,
             // or after long.
-            let has_failed = case.trace.calls.iter().any(|call| {
-                let code = call.answered.map_or(0, |(_, code)| code);
-                let refused = from.saturating_sub(GIVEN_UP);
-                let since = match code {
-                    400 | 405 | 413 | 415 | 422 => refused,
-                    _ => from,
-                };
+            let mut reports = case.trace.calls.iter().filter(|call| {
                 call.who == holder
                     && call.resource == "foos/status"
                     && text(&call.body["metadata"]["name"]) == key.name
-                    && (since..due).contains(&call.begun)
-                    && !matches!(code, 200..300 | 409)
+                    && call.begun < due
             });
+            let code = |call: &Call| call.answered.map_or(0, |(_, code)| code);
+            let last = reports.clone().rfind(|call| call.begun < from);
+            let is_given_up = last.is_some_and(|call| {
+                is_for_good(call) && call.begun >= from.saturating_sub(GIVEN_UP)
+            });
+            let has_failed = is_given_up
+                || reports.any(|call| call.begun >= from && !matches!(code(call), 200..300 | 409));
             let is_free = !has_failed
                 && !is_hindered(case, holder, Some(&key.name), from, due)
                 && !case.has_policy(from)

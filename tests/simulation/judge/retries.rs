@@ -211,6 +211,7 @@ fn may_be_contested(case: &Case, one: &Reconcile, foo: &str) -> bool {
     let writes = case.trace.calls.iter().filter(|call| {
         call.who == one.who
             && call.is_work()
+            && call.code.is_some_and(|code| code < 300)
             && (from..=until).contains(&call.begun)
             && !is_write_for_another(case, call, foo)
     });

@@ -8,6 +8,7 @@ use std::{
 use super::{
     super::{
         api::{Key, Kind},
+        plan::Fault,
         trace::{Sizes, Time},
     },
     Case, STEP, Violation, made,
@@ -27,7 +28,10 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             .insert(&revision.key);
     }
     let mut faults = case.trace.faults.iter();
-    let goes_on = faults.any(|(time, _)| time.end > case.plan.rest);
+    let goes_on = faults.any(|(time, fault)| {
+        let is_nobodys = matches!(fault, Fault::NoPods { .. } | Fault::NoCollector);
+        time.end > case.plan.rest && !is_nobodys
+    });
     let ever = |kind| names.get(&kind).map_or(0, BTreeSet::len);
     let counts = [Kind::Foo, Kind::Deployment].map(|kind| counts(case, kind));
     let was = |counts: &[(Time, usize)], at: Time, has: Option<usize>| {

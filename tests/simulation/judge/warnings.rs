@@ -54,24 +54,22 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         };
         let before = reasons(revision.before.as_ref());
         let [ready, progressing] = reasons(revision.after.as_ref());
-        let reason = if TOLD.contains(&ready) {
-            ready
-        } else if TOLD.contains(&progressing) {
-            progressing
-        } else if is_overruled(revision.after.as_ref()) && !is_overruled(revision.before.as_ref()) {
-            OVERRULED
-        } else {
-            continue;
-        };
-        if before.contains(&reason) || is_told(case, call, revision.after.as_ref(), reason) {
-            continue;
+        let mut its = vec![ready, progressing];
+        its.dedup();
+        its.retain(|reason| TOLD.contains(reason));
+        let was_overruled = is_overruled(revision.before.as_ref());
+        if its.is_empty() && is_overruled(revision.after.as_ref()) && !was_overruled {
+            its.push(OVERRULED);
         }
-        found.push(Violation {
+        its.retain(|reason| {
+            !before.contains(reason) && !is_told(case, call, revision.after.as_ref(), reason)
+        });
+        found.extend(its.into_iter().map(|reason| Violation {
             invariant: "I14",
             at: made(revision),
             object: named(&revision.key),
             what: format!("says {reason}, and there was no event"),
-        });
+        }));
     }
 }
 
@@ -194,11 +192,14 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     owner["name"].as_str()
 }
 
-/// Whether the process has said in this time that its term is over, or about to be: what is under way is waited for.
+/// Whether the process has said in this time that its term is over, or about to be: what is under way is waited for. Who is to
+/// stop says so by an event alone.
 pub fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
     let said = ["lost the lease", "the term is over"];
     let mut logs = case.trace.logs.iter().filter(|log| log.who == who);
+    let mut calls = case.trace.calls.iter().filter(|call| call.who == who);
     logs.any(|log| time.contains(&log.at) && said.iter().any(|said| log.text.contains(said)))
+        || calls.any(|call| time.contains(&call.begun) && call.body["action"] == "StopLeading")
 }
 
 /// Whether the process that wrote this status has written the event, or could not.
@@ -358,7 +359,7 @@ pub fn is_known_to_be_refused(
 }
 
 /// Whether it was refused for what it is: neither for want of rights nor by a policy or a webhook, which may be gone at any time.
-fn is_for_good(call: &Call) -> bool {
+pub fn is_for_good(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     let words = text(&answer["message"]);
