@@ -40,8 +40,6 @@ struct Stale {
 /// reconcile takes: it is of the Foo's generation, and counts what its Deployment does, at some moment of any such time, whether
 /// that begins with a change, with a term, or when what was in the way is gone.
 pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
-    /// For how long a status that was refused is not written again.
-    const GIVEN_UP: Duration = Duration::from_secs(1000);
     let holds = holds(case);
     let soon = case.longest(SOON);
     // What a fault has had fail comes when its turn comes.
@@ -53,22 +51,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
         let last = its.find(|one| one.who == who && one.begun <= at);
         last.is_some_and(|one| one.failed || one.ended.is_none_or(|ended| ended > at))
     };
-    let faults = case.trace.faults.iter();
-    let ends = faults.map(|(time, fault)| match fault {
-        // As long as a server that is behind goes by it.
-        Fault::Policy(_) => time.end.saturating_add(KNOWN),
-        _ => felt_until(case, time, fault).saturating_add(case.longest(AFTER)),
-    });
-    // What is done to single calls goes on until the end of the storm, for the next of them.
-    let spoilt = case.trace.calls.iter().filter(|call| call.fault.is_some());
-    let spoilt = spoilt.filter_map(|call| {
-        let asked = call.retry_after.unwrap_or_default();
-        Some(
-            call.over?
-                .saturating_add(case.longest(asked + AFTER) + STEP),
-        )
-    });
-    let ends: BTreeSet<_> = ends.chain(spoilt).collect();
+    let ends = ends(case);
     let mut judge = |key: &Key, stale: &Stale, until: Time| {
         let begun = stale.since.first().copied().unwrap_or(until);
         let begins = holds.iter().map(|hold| hold.from);
@@ -81,21 +64,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
         let late = since.find_map(|from| {
             let due = from + soon;
             let holder = holder(&holds, from, due).filter(|_| due < until)?;
-            // What fails is tried again with the object's backoff; what is refused for what it says, when the object is another,
-            // or after long.
-            let mut reports = case.trace.calls.iter().filter(|call| {
-                call.who == holder
-                    && call.resource == "foos/status"
-                    && text(&call.body["metadata"]["name"]) == key.name
-                    && call.begun < due
-            });
-            let code = |call: &Call| call.answered.map_or(0, |(_, code)| code);
-            let last = reports.clone().rfind(|call| call.begun < from);
-            let is_given_up = last.is_some_and(|call| {
-                is_for_good(call) && call.begun >= from.saturating_sub(GIVEN_UP)
-            });
-            let has_failed = is_given_up
-                || reports.any(|call| call.begun >= from && !matches!(code(call), 200..300 | 409));
+            let has_failed = has_failed(case, key, holder, from, due);
             let is_free = !has_failed
                 && !is_hindered(case, holder, Some(&key.name), from, due)
                 && !case.has_policy(from)
@@ -153,6 +122,44 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     for (key, stale) in behind {
         judge(key, &stale, case.plan.end);
     }
+}
+
+/// When something that was in the way no longer is, nor what follows it.
+fn ends(case: &Case) -> BTreeSet<Time> {
+    let faults = case.trace.faults.iter();
+    let ends = faults.map(|(time, fault)| match fault {
+        // As long as a server that is behind goes by it.
+        Fault::Policy(_) => time.end.saturating_add(KNOWN),
+        _ => felt_until(case, time, fault).saturating_add(case.longest(AFTER)),
+    });
+    // What is done to single calls goes on until the end of the storm, for the next of them.
+    let spoilt = case.trace.calls.iter().filter(|call| call.fault.is_some());
+    let spoilt = spoilt.filter_map(|call| {
+        let asked = call.retry_after.unwrap_or_default();
+        Some(
+            call.over?
+                .saturating_add(case.longest(asked + AFTER) + STEP),
+        )
+    });
+    ends.chain(spoilt).collect()
+}
+
+/// Whether a status of this Foo is not to be expected, since the last one was refused or failed: what fails is tried again with the
+/// object's backoff; what is refused for what it says, when the object is another, or after long.
+fn has_failed(case: &Case, key: &Key, holder: Who, from: Time, due: Time) -> bool {
+    /// For how long a status that was refused is not written again.
+    const GIVEN_UP: Duration = Duration::from_secs(1000);
+    let mut reports = case.trace.calls.iter().filter(|call| {
+        call.who == holder
+            && call.resource == "foos/status"
+            && text(&call.body["metadata"]["name"]) == key.name
+            && call.begun < due
+    });
+    let last = reports.clone().rfind(|call| call.begun < from);
+    let is_given_up =
+        last.is_some_and(|call| is_for_good(call) && call.begun >= from.saturating_sub(GIVEN_UP));
+    let code = |call: &Call| call.answered.map_or(0, |(_, code)| code);
+    is_given_up || reports.any(|call| call.begun >= from && !matches!(code(call), 200..300 | 409))
 }
 
 /// Who holds the Lease for all of this time.
