@@ -313,7 +313,7 @@
 //!
 //! | | by what |
 //! |---|---|
-//! | No replica writes that does not lead. | [`Writer`] is the only way to write, and its client has the [fence](election::fence) in it: a write needs a live term when it begins, and again when its bytes are handed to the connection, and names to the API server when it has to be over. [`Context`] has no client. |
+//! | No replica writes that does not lead. | [`Writer`] is the only way to write, and its client has the [fence](election::fence) in it: a write (but for events and reviews) needs a live term when it begins, when its bytes are handed to the connection, and when that hands them to the kernel, and names to the API server when it has to be over. [`Context`] has no client. |
 //! | Two replicas do not lead at once. | One Lease, written only as it was read; a term with a deadline before the Lease's, on a clock that a suspended machine does not stop; see [`election`]. |
 //! | Nothing is overwritten that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] carry the UID and the resourceVersion of the [`Snapshot`] that they are given, or of a newer version whose cached form is the same; [`Writer::create`] is a plain create. Not covered are fields of the status that the kind's type does not name: [`Writer::update_status`] replaces it whole. |
 //! | A reconcile sees its own last write. | The answer to a write is in the [`Store`] before the write returns: but for that to a deletion, and while the kind is being listed anew, when the list shows it. |
@@ -336,8 +336,10 @@
 //!
 //! - Memory: one cached form for each object of each watched kind, in every replica, leader or not: what
 //!   [`Cached::decode`] keeps, and its key.
-//! - Requests: one watch for each watched kind and namespace (or all of them); each write that is to be made; a renewal of
-//!   the Lease every `retry_period`. At rest there are no others: a resync sends none where nothing is to be done.
+//! - Requests: one watch for each watched kind and namespace (or all of them), and a standby's of the Lease, each opened anew
+//!   after 290 s; each write that is to be made; a renewal of the Lease every `retry_period`. At rest there are no others, but for
+//!   reviews of the tokens that scrape, if [`http.metrics_auth`](config::Http::metrics_auth) is on: a resync sends none where
+//!   nothing is to be done.
 //! - Time: one thread. A reconcile that waits for a request blocks nobody; one that computes holds up all others, and
 //!   [`Store::for_each`] holds up the store.
 //! - A failover: `lease_duration` where a leader dies; where it stops, as long as its running work takes.

@@ -105,7 +105,7 @@ pub(super) const KEYS: &[Key] = &[
     Key { name: "leader_election.lease_duration", flag: "lease-duration", heading: ELECTION, placeholder: "DURATION", rule: Rule::Seconds("1s", "1h"),
         help: "How long a leader that went silent keeps the Lease, and the very first one waits for it" },
     Key { name: "leader_election.renew_deadline", flag: "lease-renew-deadline", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("100ms", "1h"),
-        help: "How long a leader works on without renewing, over a quarter of it (400ms at least, 2500ms at most) less than lease_duration" },
+        help: "How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)" },
     Key { name: "leader_election.retry_period", flag: "lease-retry-period", heading: ELECTION, placeholder: "DURATION", rule: Rule::Duration("10ms", "1h"),
         help: "Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long" },
     Key { name: "http.addr", flag: "http-addr", heading: HEALTH, placeholder: "ADDRESS",
