@@ -28,6 +28,7 @@ fn defaults_are_those_of_the_reference() {
             enabled: true,
             lease_name: "foo-controller".to_owned(),
             lease_namespace: None,
+            fencing_record: None,
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),

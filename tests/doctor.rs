@@ -486,7 +486,8 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     assert_eq!(
         led_by_a_pod_of("renamed").await.lines()[7],
         "error fencing policy: foo-controller-fencing does not judge system:serviceaccount:foo-system:renamed, who holds the Lease: \
-         its matchConditions name another service account; name that one there"
+         name its service account in the annotation samplecontroller.k8s.io/controller-account of \
+         serviceaccount/foo-controller-fencing in foo-system"
     );
     let said = led_by_a_pod_of("foo-controller").await;
     assert_eq!(said.lines()[7], ANSWERS[7], "{said:?}");

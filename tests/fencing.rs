@@ -590,6 +590,34 @@ impl Foos {
     }
 }
 
+/// Without an election the one replica writes the record at its start, and again when another name is in it. A record that the
+/// settings name and that is not there is reported.
+#[tokio::test]
+async fn without_an_election_the_record_names_the_replica() {
+    let bench = Bench::new().await;
+    let namespace = CLUSTER.namespace("alone").await;
+    let replica = Replica::create(&CLUSTER, "alone").await;
+    let scope = format!("--namespace={namespace}");
+    let args = ["--leader-election=false", &scope];
+    let mut controller = replica.run(CLUSTER.kubeconfig(), &args);
+    let client = CLUSTER.client().await;
+    let foos = Foos {
+        foos: Api::namespaced(client.clone(), &namespace),
+        deployments: Api::namespaced(client, &namespace),
+    };
+    foos.deployed("a").await;
+    bench.led_by(Some("intruder_1")).await;
+    bench.refused_to(A, "\"intruder_1\" does").await;
+    foos.deployed("b").await;
+    assert_eq!(controller.stop().await, 0);
+    let other = [&args[..], &["--fencing-record=other"]].concat();
+    let mut controller = replica.run(CLUSTER.kubeconfig(), &other);
+    controller
+        .wait_for_log("apply deploy/components/fencing, or unset leader_election.fencing_record")
+        .await;
+    assert_eq!(controller.stop().await, 0);
+}
+
 /// The whole life of a Foo under the policy, with the rights that `deploy/` gives and no others: all that it needs, and
 /// nothing that it does not. In between, somebody takes the Lease by hand.
 #[tokio::test]
@@ -897,19 +925,17 @@ fn is_needed_elsewhere(right: &str) -> bool {
 
 /// What `deploy/` allows, as `verb resource`, but for what [`is_needed_elsewhere`].
 async fn granted(cluster: &Cluster) -> BTreeSet<String> {
-    let get = ["get", "clusterrole/foo-controller", "-o=json"];
-    let in_cluster = cluster.kubectl(&get).await.success();
-    let get = [
-        "get",
-        "role/foo-controller",
-        "-o=json",
-        "--namespace",
-        NAMESPACE,
+    let in_namespace = format!("--namespace={NAMESPACE}");
+    let roles = [
+        vec!["clusterrole/foo-controller"],
+        vec!["clusterrole/foo-controller-fencing"],
+        vec!["role/foo-controller", &in_namespace],
     ];
-    let in_namespace = cluster.kubectl(&get).await.success();
     let texts = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
     let mut granted = BTreeSet::new();
-    for role in [in_cluster, in_namespace] {
+    for role in roles {
+        let get = [&["get", "-o=json"], &role[..]].concat();
+        let role = cluster.kubectl(&get).await.success();
         let role: Value = serde_json::from_str(&role).unwrap();
         for rule in role["rules"].as_array().unwrap() {
             for resource in texts(&rule["resources"]) {

@@ -60,6 +60,7 @@ impl Replica {
             enabled: true,
             lease_name: "l".into(),
             lease_namespace: Some(namespace.into()),
+            fencing_record: None,
             lease_duration: LEASE / pace,
             renew_deadline: RENEW / pace,
             retry_period: RETRY / pace,

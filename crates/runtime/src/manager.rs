@@ -170,10 +170,9 @@ pub(crate) fn identity(
 ) -> Result<Identity, election::Error> {
     let identity = Identity::of(host)?;
     let election = &mut config.leader_election;
-    if election.enabled {
-        let named = election.lease_namespace.take().or(pod_namespace);
-        let namespace = named.ok_or_else(|| election::Error::Namespace(app.env_prefix()))?;
-        election.lease_namespace = Some(namespace);
+    election.lease_namespace = election.lease_namespace.take().or(pod_namespace);
+    if election.enabled && election.lease_namespace.is_none() {
+        return Err(election::Error::Namespace(app.env_prefix()));
     }
     Ok(identity)
 }

@@ -67,6 +67,9 @@ pub struct LeaderElection {
     /// The Lease's namespace; unset, it is the pod's own.
     #[serde(deserialize_with = "unless_empty")]
     pub lease_namespace: Option<String>,
+    /// The name of the fencing record, a service account in the Lease's namespace; unset, the Lease's name and `-fencing`.
+    #[serde(deserialize_with = "unless_empty")]
+    pub fencing_record: Option<String>,
     /// How long a silent leader keeps the Lease: whole seconds, 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
@@ -79,6 +82,12 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
+    /// The name of the fencing record.
+    pub(crate) fn record_name(&self) -> String {
+        let named = self.fencing_record.clone();
+        named.unwrap_or_else(|| format!("{}-fencing", self.lease_name))
+    }
+
     /// How long one request for the Lease may take. As controller-runtime does it: one hung request must not cost the term.
     pub(crate) fn call_timeout(&self) -> Duration {
         (self.renew_deadline / 2).max(Duration::from_secs(1))

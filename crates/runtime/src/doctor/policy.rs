@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{Doctor, Verdict, error, failed, is_forbidden, ok, skipped, warning};
 use crate::{
     App,
-    election::{holder_key, record_name},
+    election::{account_key, holder_key},
     failure::brief,
 };
 
@@ -32,6 +32,8 @@ struct Election {
     key: String,
     /// Whom that names, if there is a record.
     recorded: Option<String>,
+    /// Its annotation that names the controller's service account, and the user that it means.
+    account: (String, String),
     /// Whom the Lease names.
     holder: String,
     /// Who that is to the API server, if its pod is there.
@@ -61,8 +63,14 @@ async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Ve
     let policies = all::<ValidatingAdmissionPolicy>(doctor).await?;
     let bindings = all::<ValidatingAdmissionPolicyBinding>(doctor).await?;
     let records: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-    let (record, key) = (record_name(lease), holder_key(doctor.app));
+    let record = doctor.config.leader_election.record_name();
+    let [key, account] = [holder_key(doctor.app), account_key(doctor.app)];
     let recorded = records.get_metadata_opt(&record).await?;
+    let named = recorded
+        .as_ref()
+        .and_then(|it| it.annotations().get(&account));
+    let named = named.map_or(doctor.app.name, String::as_str);
+    let user = format!("{ACCOUNT}{namespace}:{named}");
     let recorded = recorded.map(|it| it.annotations().get(&key).cloned().unwrap_or_default());
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let lease = leases.get_opt(lease).await?.and_then(|lease| lease.spec);
@@ -73,6 +81,7 @@ async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Ve
         record,
         key,
         recorded,
+        account: (account, user),
         user: user_of(doctor, namespace, &holder).await?,
         holder,
     };
@@ -220,11 +229,14 @@ fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), 
         .peekable();
     if let Some(user) = &election.user
         && accounts.peek().is_some()
-        && !accounts.any(|it| it.split(['\'', '"']).any(|literal| literal == user))
+        && !accounts.any(|it| judges(election, it, user))
     {
         return Err(error(format!(
-            "{name} does not judge {}, who holds the Lease: its matchConditions name another service account; name that one there",
-            brief(user)
+            "{name} does not judge {}, who holds the Lease: name its service account in the annotation {} of serviceaccount/{} in {}",
+            brief(user),
+            election.account.0,
+            election.record,
+            election.namespace,
         )));
     }
     if spec["failurePolicy"] == "Ignore" {
@@ -233,6 +245,13 @@ fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), 
         )));
     }
     Ok(())
+}
+
+/// Whether a condition lets the writes of this user be judged: by the record's annotation, or by a literal of its own.
+fn judges(election: &Election, condition: &str, user: &str) -> bool {
+    let (key, annotated) = &election.account;
+    let mut literals = condition.split(['\'', '"']);
+    literals.any(|literal| literal == user || (literal == key && annotated == user))
 }
 
 /// Whether the record is there, and names whom the Lease names.
@@ -281,6 +300,7 @@ mod tests {
             record: "l-fencing".to_owned(),
             key: HOLDER_KEY.to_owned(),
             recorded: Some(String::new()),
+            account: (String::new(), String::new()),
             holder: String::new(),
             user: None,
         };

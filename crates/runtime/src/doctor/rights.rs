@@ -9,7 +9,6 @@ use k8s_openapi::api::{
 use super::{Doctor, Verdict, error, ok, skipped, warning};
 use crate::{
     Kind,
-    election::record_name,
     scopes::{Answer, Place, Right, is_allowed},
 };
 
@@ -103,11 +102,11 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
 
 /// To the fencing record. Who may not read it takes server-side fencing for not installed.
 pub async fn of_record(doctor: &Doctor) -> Verdict {
-    let (namespace, lease) = match doctor.lease() {
+    let (namespace, _) = match doctor.lease() {
         Ok(lease) => lease,
         Err(verdict) => return verdict,
     };
-    let record = record_name(lease);
+    let record = doctor.config.leader_election.record_name();
     let name = Some(&*record);
     let asked = async |verb: &'static [&'static str]| {
         let rights = to(verb, Kind::of::<ServiceAccount>()).map(|right| (right, name));
@@ -123,7 +122,7 @@ pub async fn of_record(doctor: &Doctor) -> Verdict {
         Ok(_) => {}
         Err(verdict) => return verdict,
     }
-    let mend = "apply deploy/components/fencing, which adds it to the Role";
+    let mend = "apply deploy/components/fencing, which has it";
     let place = Place(Some(namespace)).to_string();
     judge(asked(&["patch"]).await, &place, mend)
 }

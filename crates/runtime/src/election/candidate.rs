@@ -118,7 +118,7 @@ impl Candidate {
             guard,
             record: Assertions::new(
                 host.clone(),
-                FencingRecord::new(app, &client, &namespace, &name, &identity),
+                FencingRecord::new(app, &client, &namespace, settings, &identity),
                 call,
                 settings.retry_period,
             ),

@@ -11,7 +11,7 @@
 //! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
 
 use super::{identity::Identity, lease_guard::Aside};
-use crate::{App, host::Host, log_once::Causes};
+use crate::{App, config::LeaderElection, host::Host, log_once::Causes};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
@@ -29,17 +29,19 @@ use tracing::{debug, warn};
 
 /// The annotation that the policy compares with the caller, in the group of the application.
 pub const HOLDER: &str = "lease-holder";
+/// The annotation that names the controller's service account, whose writes the policy judges.
+pub(crate) const ACCOUNT: &str = "controller-account";
 /// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID is for a
 /// holder that leads again after somebody set the transitions back, be it restarted or not.
 const TERM: &str = "lease-term";
-/// What the record of this Lease is called.
-pub(crate) fn record_name(lease: &str) -> String {
-    format!("{lease}-fencing")
-}
-
 /// The annotation that names the leader.
 pub(crate) fn holder_key(app: &App) -> String {
     format!("{}/{HOLDER}", app.group)
+}
+
+/// The annotation that names the controller's service account.
+pub(crate) fn account_key(app: &App) -> String {
+    format!("{}/{ACCOUNT}", app.group)
 }
 
 /// The most requests of one assertion.
@@ -79,27 +81,31 @@ pub struct FencingRecord {
     client: Client,
     records: Api<ServiceAccount>,
     name: String,
+    /// Whether the settings name it, so that there has to be one.
+    is_expected: bool,
     namespace: String,
-    lease: String,
+    /// The Lease that has to name the writer; `None` without an election.
+    lease: Option<String>,
     identity: Identity,
 }
 
 impl FencingRecord {
-    /// The record of the Lease `namespace`/`lease`, to be written by `identity`.
+    /// The record in `namespace` that these settings name, to be written by `identity`.
     pub fn new(
         app: &App,
         client: &Client,
         namespace: &str,
-        lease: &str,
+        settings: &LeaderElection,
         identity: &Identity,
     ) -> Self {
         Self {
             group: app.group,
             client: client.clone(),
             records: Api::namespaced(client.clone(), namespace),
-            name: record_name(lease),
+            name: settings.record_name(),
+            is_expected: settings.fencing_record.is_some(),
             namespace: namespace.to_owned(),
-            lease: lease.to_owned(),
+            lease: settings.enabled.then(|| settings.lease_name.clone()),
             identity: identity.clone(),
         }
     }
@@ -119,13 +125,15 @@ impl FencingRecord {
         if says(&holder_key, self.identity.as_str()) && says(&term_key, term) {
             return Ok(Asserted::Named);
         }
-        // Only now: see above.
-        let holder = self.holder().await?;
-        if holder.is_empty() {
-            return Ok(Asserted::Unheld);
-        }
-        if holder != self.identity.as_str() {
-            return Ok(Asserted::Deposed(holder));
+        if let Some(lease) = &self.lease {
+            // Only now: see above.
+            let holder = self.holder(lease).await?;
+            if holder.is_empty() {
+                return Ok(Asserted::Unheld);
+            }
+            if holder != self.identity.as_str() {
+                return Ok(Asserted::Deposed(holder));
+            }
         }
         let patch = json!({"metadata": {
             "resourceVersion": record.resource_version(),
@@ -137,9 +145,9 @@ impl FencingRecord {
     }
 
     /// Whom the Lease names, if anybody. This read is no part of an attempt, which may be under way.
-    async fn holder(&self) -> Result<String, kube::Error> {
+    async fn holder(&self, lease: &str) -> Result<String, kube::Error> {
         let leases = Request::new(Lease::url_path(&(), Some(&self.namespace)));
-        let request = leases.get(&self.lease, &GetParams::default());
+        let request = leases.get(lease, &GetParams::default());
         let mut request = request.map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert(Aside);
         let lease: Lease = match self.client.request(request).await {
@@ -269,7 +277,11 @@ impl Assertions {
                 }
             }
             Asserted::NotInstalled(error) => {
-                debug!(record = self.object(), "no fencing record: {error}");
+                if self.record.is_expected {
+                    self.failed(&format!("{error}; apply deploy/components/fencing, or unset leader_election.fencing_record"));
+                } else {
+                    debug!(record = self.object(), "no fencing record: {error}");
+                }
                 self.is = RecordIs::NotInstalled;
                 self.due = Instant::now();
             }

@@ -4,6 +4,7 @@
 //! module does what was decided. The Lease is held at most until a deadline that lies well before anybody else may take
 //! it, and [`fence`] keeps the controller's writes within it.
 
+mod alone;
 mod attempt;
 mod candidate;
 mod cause;
@@ -28,7 +29,7 @@ pub use crate::clock::Clock;
 pub use candidate::YIELD_DELAY;
 pub use decide::Ability;
 pub use error::Error;
-pub(crate) use fencing_record::{RecordIs, holder_key, record_name};
+pub(crate) use fencing_record::{RecordIs, account_key, holder_key};
 pub use identity::Identity;
 pub(crate) use identity::pod_namespace;
 pub use lease_guard::SeenLease;
@@ -45,7 +46,6 @@ use crate::{
     transport::Transport,
 };
 use candidate::Candidate;
-use counts::Counts;
 use kube::client::ClientBuilder;
 use lease_guard::LeaseGuardLayer;
 use tokio::sync::watch;
@@ -97,12 +97,10 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
     if !settings.enabled {
-        Counts::new(&metrics, &settings.lease_name)
-            .leading
-            .record(1);
-        term.send_replace(Some(Term::unlimited()));
-        stop.await;
-        term.send_replace(None);
+        let client = ClientBuilder::new(transport, "default")
+            .with_layer(&RequestLayer::new(&server, &metrics, failed_by).within_spans())
+            .build();
+        alone::run(host, &settings, &identity, &client, &term, &metrics, stop).await;
         return Ok(());
     }
     let call = settings.call_timeout();

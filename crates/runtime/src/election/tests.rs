@@ -71,6 +71,7 @@ fn candidate_at(
         enabled: true,
         lease_name: "l".into(),
         lease_namespace: Some("n".into()),
+        fencing_record: None,
         lease_duration,
         renew_deadline,
         retry_period,

@@ -16,9 +16,22 @@ fn held_by(api: &FakeApi, name: &str) {
     api.put(&json!({"holderIdentity": format!("{name}_1"), "leaseDurationSeconds": 15}));
 }
 
+fn settings() -> LeaderElection {
+    LeaderElection {
+        lease_name: "l".to_owned(),
+        ..crate::Config::shipped(&APP).leader_election
+    }
+}
+
 fn record_of(api: &FakeApi, name: &str) -> FencingRecord {
     let client = Client::new(api.service(), "n");
-    FencingRecord::new(&APP, &client, "n", "l", &Identity::new(name, "1").unwrap())
+    FencingRecord::new(
+        &APP,
+        &client,
+        "n",
+        &settings(),
+        &Identity::new(name, "1").unwrap(),
+    )
 }
 
 /// A record as this replica sees it, to whom something happens just before each of its requests of this method arrives.
@@ -36,7 +49,13 @@ fn with(
         api.service().oneshot(request).boxed()
     });
     let client = Client::new(service, "n");
-    FencingRecord::new(&APP, &client, "n", "l", &Identity::new(name, "1").unwrap())
+    FencingRecord::new(
+        &APP,
+        &client,
+        "n",
+        &settings(),
+        &Identity::new(name, "1").unwrap(),
+    )
 }
 
 #[tokio::test]

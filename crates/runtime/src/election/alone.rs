@@ -1,0 +1,74 @@
+//! A replica without an election (`leader_election.enabled = false`): it leads from start to end, and the fencing record
+//! names it, without which the fencing policy would reject its writes.
+
+use std::{pin::pin, sync::Arc};
+
+use kube::Client;
+use tokio::{
+    sync::{Notify, watch},
+    time,
+};
+
+use super::{
+    Identity, Term,
+    counts::Counts,
+    fencing_record::{Assertions, FencingRecord, RecordIs},
+};
+use crate::{Host, config::LeaderElection, telemetry::Metrics};
+
+/// Publishes a term without an end until `stop`. The first assertion of the record comes before it, if that takes no longer
+/// than a call may; later ones follow a rejection, or a failure.
+pub(super) async fn run(
+    host: Host,
+    settings: &LeaderElection,
+    identity: &Identity,
+    client: &Client,
+    term: &watch::Sender<Option<Term>>,
+    metrics: &Metrics,
+    stop: impl Future<Output = ()>,
+) {
+    let mut stop = pin!(stop);
+    let app = metrics.app();
+    // Outside a pod nothing tells where the record would be.
+    let mut record = settings.lease_namespace.as_deref().map(|namespace| {
+        let record = FencingRecord::new(app, client, namespace, settings, identity);
+        Assertions::new(host, record, settings.call_timeout(), settings.retry_period)
+    });
+    if let Some(record) = &mut record {
+        record.acquired("", 0);
+        tokio::select! {
+            biased;
+            () = &mut stop => return,
+            _ = time::timeout(settings.call_timeout(), record.ended()) => {}
+        }
+    }
+    let rejections = Arc::<Notify>::default();
+    let unlimited = Term::unlimited().rejections_to(Arc::clone(&rejections));
+    term.send_replace(Some(unlimited));
+    Counts::new(metrics, &settings.lease_name).leading.record(1);
+    match &mut record {
+        None => stop.await,
+        Some(record) => {
+            tokio::select! {
+                biased;
+                () = stop => {}
+                never = keep(record, &rejections, settings) => never,
+            }
+        }
+    }
+    term.send_replace(None);
+}
+
+/// Asserts the record after a rejection or a failure, once in a retry period at most.
+async fn keep(record: &mut Assertions, rejections: &Notify, settings: &LeaderElection) -> ! {
+    let mut period = time::interval(settings.retry_period);
+    period.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = record.ended(), if record.is_under_way() => {}
+            () = rejections.notified() => record.rejected(),
+            _ = period.tick(), if record.is() == RecordIs::Pending => record.assert_if_due(),
+        }
+    }
+}
