@@ -23,7 +23,8 @@ notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1
 sed -E "s#\]\(([^):]+)\)#](${RELEASE_LINKS-}\1)#g" <<<"$notes" >"$folder/notes.md"
 cat >>"$folder/notes.md" <<EOF
 
-To install it, with [.github/cosign.pub](${RELEASE_LINKS-}.github/cosign.pub) as \`cosign.pub\`:
+To install it, with cosign 3 (the signatures are Sigstore bundles, which version 2 does not find) and
+[.github/cosign.pub](${RELEASE_LINKS-}.github/cosign.pub) as \`cosign.pub\`:
 
 \`\`\`console
 $ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml

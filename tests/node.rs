@@ -663,6 +663,26 @@ async fn telemetry_goes_over_tls_by_the_images_own_trust() {
     assert_invariants();
 }
 
+/// `OpenShift` assigns each namespace its users, and the group 0.
+#[tokio::test]
+#[ignore = "make e2e"]
+async fn the_image_works_as_any_user() {
+    let user = 1_000_680_000;
+    let assigned = Overlay {
+        pod: json!({"securityContext": {"runAsUser": user, "runAsGroup": 0, "fsGroup": user}}),
+        ..PLAIN
+    };
+    let installation = assigned.install().await;
+    for pod in installation.pods().await {
+        assert_eq!((pod.ready, pod.restarts), (true, 0));
+        let status = format!("/proc/{}/status", pod.process().as_raw_nonzero());
+        let status = fs::read_to_string(status).unwrap();
+        assert!(status.contains(&format!("\nUid:\t{user}\t")), "{status}");
+    }
+    PLAIN.install().await;
+    assert_invariants();
+}
+
 /// docs/telemetry.md: no restart for a changed level. The program itself sends the signal: there is nothing else in its image.
 #[tokio::test]
 #[ignore = "make e2e"]

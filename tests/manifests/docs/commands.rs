@@ -68,11 +68,6 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl rollout undo deployment/{NAME} -n {NAMESPACE}",
     ),
     (
-        "kubectl delete --ignore-not-found -k",
-        "tests/node.rs",
-        "kubectl delete -k {path} --ignore-not-found",
-    ),
-    (
         "kubectl logs -n foo-system POD",
         "tests/node.rs",
         "kubectl logs -n {NAMESPACE} {}",
@@ -86,6 +81,26 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl get --raw /api/v1/namespaces/foo-system/pods/POD:8080/proxy/debug/state",
         "tests/node.rs",
         "kubectl get --raw {path}/debug/state",
+    ),
+    (
+        "kubectl delete foos --all --all-namespaces --cascade=foreground",
+        "tests/manifests/uninstall.rs",
+        "sh_within(&cluster, &all, LIMIT)",
+    ),
+    (
+        "kubectl delete --ignore-not-found -k deploy",
+        "tests/manifests/uninstall.rs",
+        "sh_within(&cluster, &all, LIMIT)",
+    ),
+    (
+        "kubectl diff -k",
+        "tests/manifests/names.rs",
+        "\"diff -k {}\"",
+    ),
+    (
+        "kubectl delete -k",
+        "tests/manifests/names.rs",
+        "delete --ignore-not-found -k {folder}",
     ),
     ("nix build .#sbom", "tests/nix/check.sh", " .#sbom)"),
     ("nix build", "tests/nix/check.sh", "nix flake check"),
@@ -235,6 +250,11 @@ pub fn switches() -> Vec<(Switch, String)> {
 /// A shell's script, in the project's folder, with `kubectl` for this cluster and, for cargo, what runs the program that is built.
 /// Nothing of it outlives this.
 pub async fn sh(cluster: &Cluster, script: &str) -> String {
+    sh_within(cluster, script, DEADLINE).await
+}
+
+/// The same, with another limit to how long it may take.
+pub async fn sh_within(cluster: &Cluster, script: &str, limit: Duration) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display().to_string();
     // If this process is killed, the deadline ends the controller.
@@ -265,7 +285,7 @@ pub async fn sh(cluster: &Cluster, script: &str) -> String {
     let child = tokio::process::Command::from(command).spawn().unwrap();
     let _group = Group(child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())));
     let mut child = child;
-    let status = tokio::time::timeout(DEADLINE, child.wait()).await;
+    let status = tokio::time::timeout(limit, child.wait()).await;
     let said = |file: &str| fs::read_to_string(folder.path().join(file)).unwrap();
     let status = status
         .unwrap_or_else(|_| panic!("{script}: {}", said("errors")))
