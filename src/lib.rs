@@ -9,7 +9,7 @@ mod settings;
 
 use operator_runtime::{
     App,
-    config::{Key, Rule, WORK},
+    config::{Key, PodSecurity, Rule, WORK},
     telemetry::metrics::table::{Metric, SECTIONS},
 };
 
@@ -36,6 +36,8 @@ pub static APP: App = App {
         help: "What the one container of every Deployment runs",
     }],
     crates: &["foo_controller"],
+    // The image that the pods run is the user's; nginx, by default, runs as root.
+    pod_security: PodSecurity::Baseline,
 };
 
 /// All metrics, by what they are about.

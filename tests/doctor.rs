@@ -1,5 +1,8 @@
 //! The command `doctor`, against a real API server: each line and exit code, and that it writes nothing.
 
+mod admission;
+mod surroundings;
+
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
@@ -32,7 +35,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const CRD: &str = "foos.samplecontroller.k8s.io";
-const ANSWERS: [&str; 10] = [
+const ANSWERS: [&str; 15] = [
     "ok API server: v1 at SERVER",
     "ok clock: within 5s of the API server's",
     "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
@@ -41,6 +44,11 @@ const ANSWERS: [&str; 10] = [
     "ok rights to the fencing record: all that are needed",
     "ok Lease: foo-system/foo-controller: nobody holds it",
     "ok fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system",
+    "ok webhooks on the Lease: none judges it",
+    "ok webhooks on writes: none judges them",
+    "ok admission policies: none judges the controller's writes, apart from the fencing policy",
+    "ok other installations: none",
+    "ok namespaces with foos: 0 in 0",
     "skipped collector: telemetry.endpoint is not set, nor an OTEL_EXPORTER_OTLP_*ENDPOINT",
     "skipped replica: http.debug_state is false",
 ];
@@ -148,6 +156,8 @@ async fn record(holder: &str) {
 async fn installed() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     let alone = ALONE.lock().await;
+    // A test that failed leaves its webhooks.
+    kubectl("delete validatingwebhookconfiguration checked --ignore-not-found").await;
     fencing::install(&CLUSTER).await;
     CLUSTER.release_lease("foo-system", "foo-controller").await;
     alone
@@ -235,6 +245,7 @@ async fn the_lease_is_told_as_it_is() {
                 "skipped rights to the fencing record: leader_election.enabled is false",
                 "skipped Lease: leader_election.enabled is false",
                 "skipped fencing policy: leader_election.enabled is false",
+                "skipped webhooks on the Lease: leader_election.enabled is false",
             ],
         );
 }
@@ -348,11 +359,21 @@ async fn rights_that_are_missing_are_named() {
         "system:serviceaccount:foo-system:foo-controller",
     );
     let unseen = [
+        "skipped webhooks on the Lease: not allowed to list validatingwebhookconfigurations: that takes the permissions of an \
+         administrator",
+        "skipped webhooks on writes: not allowed to list validatingwebhookconfigurations: that takes the permissions of an \
+         administrator",
+        "skipped admission policies: not allowed to list namespaces: that takes the permissions of an administrator",
         "skipped CRD foos.samplecontroller.k8s.io: served; whether it is this program's cannot be seen: not allowed to get \
          customresourcedefinitions",
         "skipped fencing policy: not allowed to look at it: that takes the rights of an administrator",
     ];
-    doctor(&account, &[]).await.is_but_for(0, &unseen);
+    let others = [
+        "skipped other installations: not allowed to list leases: that takes the permissions of an administrator",
+        "skipped namespaces with foos: not allowed to list namespaces: that takes the permissions of an administrator",
+    ];
+    let all = [&unseen[..], &others].concat();
+    doctor(&account, &[]).await.is_but_for(0, &all);
 
     let without_record = "skipped rights to the fencing record: not allowed to get serviceaccounts/foo-controller-fencing, as where \
                           deploy/components/fencing is not installed";
@@ -362,6 +383,11 @@ async fn rights_that_are_missing_are_named() {
         &[
             unseen[0],
             unseen[1],
+            unseen[2],
+            unseen[3],
+            unseen[4],
+            "skipped other installations: not allowed to list deployments: that takes the permissions of an administrator",
+            "skipped namespaces with foos: not allowed to list foos: that takes the permissions of an administrator",
             "error rights in all namespaces: not allowed to list foos, watch foos, list deployments, watch deployments, create \
              deployments, patch deployments, update foos/status, create events, patch events in all namespaces: apply the \
              ClusterRole in deploy/base and its binding",
@@ -568,7 +594,8 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
 async fn no_cluster_is_told_in_time() {
     let _alone = installed().await;
     let silent = "skipped clock|skipped CRD foos.samplecontroller.k8s.io|skipped rights in all namespaces|skipped rights to the \
-                  Lease|skipped rights to the fencing record|skipped Lease|skipped fencing policy";
+                  Lease|skipped rights to the fencing record|skipped Lease|skipped fencing policy|skipped webhooks on the Lease|skipped webhooks on writes|skipped admission \
+                  policies|skipped other installations|skipped namespaces with foos";
     let silent: Vec<_> = silent
         .split('|')
         .map(|it| format!("{it}: the API server does not answer"))

@@ -1,15 +1,21 @@
 //! The command `doctor`: what a replica would find in its cluster, in a line for each check. Nothing is written: its client
 //! has the fence in it, and never a term.
 
+mod cluster;
 mod collector;
 mod crd;
+mod installations;
 mod lease;
+mod matching;
+mod namespaces;
 mod policy;
 pub(crate) mod replica;
 mod rights;
 mod server;
+mod webhooks;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -18,7 +24,10 @@ use std::{
 use futures::future::{FutureExt as _, LocalBoxFuture, join, join_all};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Client, ResourceExt as _};
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::{OnceCell, watch},
+    time::timeout,
+};
 
 use crate::{
     App, Builder, Config, Host, Reconciler,
@@ -86,6 +95,23 @@ fn skipped(text: impl Into<String>) -> Verdict {
     (Grade::Skipped, text.into())
 }
 
+/// Findings in a line.
+const FOUND: usize = 3;
+
+/// Returns one verdict of many findings: the errors come first, and those beyond [`FOUND`] are counted. `well` is for no finding.
+fn worst(mut found: Vec<Verdict>, well: impl FnOnce() -> Verdict) -> Verdict {
+    found.sort_by_key(|(grade, _)| *grade != Grade::Error);
+    let Some(&(grade, _)) = found.first() else {
+        return well();
+    };
+    let texts: Vec<_> = found.iter().take(FOUND).map(|(_, text)| &**text).collect();
+    let more = match found.len().saturating_sub(FOUND) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    (grade, format!("{}{more}", texts.join("; ")))
+}
+
 /// That a request failed: what it was to do, and why it did not.
 fn failed(what: &str, cause: &kube::Error) -> Verdict {
     error(format!("cannot {what}: {}", why(cause)))
@@ -136,6 +162,11 @@ struct Doctor {
     config: Config,
     client: Client,
     needs: Needs,
+    /// The namespace of the Lease, and of this installation.
+    namespace: Option<String>,
+    namespaces: OnceCell<Result<Vec<cluster::Namespace>, Verdict>>,
+    primaries: OnceCell<Result<BTreeMap<String, cluster::Primaries>, Verdict>>,
+    hooks: OnceCell<Result<Vec<webhooks::Hook>, Verdict>>,
 }
 
 /// Looks at everything. Must be called within a Tokio runtime.
@@ -152,7 +183,8 @@ pub async fn examine<R: Reconciler>(
     let ways = telemetry::ways(host, &config)?;
     let cluster = Cluster::find(app, host, &config).await;
     let mut cluster = cluster.map_err(manager::Error::from)?;
-    manager::identity(app, host, cluster.pod_namespace.take(), &mut config)
+    let pod_namespace = cluster.pod_namespace.take();
+    manager::identity(app, host, pod_namespace.clone(), &mut config)
         .map_err(manager::Error::from)?;
     let metrics = Metrics::disconnected(app);
     let fence = FenceLayer::new(watch::channel(None).1, &metrics);
@@ -167,12 +199,17 @@ pub async fn examine<R: Reconciler>(
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
     drop(build(&mut builder));
     let (_, _, needs) = builder.finish();
+    let named = config.leader_election.lease_namespace.clone();
     let doctor = Doctor {
         app,
         host: host.clone(),
         config,
         client,
         needs,
+        namespace: named.or(pod_namespace),
+        namespaces: OnceCell::new(),
+        primaries: OnceCell::new(),
+        hooks: OnceCell::new(),
     };
 
     let answer = timeout(LIMIT, server::ask(&doctor)).await;
@@ -215,7 +252,7 @@ impl Doctor {
     ) -> Vec<Check<'a>> {
         let mut checks: Vec<Check<'a>> = Vec::new();
         for crd in crds {
-            let check = crd::examine(&self.client, crd).boxed_local();
+            let check = crd::examine(self, crd).boxed_local();
             checks.push((format!("CRD {}", crd.name_any()), check));
         }
         for namespace in namespaces {
@@ -223,7 +260,7 @@ impl Doctor {
             let check = rights::of_scope(self, namespace).boxed_local();
             checks.push((format!("rights in {}", Place(namespace)), check));
         }
-        let of_the_election: [Check<'a>; 4] = [
+        let others: [Check<'a>; 9] = [
             (
                 "rights to the Lease".into(),
                 rights::of_lease(self).boxed_local(),
@@ -234,8 +271,28 @@ impl Doctor {
             ),
             ("Lease".into(), lease::examine(self).boxed_local()),
             ("fencing policy".into(), policy::examine(self).boxed_local()),
+            (
+                "webhooks on the Lease".into(),
+                webhooks::on_lease(self).boxed_local(),
+            ),
+            (
+                "webhooks on writes".into(),
+                webhooks::on_writes(self).boxed_local(),
+            ),
+            (
+                "admission policies".into(),
+                webhooks::policies(self).boxed_local(),
+            ),
+            (
+                "other installations".into(),
+                installations::examine(self).boxed_local(),
+            ),
+            (
+                format!("namespaces with {}", self.needs.primary.plural),
+                namespaces::examine(self).boxed_local(),
+            ),
         ];
-        checks.extend(of_the_election);
+        checks.extend(others);
         checks
     }
 
@@ -260,5 +317,13 @@ mod tests {
         let report = Report(vec![("Lease".to_owned(), warning(said))]);
         let line = "warning  Lease  held by  [2Jme  ok       all\n";
         assert_eq!(report.to_string(), line);
+    }
+
+    #[test]
+    fn of_many_findings_the_errors_come_first() {
+        let well = || ok("fine");
+        assert_eq!(worst(Vec::new(), well), ok("fine"));
+        let found = vec![warning("a"), error("b"), warning("c"), error("d")];
+        assert_eq!(worst(found, well), error("b; d; a; and 1 more"));
     }
 }

@@ -1,5 +1,7 @@
 //! The program that the runtime runs in, as far as the runtime has to know it.
 
+use std::fmt;
+
 use super::table::{KEYS, Key};
 
 /// What an application is called, and what it adds to the configuration. One for a program, handed to whatever needs it.
@@ -27,6 +29,29 @@ pub struct App {
     pub keys: &'static [Key],
     /// The crates whose spans are exported, as tracing has them: the runtime's come on top.
     pub crates: &'static [&'static str],
+    /// The level of the Pod Security Standards that the pods of its objects need. For `doctor`.
+    pub pod_security: PodSecurity,
+}
+
+/// A level of the Pod Security Standards, the strictest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodSecurity {
+    /// Pods are admitted everywhere, or there are none.
+    Restricted,
+    /// Pods run as root, or without a security context, and have no privileges.
+    Baseline,
+    /// Pods have privileges.
+    Privileged,
+}
+
+impl fmt::Display for PodSecurity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Restricted => "restricted",
+            Self::Baseline => "baseline",
+            Self::Privileged => "privileged",
+        })
+    }
 }
 
 impl App {
@@ -48,6 +73,7 @@ impl App {
             defaults: "",
             keys: &[],
             crates: &[],
+            pod_security: PodSecurity::Restricted,
         }
     }
 

@@ -22,7 +22,7 @@ use std::{
 
 use clap::{Arg, ArgMatches, value_parser};
 
-pub use app::{App, keys};
+pub use app::{App, PodSecurity, keys};
 pub(crate) use directives::Directives;
 pub use layers::{Problems, Settings};
 pub(crate) use pairs::{attributes, headers};

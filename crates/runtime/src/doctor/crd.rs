@@ -3,43 +3,106 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{ApiResource, DynamicObject},
+    ResourceExt as _,
+    api::{DynamicObject, ListParams},
 };
 use serde_json::{Value, json};
 
-use super::{Verdict, error, failed, is_forbidden, ok, skipped, warning};
+use super::{
+    Doctor, Verdict,
+    cluster::{api, api_of, each, few, items, primaries, text},
+    error, failed, is_forbidden, ok, skipped, warning, webhooks,
+};
 use crate::failure::brief;
 
 const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
 
-pub async fn examine(client: &Client, ours: &CustomResourceDefinition) -> Verdict {
-    // As it is: the code that would read each field of a schema is a third of a megabyte.
-    let resource = ApiResource::erase::<CustomResourceDefinition>(&());
-    let crds: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let client = &doctor.client;
+    let crds = api::<CustomResourceDefinition>(client);
     match crds.get_opt(&ours.name_any()).await {
-        Ok(Some(theirs)) => judge(ours, &theirs),
-        Ok(None) => missing(),
-        // Which is as it should be where this runs with the controller's own rights.
-        Err(error) if is_forbidden(&error) => is_served(client, ours).await,
+        Ok(Some(theirs)) if theirs.metadata.deletion_timestamp.is_some() => {
+            terminating(doctor, ours).await
+        }
+        Ok(Some(theirs)) => {
+            let conversion = &theirs.data["spec"]["conversion"]["webhook"]["clientConfig"];
+            let down = webhooks::down(client, conversion).await;
+            judge(ours, &theirs, down.as_deref())
+        }
+        Ok(None) => missing(doctor, ours).await,
+        // The controller itself has no permission to read it.
+        Err(error) if is_forbidden(&error) => is_served(doctor, ours).await,
         Err(error) => failed("get it", &error),
     }
 }
 
-fn missing() -> Verdict {
-    error(format!("missing: {APPLY}"))
+/// A CRD that is being deleted, and the cause where that does not end.
+async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let kind = &ours.spec.names.kind;
+    let finalizers = match primaries(doctor).await {
+        Ok(found) if doctor.needs.primary.plural == ours.spec.names.plural => {
+            let all = found.values().flat_map(|it| it.finalizers.keys());
+            few(all.collect::<BTreeSet<_>>())
+        }
+        _ => String::new(),
+    };
+    let waits = match &*finalizers {
+        "" => String::new(),
+        these => format!(", which waits for the finalizers {these}"),
+    };
+    error(format!(
+        "being deleted, and each {kind} with it{waits}: when it is gone, {APPLY}"
+    ))
+}
+
+/// No CRD: also whether objects are left that the garbage collector deletes as soon as there is one.
+async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let (group, kind) = (&ours.spec.group, &ours.spec.names.kind);
+    let is_owner = |owner: &OwnerReference| {
+        let of = owner.api_version.split_once('/').map(|(group, _)| group);
+        owner.controller == Some(true) && owner.kind == *kind && of == Some(group)
+    };
+    let mut left = Vec::new();
+    for right in &doctor.needs.rights {
+        if right.verb != "create" {
+            continue;
+        }
+        let take = |object: DynamicObject| {
+            if object.owner_references().iter().any(is_owner) {
+                let [namespace, name] = [object.namespace().unwrap_or_default(), object.name_any()];
+                left.push(format!("{}/{namespace}/{name}", right.kind.plural));
+            }
+        };
+        let api = api_of(&doctor.client, &right.kind, None);
+        // Without the permission, they are not looked at.
+        if each(&api, &ListParams::default(), take).await.is_err() {
+            break;
+        }
+    }
+    let left = match &*few(&left) {
+        "" => String::new(),
+        names => format!(
+            "; objects of each former {kind} run on ({names}): the garbage collector deletes them once the CRD is back; to keep one, \
+             remove its ownerReferences before"
+        ),
+    };
+    error(format!("missing: {APPLY}{left}"))
 }
 
 /// What everybody may know of it.
-async fn is_served(client: &Client, ours: &CustomResourceDefinition) -> Verdict {
+async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let client = &doctor.client;
     let (group, plural) = (&ours.spec.group, &ours.spec.names.plural);
     for version in &ours.spec.versions {
         let version = format!("{group}/{}", version.name);
         match client.list_api_group_resources(&version).await {
             Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {}
-            Ok(_) => return missing(),
-            Err(kube::Error::Api(status)) if status.code == 404 => return missing(),
+            Ok(_) => return missing(doctor, ours).await,
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                return missing(doctor, ours).await;
+            }
             Err(error) => return failed(&format!("list what {version} has"), &error),
         }
     }
@@ -48,13 +111,12 @@ async fn is_served(client: &Client, ours: &CustomResourceDefinition) -> Verdict 
     )
 }
 
-fn judge(ours: &CustomResourceDefinition, theirs: &DynamicObject) -> Verdict {
-    let kind = &ours.spec.names.kind;
-    if theirs.metadata.deletion_timestamp.is_some() {
-        return error(format!(
-            "being deleted, and each {kind} with it: when it is gone, {APPLY}"
-        ));
-    }
+/// `conversion` is why the conversion webhook cannot be called.
+fn judge(
+    ours: &CustomResourceDefinition,
+    theirs: &DynamicObject,
+    conversion: Option<&str>,
+) -> Verdict {
     let conditions = theirs.data["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
     let is_established = |it: &Value| it["type"] == "Established" && it["status"] == "True";
@@ -64,6 +126,23 @@ fn judge(ours: &CustomResourceDefinition, theirs: &DynamicObject) -> Verdict {
         let why = why.map_or_else(|| "the API server is at it".to_owned(), brief);
         return error(format!("not established: {why}"));
     }
+    if let Some(why) = conversion {
+        return error(format!(
+            "objects in other versions cannot be read: its conversion webhook is not available: {why}; see that it runs, or {APPLY}"
+        ));
+    }
+    let mut stored = items(&theirs.data["status"]["storedVersions"]).map(text);
+    let unknown = stored.find(|it| !ours.spec.versions.iter().any(|ours| ours.name == **it));
+    let mend = unknown.map_or_else(
+        || APPLY.to_owned(),
+        |version| {
+            format!(
+                "the API server refuses {APPLY} while status.storedVersions has {}: write each object once in another version, and \
+                 take that one out",
+                brief(version)
+            )
+        },
+    );
     let ours = serde_json::to_value(&ours.spec).unwrap_or_default();
     let theirs = &theirs.data["spec"];
     let mut found = Vec::new();
@@ -90,7 +169,7 @@ fn judge(ours: &CustomResourceDefinition, theirs: &DynamicObject) -> Verdict {
         "another one than this program's"
     };
     let judged = if first.matters() { error } else { warning };
-    judged(format!("{age}: {text}{more}: {APPLY}"))
+    judged(format!("{age}: {text}{more}: {mend}"))
 }
 
 /// What matters most, first.
@@ -125,6 +204,8 @@ fn comparable(spec: &Value) -> Value {
         "kind": names["kind"],
         "shortNames": names["shortNames"],
         "categories": names["categories"],
+        "preserveUnknownFields": spec["preserveUnknownFields"],
+        "conversion": spec["conversion"]["strategy"].as_str().filter(|it| *it != "None"),
     });
     for version in spec["versions"].as_array().into_iter().flatten() {
         all[version["name"].as_str().unwrap_or_default()] = json!({

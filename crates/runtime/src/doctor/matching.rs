@@ -1,0 +1,337 @@
+//! Which writes a webhook or an admission policy judges: its match rules, as the API server applies them
+//! (`pkg/admission/plugin/webhook/predicates` and `pkg/admission/plugin/policy/matching` of k8s.io/apiserver).
+//!
+//! CEL expressions are not evaluated, and the labels of an object that does not exist yet are not known: both make
+//! [`Judges::Maybe`].
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+pub type Labels = BTreeMap<String, String>;
+
+/// A write to an object in a namespace, as admission sees it.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub operation: &'static str,
+    pub group: String,
+    pub version: String,
+    pub plural: String,
+    pub subresource: String,
+    /// Other groups and versions of the same objects: `matchPolicy: Equivalent` is about these, too.
+    pub equivalents: Vec<(String, String)>,
+    /// The object's name, where it is known.
+    pub name: Option<String>,
+    /// The object's labels, where they are known.
+    pub labels: Option<Labels>,
+}
+
+impl Write {
+    /// The resource, as RBAC and kubectl call it.
+    pub fn resource(&self) -> String {
+        let slash = if self.subresource.is_empty() { "" } else { "/" };
+        format!("{}{slash}{}", self.plural, self.subresource)
+    }
+}
+
+/// Whether a write is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Judges {
+    No,
+    /// It depends on the object, or on a CEL expression.
+    Maybe,
+    Yes,
+}
+
+/// Whether `webhook`, of a webhook configuration, is called for a write in a namespace with these labels.
+pub fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
+    let selected = selected(webhook, write, namespace);
+    let conditions = depends(has_items(&webhook["matchConditions"]));
+    let rules = rules(&webhook["rules"], &webhook["matchPolicy"], write);
+    selected.min(rules).min(conditions)
+}
+
+/// Whether `spec`, of an admission policy, applies to a write by way of `binding`, the spec of its binding.
+pub fn policy(spec: &Value, binding: &Value, write: &Write, namespace: &Labels) -> Judges {
+    let conditions = depends(has_items(&spec["matchConditions"]));
+    let constraints = match_resources(&spec["matchConstraints"], write, namespace);
+    let bound = match_resources(&binding["matchResources"], write, namespace);
+    constraints.min(bound).min(conditions)
+}
+
+fn match_resources(criteria: &Value, write: &Write, namespace: &Labels) -> Judges {
+    let excluded = &criteria["excludeResourceRules"];
+    let excluded = match rules(excluded, &criteria["matchPolicy"], write) {
+        Judges::Yes => return Judges::No,
+        other => depends(other == Judges::Maybe),
+    };
+    let included = &criteria["resourceRules"];
+    let included = if has_items(included) {
+        rules(included, &criteria["matchPolicy"], write)
+    } else {
+        Judges::Yes
+    };
+    selected(criteria, write, namespace)
+        .min(included)
+        .min(excluded)
+}
+
+fn depends(it_does: bool) -> Judges {
+    if it_does { Judges::Maybe } else { Judges::Yes }
+}
+
+fn has_items(list: &Value) -> bool {
+    list.as_array().is_some_and(|list| !list.is_empty())
+}
+
+/// By the namespace's labels and the object's.
+fn selected(criteria: &Value, write: &Write, namespace: &Labels) -> Judges {
+    if !selector(&criteria["namespaceSelector"]).matches(namespace) {
+        return Judges::No;
+    }
+    let objects = selector(&criteria["objectSelector"]);
+    match &write.labels {
+        _ if objects.selects_all() => Judges::Yes,
+        Some(labels) if objects.matches(labels) => Judges::Yes,
+        Some(_) => Judges::No,
+        None => Judges::Maybe,
+    }
+}
+
+/// Parses a `LabelSelector`. The API server admits no invalid one, and a missing one selects everything.
+fn selector(value: &Value) -> Selector {
+    let selector = Option::<LabelSelector>::deserialize(value);
+    let selector = selector.ok().flatten().unwrap_or_default();
+    Selector::try_from(selector).unwrap_or_default()
+}
+
+fn rules(rules: &Value, match_policy: &Value, write: &Write) -> Judges {
+    let exact = (&write.group, &write.version);
+    let equivalents = write.equivalents.iter();
+    let equivalents = equivalents.map(|(group, version)| (group, version));
+    // The API server stores the default, which is Equivalent.
+    let is_exact = match_policy == "Exact";
+    let resources = std::iter::once(exact).chain(equivalents.filter(|_| !is_exact));
+    let matches = resources.flat_map(|resource| {
+        let rules = rules.as_array().into_iter().flatten();
+        rules.map(move |it| rule(it, write, resource))
+    });
+    matches.max().unwrap_or(Judges::No)
+}
+
+fn rule(rule: &Value, write: &Write, (group, version): (&String, &String)) -> Judges {
+    let has = |field: &str, wanted: &str| {
+        let mut items = rule[field].as_array().into_iter().flatten();
+        items.any(|item| item == "*" || item == wanted)
+    };
+    let resources = rule["resources"].as_array().into_iter().flatten();
+    let is_of_resource = resources.filter_map(Value::as_str).any(|item| {
+        // `pods` is not about subresources, and `pods/*` is about the pods, too.
+        let (plural, subresource) = item.split_once('/').unwrap_or((item, ""));
+        (plural == "*" || plural == write.plural)
+            && (subresource == "*" || subresource == write.subresource)
+    });
+    let matches = rule["scope"] != "Cluster"
+        && has("operations", write.operation)
+        && has("apiGroups", group)
+        && has("apiVersions", version)
+        && is_of_resource;
+    // Of policies alone.
+    let names = &rule["resourceNames"];
+    match &write.name {
+        _ if !matches => Judges::No,
+        _ if !has_items(names) => Judges::Yes,
+        Some(name) => {
+            let mut names = names.as_array().into_iter().flatten();
+            if names.any(|it| it == name) {
+                Judges::Yes
+            } else {
+                Judges::No
+            }
+        }
+        None => Judges::Maybe,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn write(operation: &'static str, api_version: &str, resource: &str) -> Write {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let (plural, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        Write {
+            operation,
+            group: group.to_owned(),
+            version: version.to_owned(),
+            plural: plural.to_owned(),
+            subresource: subresource.to_owned(),
+            equivalents: Vec::new(),
+            name: None,
+            labels: None,
+        }
+    }
+
+    fn rule(groups: &str, versions: &str, resources: &str, operations: &str) -> Value {
+        let list = |text: &str| Value::from_iter(text.split(','));
+        json!({ "apiGroups": list(groups), "apiVersions": list(versions), "resources": list(resources),
+                "operations": list(operations), "scope": "*" })
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    /// Row by row like `rules.go` of the API server.
+    #[test]
+    fn rules_match_as_those_of_the_api_server() {
+        let status = &write("UPDATE", "example.com/v1", "foos/status");
+        let pods = &write("CREATE", "v1", "pods");
+        for (write, [groups, versions, resources, operations], expected) in [
+            (pods, ["", "v1", "pods", "CREATE"], true),
+            (pods, ["*", "*", "*", "*"], true),
+            (pods, ["*", "*", "*/*", "*"], true),
+            (pods, ["", "v1", "pods/*", "CREATE"], true),
+            (pods, ["", "v1", "*/status", "CREATE"], false),
+            (pods, ["", "v1", "pods/status", "CREATE"], false),
+            (pods, ["", "v1", "pods", "UPDATE,DELETE"], false),
+            (pods, ["", "v1", "services,pods", "UPDATE,CREATE"], true),
+            (pods, ["", "v2", "pods", "CREATE"], false),
+            (pods, ["apps", "v1", "pods", "CREATE"], false),
+            (status, ["*", "*", "*", "*"], false),
+            (status, ["*", "*", "*/*", "*"], true),
+            (status, ["example.com", "v1", "foos", "UPDATE"], false),
+            (status, ["example.com", "v1", "foos/*", "UPDATE"], true),
+            (status, ["example.com", "v1", "foos/status", "UPDATE"], true),
+            (status, ["example.com", "v1", "*/status", "UPDATE"], true),
+            (status, ["example.com", "v1", "*/scale", "UPDATE"], false),
+        ] {
+            let hook = json!({ "rules": [rule(groups, versions, resources, operations)] });
+            let judges = webhook(&hook, write, &Labels::new());
+            let matches = judges == Judges::Yes;
+            assert_eq!(matches, expected, "{write:?} {hook}");
+        }
+        let mut hook = json!({ "rules": [rule("*", "*", "*", "*")] });
+        for (scope, expected) in [("Namespaced", Judges::Yes), ("Cluster", Judges::No)] {
+            hook["rules"][0]["scope"] = scope.into();
+            assert_eq!(webhook(&hook, pods, &Labels::new()), expected);
+        }
+    }
+
+    #[test]
+    fn equivalent_resources_count_unless_the_match_is_exact() {
+        let mut event = write("CREATE", "events.k8s.io/v1", "events");
+        event.equivalents = vec![(String::new(), "v1".to_owned())];
+        let mut hook = json!({ "rules": [rule("", "v1", "events", "CREATE")] });
+        assert_eq!(webhook(&hook, &event, &Labels::new()), Judges::Yes);
+        hook["matchPolicy"] = "Exact".into();
+        assert_eq!(webhook(&hook, &event, &Labels::new()), Judges::No);
+    }
+
+    #[test]
+    fn selectors_go_by_labels_and_what_is_unknown_may_match() {
+        let all = rule("*", "*", "*", "*");
+        let namespace = labels(&[("kubernetes.io/metadata.name", "a"), ("team", "x")]);
+        let pods = write("CREATE", "v1", "pods");
+        let key = "kubernetes.io/metadata.name";
+        for (selector, expected) in [
+            (json!({}), Judges::Yes),
+            (json!({ "matchLabels": { "team": "x" } }), Judges::Yes),
+            (json!({ "matchLabels": { "team": "y" } }), Judges::No),
+            (
+                json!({ "matchExpressions": [{ "key": key, "operator": "NotIn", "values": ["a"] }] }),
+                Judges::No,
+            ),
+            (
+                json!({ "matchExpressions": [{ "key": "none", "operator": "NotIn", "values": ["a"] }] }),
+                Judges::Yes,
+            ),
+            (
+                json!({ "matchExpressions": [{ "key": "none", "operator": "DoesNotExist" }] }),
+                Judges::Yes,
+            ),
+            (
+                json!({ "matchLabels": { "team": "x" }, "matchExpressions": [{ "key": "none", "operator": "Exists" }] }),
+                Judges::No,
+            ),
+        ] {
+            let hook = json!({ "rules": [all], "namespaceSelector": selector });
+            assert_eq!(webhook(&hook, &pods, &namespace), expected, "{hook}");
+        }
+        let hook =
+            json!({ "rules": [all], "objectSelector": { "matchLabels": { "app": "nginx" } } });
+        for (labels, expected) in [
+            (None, Judges::Maybe),
+            (Some(Labels::new()), Judges::No),
+            (Some(labels(&[("app", "nginx")])), Judges::Yes),
+        ] {
+            let pods = Write {
+                labels,
+                ..pods.clone()
+            };
+            assert_eq!(webhook(&hook, &pods, &namespace), expected);
+        }
+        let hook =
+            json!({ "rules": [all], "matchConditions": [{ "name": "a", "expression": "true" }] });
+        assert_eq!(webhook(&hook, &pods, &namespace), Judges::Maybe);
+    }
+
+    #[test]
+    fn a_policy_is_about_what_it_and_its_binding_match() {
+        let mut lease = write("UPDATE", "coordination.k8s.io/v1", "leases");
+        lease.name = Some("ours".to_owned());
+        let leases = rule("coordination.k8s.io", "v1", "leases", "UPDATE");
+        let named = |name: &str| {
+            let mut rule = leases.clone();
+            rule["resourceNames"] = json!([name]);
+            rule
+        };
+        let all = json!({});
+        for (constraints, binding, expected) in [
+            (json!({ "resourceRules": [leases] }), &all, Judges::Yes),
+            (
+                json!({ "resourceRules": [named("ours")] }),
+                &all,
+                Judges::Yes,
+            ),
+            (
+                json!({ "resourceRules": [named("other")] }),
+                &all,
+                Judges::No,
+            ),
+            (
+                json!({ "resourceRules": [leases], "excludeResourceRules": [leases] }),
+                &all,
+                Judges::No,
+            ),
+            (
+                json!({ "resourceRules": [leases], "excludeResourceRules": [named("other")] }),
+                &all,
+                Judges::Yes,
+            ),
+            (
+                json!({ "resourceRules": [leases] }),
+                &json!({ "matchResources": { "namespaceSelector": { "matchLabels": { "a": "b" } } } }),
+                Judges::No,
+            ),
+        ] {
+            let spec = json!({ "matchConstraints": constraints });
+            assert_eq!(
+                policy(&spec, binding, &lease, &Labels::new()),
+                expected,
+                "{spec}"
+            );
+        }
+        let spec = json!({ "matchConstraints": { "resourceRules": [named("ours")] } });
+        lease.name = None;
+        assert_eq!(policy(&spec, &all, &lease, &Labels::new()), Judges::Maybe);
+    }
+}

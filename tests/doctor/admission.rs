@@ -1,0 +1,431 @@
+//! Admission webhooks and policies: `doctor` finds the same writes judged as the API server, and grades the webhooks.
+
+use super::*;
+
+/// A webhook on these resources in their API groups and versions; each is `group/version/resource`.
+fn webhook(name: &str, policy: &str, seconds: u32, resources: &[&str], differs: &Value) -> Value {
+    let rules = resources.iter().map(|it| {
+        let mut parts = it.splitn(3, '/');
+        let mut next = || parts.next().unwrap();
+        json!({ "apiGroups": [next()], "apiVersions": [next()], "resources": [next()], "operations": ["*"] })
+    });
+    let mut webhook = json!({
+        "name": format!("{name}.example.com"),
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": policy,
+        "timeoutSeconds": seconds,
+        "clientConfig": { "service": { "namespace": "default", "name": "nowhere" } },
+        "rules": rules.collect::<Vec<_>>(),
+    });
+    for (key, value) in differs.as_object().into_iter().flatten() {
+        webhook[key] = value.clone();
+    }
+    webhook
+}
+
+async fn configure(webhooks: &[Value]) {
+    apply(&json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": "checked" },
+        "webhooks": webhooks,
+    }))
+    .await;
+}
+
+/// The line about a check.
+fn line(said: &Said, check: &str) -> String {
+    let check = format!(" {check}: ");
+    let mut lines = said.lines().into_iter();
+    lines.find(|line| line.contains(&check)).unwrap()
+}
+
+/// The resources that a line names as judged.
+fn named(line: &str) -> BTreeSet<String> {
+    let Some((_, rest)) = line.split_once("writes to ") else {
+        return BTreeSet::new();
+    };
+    let rest = rest.split(", and ").next().unwrap();
+    let rest = rest.split(" in ").next().unwrap();
+    rest.split(", ").map(str::to_owned).collect()
+}
+
+/// The resources of the writes that the API server tried to call this webhook about. The webhook's Service does not exist, and
+/// the failure, which is ignored, is in the audit log.
+fn called(name: &str) -> BTreeSet<String> {
+    let log = CLUSTER.ready().audit_log.as_ref().unwrap();
+    let log = std::fs::read_to_string(log).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line));
+    let name = format!("{name}.example.com");
+    let called = events.filter_map(Result::ok).filter_map(|event| {
+        let annotations = event["annotations"].as_object()?;
+        annotations.values().find(|it| **it == *name)?;
+        let of = &event["objectRef"];
+        let resource = of["resource"].as_str()?;
+        let subresource = of["subresource"].as_str();
+        Some(match subresource {
+            Some(subresource) => format!("{resource}/{subresource}"),
+            None => resource.to_owned(),
+        })
+    });
+    called.collect()
+}
+
+/// The writes of a controller: to the Lease, to the fencing record, and in the namespace `judged`.
+async fn write() {
+    let change = r#"--patch={"metadata":{"annotations":{"a":"b"}}}"#;
+    for object in [
+        "lease foo-controller -n foo-system",
+        "serviceaccount foo-controller-fencing -n foo-system",
+    ] {
+        kubectl(&format!("patch {object} --type=merge {change}")).await;
+    }
+    kubectl("create deployment d --image=i -n judged").await;
+    kubectl(&format!("patch deployment d -n judged {change}")).await;
+    kubectl("delete deployment d -n judged").await;
+    let status = r#"--patch={"status":{"availableReplicas":1}}"#;
+    kubectl(&format!(
+        "patch foo f -n judged --subresource=status --type=merge {status}"
+    ))
+    .await;
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": "e", "namespace": "judged" },
+        "eventTime": "2020-01-01T00:00:00.000000Z",
+        "reportingController": "a",
+        "reportingInstance": "a",
+        "action": "A",
+        "reason": "A",
+        "type": "Normal",
+        "regarding": { "kind": "Foo", "name": "f", "namespace": "judged" },
+    });
+    let event = event.to_string();
+    let created = CLUSTER.kubectl_stdin(&["create", "-f", "-"], &event);
+    created.await.success();
+}
+
+/// Installs all, with a Foo in the namespace `judged`, and makes sure that nothing is judged yet.
+async fn judged() -> MutexGuard<'static, ()> {
+    let alone = installed().await;
+    for manifest in [
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "judged", "labels": { "team": "x" } } }),
+        json!({ "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": { "name": "f", "namespace": "judged" },
+                "spec": { "deploymentName": "d" } }),
+    ] {
+        // A new namespace, or a new CRD, is not known everywhere at once.
+        let manifest = manifest.to_string();
+        eventually(DEADLINE, "it is applied", async || {
+            let applied = CLUSTER
+                .kubectl_stdin(&["apply", "-f", "-"], &manifest)
+                .await;
+            applied.status.success().then_some(()).ok_or(applied.stderr)
+        })
+        .await;
+    }
+    alone
+}
+
+/// Deletes the webhooks and the Foo.
+async fn clean_up() {
+    kubectl("delete validatingwebhookconfiguration checked --ignore-not-found").await;
+    kubectl("delete foo f -n judged --ignore-not-found").await;
+}
+
+/// Each rule and selector selects the same writes for doctor as for the API server.
+#[tokio::test]
+async fn writes_are_judged_as_the_api_server_has_them_judged() {
+    let _alone = judged().await;
+    let name = "kubernetes.io/metadata.name";
+    let expressions = |operator: &str, values: &[&str]| {
+        let expression = json!({ "key": name, "operator": operator, "values": values });
+        json!({ "namespaceSelector": { "matchExpressions": [expression] } })
+    };
+    let none = Value::Null;
+    let leases = "coordination.k8s.io/v1/leases";
+    let cases = [
+        ("all", &["*/*/*/*"][..], none.clone()),
+        ("all-but-subresources", &["*/*/*"], none.clone()),
+        ("one", &["apps/v1/deployments"], none.clone()),
+        ("other-version", &["apps/v2/deployments"], none.clone()),
+        ("one-and-below", &["apps/*/deployments/*"], none.clone()),
+        (
+            "status",
+            &["samplecontroller.k8s.io/v1alpha1/*/status"],
+            none.clone(),
+        ),
+        (
+            "not-status",
+            &["samplecontroller.k8s.io/v1alpha1/foos"],
+            none.clone(),
+        ),
+        ("scale", &["*/*/*/scale"], none.clone()),
+        ("equivalent", &["/v1/events"], none.clone()),
+        ("exact", &["/v1/events"], json!({ "matchPolicy": "Exact" })),
+        ("two", &[leases, "/v1/serviceaccounts"], none.clone()),
+        (
+            "labelled",
+            &[leases],
+            json!({ "objectSelector": { "matchLabels": { "a": "b" } } }),
+        ),
+        (
+            "team",
+            &["*/*/*/*"],
+            json!({ "namespaceSelector": { "matchLabels": { "team": "x" } } }),
+        ),
+        (
+            "not-here",
+            &["*/*/*/*"],
+            expressions("NotIn", &["foo-system", "judged"]),
+        ),
+        ("here", &["*/*/*"], expressions("In", &["foo-system"])),
+    ];
+    let all = cases
+        .iter()
+        .map(|(name, resources, differs)| webhook(name, "Ignore", 1, resources, differs));
+    configure(&all.collect::<Vec<_>>()).await;
+    eventually(DEADLINE, "the webhooks are called", async || {
+        kubectl("annotate lease foo-controller -n foo-system a=b --overwrite").await;
+        if called("all").is_empty() {
+            Err("not yet")
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    write().await;
+    for (name, resources, differs) in &cases {
+        configure(&[webhook(name, "Fail", 1, resources, differs)]).await;
+        let said = doctor(CLUSTER.kubeconfig(), &["--namespace=judged"]).await;
+        let lines = ["webhooks on the Lease", "webhooks on writes"].map(|it| line(&said, it));
+        let named: BTreeSet<_> = lines.iter().flat_map(|it| named(it)).collect();
+        assert_eq!(named, called(name), "{name}: {lines:?}");
+    }
+    // Which is something.
+    assert_eq!(called("all").len(), 5, "{:?}", called("all"));
+    assert_eq!(called("equivalent").len(), 1);
+    clean_up().await;
+}
+
+/// The Service `up` in the namespace `default`, with or without an endpoint.
+async fn serve(ready: Option<bool>) {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "up", "namespace": "default" },
+        // Without an address, to which the API server would send a request.
+        "spec": { "clusterIP": "None", "ports": [{ "port": 443 }] },
+    });
+    apply(&service).await;
+    kubectl("delete endpointslice up-1 --ignore-not-found").await;
+    let Some(ready) = ready else { return };
+    apply(&json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "up-1", "namespace": "default", "labels": { "kubernetes.io/service-name": "up" } },
+        "endpoints": [{ "addresses": ["192.0.2.1"], "conditions": { "ready": ready } }],
+        "ports": [{ "name": "", "port": 443 }],
+    }))
+    .await;
+}
+
+/// A webhook that is in the way is named with the cause, and a webhook that only judges is not in the way.
+#[tokio::test]
+async fn webhooks_in_the_way_are_named() {
+    let _alone = judged().await;
+    let leases = &["coordination.k8s.io/v1/leases"][..];
+    let deployments = &["apps/v1/deployments"][..];
+    // Not looked at: nothing is written that is judged.
+    let ca = &Value::from("Y2VydGlmaWNhdGU=");
+    let service = json!({ "namespace": "default", "name": "up" });
+    let up = |ca: &Value| json!({ "clientConfig": { "service": service, "caBundle": ca } });
+    let id = "webhook w.example.com of ValidatingWebhookConfiguration checked";
+    let fails = "and its failurePolicy is Fail";
+    let exclude = "exclude the namespace in its namespaceSelector, by matchExpressions: [{key: kubernetes.io/metadata.name, \
+                   operator: NotIn, values: [foo-system]}]";
+    let gone = "its Service default/nowhere does not exist";
+    let mend =
+        "see that it runs, or delete the configuration if the webhook is no longer installed";
+    let refuses = |why: &str| {
+        format!(
+            "error webhooks on writes: {id} refuses writes to deployments in judged: {why}, {fails}: {mend}"
+        )
+    };
+    let none = Value::Null;
+    let conditions = json!({ "matchConditions": [{ "name": "a", "expression": "true" }] });
+    let port = json!({ "clientConfig": { "service": { "namespace": "default", "name": "up", "port": 8443 }, "caBundle": ca } });
+    for (endpoint, policy, seconds, resources, differs, code, expected) in [
+        (
+            None,
+            "Fail",
+            1,
+            leases,
+            &none,
+            1,
+            format!(
+                "error webhooks on the Lease: {id} refuses writes to leases, and no replica leads: {gone}, {fails}: {exclude}"
+            ),
+        ),
+        (
+            None,
+            "Fail",
+            1,
+            leases,
+            &conditions,
+            0,
+            format!(
+                "warning webhooks on the Lease: {id} may refuse writes to leases, and then no replica leads: {gone}, {fails}: {exclude}"
+            ),
+        ),
+        (
+            Some(true),
+            "Fail",
+            1,
+            leases,
+            &up(ca),
+            0,
+            format!(
+                "warning webhooks on the Lease: while {id} does not answer, no replica leads: it judges writes to leases, {fails}: {exclude}"
+            ),
+        ),
+        (
+            Some(true),
+            "Ignore",
+            10,
+            leases,
+            &up(ca),
+            0,
+            format!(
+                "warning webhooks on the Lease: {id} may take 10s (timeoutSeconds) for a write to leases, and a renewal is given up \
+                 after 5s: while it does not answer, no replica leads: {exclude}"
+            ),
+        ),
+        (
+            Some(true),
+            "Ignore",
+            3,
+            leases,
+            &up(ca),
+            0,
+            format!("ok webhooks on the Lease: judged by {id} (Ignore, 3s)"),
+        ),
+        (None, "Fail", 1, deployments, &none, 1, refuses(gone)),
+        (
+            None,
+            "Fail",
+            1,
+            deployments,
+            &up(ca),
+            1,
+            refuses("its Service default/up has no ready endpoint"),
+        ),
+        (
+            Some(false),
+            "Fail",
+            1,
+            deployments,
+            &up(ca),
+            1,
+            refuses("its Service default/up has no ready endpoint"),
+        ),
+        (
+            Some(true),
+            "Fail",
+            1,
+            deployments,
+            &port,
+            1,
+            refuses("its Service default/up has no port 8443"),
+        ),
+        (
+            Some(true),
+            "Fail",
+            1,
+            deployments,
+            &up(&none),
+            1,
+            refuses("its clientConfig has no caBundle"),
+        ),
+        (
+            Some(true),
+            "Fail",
+            1,
+            deployments,
+            &up(ca),
+            0,
+            format!("ok webhooks on writes: judged by {id} (Fail, 1s)"),
+        ),
+        (
+            None,
+            "Ignore",
+            1,
+            deployments,
+            &none,
+            0,
+            format!("ok webhooks on writes: judged by {id} (Ignore, 1s)"),
+        ),
+        (
+            Some(true),
+            "Ignore",
+            30,
+            deployments,
+            &up(ca),
+            0,
+            format!(
+                "warning webhooks on writes: {id} may take 30s for writes to deployments in judged, and each is given up after 10s: while \
+                 it does not answer, nothing is written there, whatever its failurePolicy: give it a shorter timeoutSeconds, or the \
+                 election a longer lease_duration and renew_deadline"
+            ),
+        ),
+    ] {
+        serve(endpoint).await;
+        configure(&[webhook("w", policy, seconds, resources, differs)]).await;
+        let said = doctor(CLUSTER.kubeconfig(), &["--namespace=judged"]).await;
+        let check = expected.split_once(' ').unwrap().1;
+        assert_eq!(
+            line(&said, check.split(": ").next().unwrap()),
+            expected,
+            "{said:?}"
+        );
+        assert_eq!(said.code, Some(code), "{said:?}");
+    }
+    kubectl("delete service up").await;
+    kubectl("delete endpointslice up-1 --ignore-not-found").await;
+    // In a scope of all namespaces, only namespaces with Foos make an error.
+    let in_namespace = |name: &str| json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } } });
+    for (place, begins) in [("judged", "error "), ("kube-public", "warning ")] {
+        configure(&[webhook("w", "Fail", 1, deployments, &in_namespace(place))]).await;
+        let found = line(&administrator().await, "webhooks on writes");
+        assert!(
+            found.starts_with(begins) && found.contains(&format!(" in {place}: ")),
+            "{found}"
+        );
+    }
+    clean_up().await;
+}
+
+/// Only policies that can refuse or change a write are named.
+#[tokio::test]
+async fn policies_that_judge_the_writes_are_named() {
+    let _alone = judged().await;
+    let rule = json!({ "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["deployments"] });
+    apply(&json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "judging" },
+        "spec": { "matchConstraints": { "resourceRules": [rule] }, "validations": [{ "expression": "true" }] },
+    }))
+    .await;
+    let bind = async |actions: &[&str], namespaces: &Value| {
+        apply(&json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": "judging" },
+            "spec": { "policyName": "judging", "validationActions": actions, "matchResources": { "namespaceSelector": namespaces } },
+        }))
+        .await;
+        let said = doctor(CLUSTER.kubeconfig(), &["--namespace=judged"]).await;
+        line(&said, "admission policies")
+    };
+    let judges = "ok admission policies: judging can refuse writes to deployments";
+    assert_eq!(bind(&["Deny"], &json!({})).await, judges);
+    assert_eq!(bind(&["Audit"], &json!({})).await, ANSWERS[10]);
+    let elsewhere = json!({ "matchLabels": { "team": "y" } });
+    assert_eq!(bind(&["Deny"], &elsewhere).await, ANSWERS[10]);
+    kubectl("delete validatingadmissionpolicybinding,validatingadmissionpolicy judging").await;
+    clean_up().await;
+}

@@ -1,0 +1,192 @@
+//! Other installations, and namespaces that refuse pods.
+
+use super::*;
+
+/// The line about a check.
+async fn line(check: &str, flags: &[&str]) -> String {
+    let said = doctor(CLUSTER.kubeconfig(), flags).await;
+    let check = format!(" {check}: ");
+    let mut lines = said.lines().into_iter();
+    lines.find(|line| line.contains(&check)).unwrap()
+}
+
+/// A second installation is seen by its Deployment, its Lease, or the binding that it took.
+#[tokio::test]
+async fn another_installation_is_seen() {
+    let _alone = installed().await;
+    kubectl("create namespace second").await;
+    let check = "other installations";
+    let lease = |seconds: i32| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "foo-controller", "namespace": "second" },
+            "spec": { "holderIdentity": "c_d", "renewTime": "2020-01-01T00:00:00.000000Z", "leaseDurationSeconds": seconds },
+        })
+    };
+    apply(&lease(15)).await;
+    assert_eq!(line(check, &[]).await, ANSWERS[11]);
+    apply(&lease(i32::MAX)).await;
+    let unknown = "warning other installations: there is an installation in second, led by c_d: both write the same objects unless \
+                   their `namespaces` differ; compare its configuration";
+    assert_eq!(line(check, &[]).await, unknown);
+    let deployment = |namespaces: &str| {
+        let container = json!({ "name": "c", "image": "i", "env": [{ "name": "FOO_CONTROLLER__NAMESPACES", "value": namespaces }] });
+        let labels = json!({ "app.kubernetes.io/name": "foo-controller" });
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "foo-controller", "namespace": "second", "labels": labels },
+            "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": {
+                "containers": [container] } } },
+        })
+    };
+    for (theirs, ours, expected) in [
+        (
+            "",
+            "",
+            "error other installations: the installation in second serves all namespaces, too",
+        ),
+        (
+            "default",
+            "",
+            "error other installations: the installation in second serves default, too",
+        ),
+        (
+            "default",
+            "--namespace=default",
+            "error other installations: the installation in second serves default, too",
+        ),
+        (
+            "default",
+            "--namespace=other",
+            "ok other installations: in second, for other namespaces",
+        ),
+    ] {
+        apply(&deployment(theirs)).await;
+        let flags: Vec<_> = Some(ours).into_iter().filter(|it| !it.is_empty()).collect();
+        let found = line(check, &flags).await;
+        assert!(found.starts_with(expected), "{found}");
+    }
+    kubectl("delete deployment/foo-controller lease/foo-controller -n second").await;
+    let take = |namespace: &str| {
+        json!([{ "op": "replace", "path": "/subjects/0/namespace", "value": namespace }])
+            .to_string()
+    };
+    for (namespace, expected) in [
+        (
+            "second",
+            "error other installations: ClusterRoleBinding foo-controller is for the service account in second, not in foo-system: \
+             another installation was applied over this one",
+        ),
+        ("foo-system", ANSWERS[11]),
+    ] {
+        let change = take(namespace);
+        let args = [
+            "patch",
+            "clusterrolebinding",
+            "foo-controller",
+            "--type=json",
+            "-p",
+            &change,
+        ];
+        CLUSTER.kubectl(&args).await.success();
+        let found = line(check, &[]).await;
+        assert!(found.starts_with(expected), "{found}");
+    }
+    kubectl("delete namespace second --wait=false").await;
+}
+
+/// Namespaces that refuse pods are named where they have Foos.
+#[tokio::test]
+async fn namespaces_that_refuse_pods_are_named() {
+    let _alone = installed().await;
+    let check = "namespaces with foos";
+    kubectl("create namespace strict").await;
+    kubectl("label namespace strict pod-security.kubernetes.io/enforce=restricted").await;
+    assert_eq!(line(check, &[]).await, ANSWERS[12]);
+    let foo = json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": { "name": "f", "namespace": "strict" },
+        "spec": { "deploymentName": "d" },
+    });
+    let foo = foo.to_string();
+    eventually(DEADLINE, "Foos are served", async || {
+        let applied = CLUSTER.kubectl_stdin(&["apply", "-f", "-"], &foo).await;
+        applied.status.success().then_some(()).ok_or(applied.stderr)
+    })
+    .await;
+    assert_eq!(
+        line(check, &[]).await,
+        "warning namespaces with foos: namespace strict enforces the Pod Security level restricted, and the pods of its 1 foos need \
+         baseline: they are refused; kubectl label namespace strict --overwrite pod-security.kubernetes.io/enforce=baseline"
+    );
+    // Not served.
+    assert_eq!(line(check, &["--namespace=default"]).await, ANSWERS[12]);
+    kubectl("label namespace strict --overwrite pod-security.kubernetes.io/enforce=baseline").await;
+    assert_eq!(line(check, &[]).await, "ok namespaces with foos: 1 in 1");
+
+    kubectl("create quota q --hard=pods=2,secrets=1 -n strict").await;
+    let status = json!({ "status": { "hard": { "pods": "2", "secrets": "1" }, "used": { "pods": "2", "secrets": "1" } } });
+    let status = status.to_string();
+    let args = [
+        "patch",
+        "quota",
+        "q",
+        "-n",
+        "strict",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &status,
+    ];
+    CLUSTER.kubectl(&args).await.success();
+    assert_eq!(
+        line(check, &[]).await,
+        "warning namespaces with foos: ResourceQuota strict/q is used up: pods 2 of 2: new pods or objects there are refused; raise it, \
+         or delete what is not needed"
+    );
+    kubectl("delete quota q -n strict").await;
+
+    let range = "openshift.io/sa.scc.uid-range";
+    kubectl(&format!(
+        "annotate namespace foo-system {range}=1000680000/10000"
+    ))
+    .await;
+    let user = json!({ "spec": { "template": { "spec": { "securityContext": { "runAsUser": 65532 } } } } });
+    patch("deployment foo-controller", &user).await;
+    assert_eq!(
+        line(check, &[]).await,
+        "warning namespaces with foos: the pods in foo-system have runAsUser: 65532, and the namespace's openshift.io/sa.scc.uid-range is \
+         1000680000/10000: OpenShift refuses them, unless their service account may use another SCC; remove runAsUser"
+    );
+    kubectl(&format!("annotate namespace foo-system {range}-")).await;
+    kubectl("delete foo f -n strict").await;
+    kubectl("delete namespace strict --wait=false").await;
+}
+
+/// Without the CRD, Deployments of former Foos are named: the garbage collector deletes them as soon as it knows the kind.
+#[tokio::test]
+async fn deployments_that_are_left_are_named() {
+    let _alone = installed().await;
+    let owner = json!({ "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "f", "controller": true,
+                        "uid": "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80" });
+    let labels = json!({ "a": "b" });
+    apply(&json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "left", "namespace": "default", "ownerReferences": [owner] },
+        "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": {
+            "containers": [{ "name": "c", "image": "i" }] } } },
+    }))
+    .await;
+    eventually(DEADLINE, "Foos are served", async || {
+        let foos = CLUSTER.kubectl(&["get", "foos", "-A"]).await;
+        foos.status.success().then_some(()).ok_or(foos.stderr)
+    })
+    .await;
+    kubectl(&format!("delete crd {CRD}")).await;
+    let found = line(&format!("CRD {CRD}"), &[]).await;
+    kubectl("delete deployment left").await;
+    assert_eq!(
+        found,
+        "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml; objects of each former Foo run on \
+         (deployments/default/left): the garbage collector deletes them once the CRD is back; to keep one, remove its ownerReferences \
+         before"
+    );
+}
