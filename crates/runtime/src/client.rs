@@ -13,21 +13,27 @@ use http::{
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::connect::HttpConnector,
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::{
     Client, Config as KubeConfig,
     client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+use tokio::net::TcpStream;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
 
 use crate::{
     App, Config, Host,
     config::LeaderElection,
+    descriptors::Connections,
     election::{
         self,
-        fence::{FenceLayer, connection, recheck_before_sending},
+        fence::{
+            FenceLayer,
+            connection::{self, Fenced},
+            recheck_before_sending,
+        },
     },
     telemetry::{
         Metrics,
@@ -220,7 +226,12 @@ impl Cluster {
         Ok(Self {
             server: kube.cluster_url.clone(),
             namespace: kube.default_namespace.clone(),
-            requests: transport(&kube, token.clone(), &config.leader_election)?,
+            requests: transport(
+                &kube,
+                token.clone(),
+                &config.leader_election,
+                &Connections::new(host.descriptors),
+            )?,
             lease: transport_of_lease(kube, token, &config.leader_election)?,
             pod_namespace: election::pod_namespace(host, is_pods_own(host, config)),
         })
@@ -267,11 +278,28 @@ fn transport_of_lease(
     // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
     // replaced after a whole lease, and its silence is no failure of the watch.)
     kube.read_timeout = Some(settings.lease_duration * 2);
-    Ok(transport(&kube, token, settings)?)
+    // Its requests are few, and none waits for a connection of the others.
+    Ok(transport(
+        &kube,
+        token,
+        settings,
+        &Connections::new(usize::MAX),
+    )?)
 }
 
 fn token(kube: &mut KubeConfig) -> kube::Result<Option<Arc<TokenFile>>> {
     Ok(TokenFile::take(&mut kube.auth_info)?.map(Arc::new))
+}
+
+/// Opens a connection as soon as the limits allow it. A request that waits here gets a connection that becomes idle, too.
+async fn connect(
+    tcp: HttpConnector,
+    limits: Connections,
+    address: http::Uri,
+) -> Result<Fenced<TokioIo<TcpStream>>, BoxError> {
+    let open = limits.open.acquire_owned().await?;
+    let _opening = limits.opening.acquire().await?;
+    Ok(connection::fenced(tcp.oneshot(address).await?, open))
 }
 
 /// What kube's own stack is, with a token file that is read as client-go does ([`TokenFile`]), less its retries, less a
@@ -286,6 +314,7 @@ fn transport(
     kube: &KubeConfig,
     token: Option<Arc<TokenFile>>,
     election: &LeaderElection,
+    limits: &Connections,
 ) -> kube::Result<Transport> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
@@ -295,7 +324,10 @@ fn transport(
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(election.send_timeout());
-    let tcp = tcp.map_response(connection::fenced);
+    // Divided among the addresses of a name. The rest is for what comes before and after: DNS and TLS.
+    tcp.set_connect_timeout(kube.connect_timeout.map(|all| all / 5 * 4));
+    let limits = limits.clone();
+    let tcp = service_fn(move |address| connect(tcp.clone(), limits.clone(), address));
     let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);

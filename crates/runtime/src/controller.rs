@@ -30,6 +30,7 @@ use crate::{
     Snapshot, Writer,
     agenda::{Agenda, Failures},
     builder::{Handler, Informer, Informers},
+    descriptors,
     election::{Ability, Term},
     error::{ApiError, Failure, Retry},
     instruments::{self, Count, Instruments},
@@ -39,7 +40,7 @@ use crate::{
     reconciler::Failed,
     recorder::{About, Recorder},
     resync,
-    scopes::Scopes,
+    scopes::{Place, Reason, Scopes},
     state,
     store::Standing,
     telemetry::{
@@ -280,7 +281,15 @@ impl<R: Reconciler> Controller<R> {
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of scopes".into()));
+        let fit = descriptors::fit(host.descriptors, &namespaces, informers.iter().count());
         for (scope, namespace) in namespaces.into_iter().enumerate() {
+            if scope >= fit {
+                let status = scopes.informer(scope, 0);
+                let place = Place(namespace.as_deref());
+                let text = format!("no file descriptors are left to watch {place}");
+                status.fails(Reason::Failing, text);
+                continue;
+            }
             let check = Arc::clone(&scopes).check_rights(scope, client.clone());
             tasks.spawn(check.map(|()| "the check of rights".into()));
             let place = namespace.as_ref().map(|name| format!("/{name}"));

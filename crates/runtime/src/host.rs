@@ -7,7 +7,7 @@ use std::{any::Any, env, ffi::OsString, fmt, io, sync::Arc, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::clock::Clock;
+use crate::{clock::Clock, descriptors};
 
 /// The surroundings of one replica.
 #[derive(Clone)]
@@ -16,6 +16,8 @@ pub struct Host {
     pub clock: Clock,
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// How many file descriptors may be open.
+    pub(crate) descriptors: usize,
     variables: Arc<[(OsString, OsString)]>,
     claim: fn(&str) -> io::Result<Claim>,
 }
@@ -24,12 +26,14 @@ pub struct Host {
 pub(crate) type Claim = Box<dyn Any + Send>;
 
 impl Host {
-    /// Those of this process: its clocks, its kernel's random numbers, its environment variables.
+    /// Those of this process: its clocks, its kernel's random numbers, its environment variables, its limit of file
+    /// descriptors, which is raised as far as it may be.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "here they come in")]
     pub fn of_this_process() -> Self {
         Self {
             claim: claim_on_this_machine,
+            descriptors: descriptors::raise_limit(),
             ..Self::new(
                 Clock::boottime(),
                 Timestamp::now,
@@ -50,6 +54,7 @@ impl Host {
             clock,
             now: Arc::new(now),
             random: Arc::new(random),
+            descriptors: usize::MAX,
             variables: variables.into_iter().collect(),
             claim: |_| Ok(Box::new(())),
         }

@@ -359,6 +359,7 @@ mod clock;
 pub mod config;
 mod controller;
 mod corrections;
+mod descriptors;
 pub mod dns;
 mod doctor;
 pub mod election;

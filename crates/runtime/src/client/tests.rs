@@ -85,7 +85,7 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
     let cluster = Cluster {
         server: kube.cluster_url.clone(),
         namespace: "default".to_owned(),
-        requests: transport(&kube, None, election).unwrap(),
+        requests: transport(&kube, None, election, &Connections::new(usize::MAX)).unwrap(),
         lease: lease_transport(kube, election).unwrap(),
         pod_namespace: None,
     };

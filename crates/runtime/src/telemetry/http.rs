@@ -9,6 +9,7 @@ use std::{
     convert::Infallible,
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
     time::Duration,
 };
@@ -25,6 +26,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::Client;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -39,11 +41,15 @@ use super::{
     health::{Health, Probe},
     tls::{self, Certificate, Tls},
 };
-use crate::{App, config, state::State};
+use crate::{App, config, log_once::Causes, state::State};
 
 /// Connections served at once at one address. One more ends the oldest of the peer that has the most: a probe takes
 /// milliseconds, so that is somebody's who dawdles, and a crowd makes way for the others.
 const CONNECTIONS: usize = 256;
+/// Pause after a connection could not be accepted.
+const RETRY: Duration = Duration::from_millis(10);
+/// A failure to accept after this long without one is logged again.
+const QUIET: Duration = Duration::from_mins(1);
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// How long a client may take over the TLS handshake, and again over its request.
@@ -204,32 +210,65 @@ pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
 
 /// Serves `routes` on `listener`, for ever.
 async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes) {
-    let routes = Arc::new(routes);
+    let (listener, routes) = (Arc::new(listener), Arc::new(routes));
     let mut connections = JoinSet::new();
     let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
+    let (spare, mut outage) = (Arc::new(Spare::default()), Causes::new(QUIET));
+    spare.keep(&listener);
     loop {
-        let (stream, peer) = match listener.accept().await {
+        let accepted = listener.accept().await;
+        while connections.try_join_next().is_some() {}
+        by_age.retain(|(_, connection)| !connection.is_finished());
+        if accepted.is_err() || by_age.len() == CONNECTIONS {
+            // The client stays in the backlog while none can be accepted.
+            if accepted.is_err() && spare.give_up() {
+                continue;
+            }
+            if let Some(at) = crowding(by_age.iter().map(|(peer, _)| *peer))
+                && let Some((_, connection)) = by_age.remove(at)
+            {
+                connection.abort();
+            }
+        }
+        let (stream, peer) = match accepted {
             // One peer, whichever family it came by.
             Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
             Err(error) => {
-                warn!("cannot accept a connection: {error}");
-                sleep(Duration::from_millis(100)).await;
+                if outage.is_new(&error.to_string()) {
+                    warn!("cannot accept a connection: {error}");
+                }
+                sleep(RETRY).await;
                 continue;
             }
         };
-        while connections.try_join_next().is_some() {}
-        by_age.retain(|(_, connection)| !connection.is_finished());
-        if by_age.len() == CONNECTIONS
-            && let Some(at) = crowding(by_age.iter().map(|(peer, _)| *peer))
-            && let Some((_, connection)) = by_age.remove(at)
-        {
-            connection.abort();
-        }
+        spare.keep(&listener);
         let tls = tls.as_ref().map(Certificate::acceptor);
         let connection = serve(stream, peer, tls, Arc::clone(&routes));
         // A client that errs or dawdles is nothing to log.
-        let connection = connections.spawn(async { drop(timeout(LIFETIME, connection).await) });
+        let (spare, listener) = (Arc::clone(&spare), Arc::clone(&listener));
+        let connection = connections.spawn(async move {
+            drop(timeout(LIFETIME, connection).await);
+            spare.keep(&listener);
+        });
         by_age.push_back((peer, connection));
+    }
+}
+
+/// A descriptor that is closed where all others are in use, so that one connection is served at a time even then.
+#[derive(Default)]
+struct Spare(Mutex<Option<OwnedFd>>);
+
+impl Spare {
+    fn keep(&self, listener: &TcpListener) {
+        let mut spare = self.0.lock();
+        if spare.is_none() {
+            *spare = listener.as_fd().try_clone_to_owned().ok();
+        }
+    }
+
+    /// Whether there was one.
+    fn give_up(&self) -> bool {
+        self.0.lock().take().is_some()
     }
 }
 

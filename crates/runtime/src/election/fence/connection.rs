@@ -12,6 +12,7 @@ use http::{Extensions, Response};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{CaptureConnection, Connected, Connection};
 use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::permit::{Permit, Refused};
 
@@ -23,14 +24,17 @@ struct Sending(Arc<Mutex<Option<Permit>>>);
 pub struct Fenced<C> {
     connection: C,
     sending: Sending,
+    /// Its share of the connections that may be open.
+    _open: OwnedSemaphorePermit,
 }
 
 /// What connects is to have this put around each connection.
-pub fn fenced<C>(connection: C) -> Fenced<C> {
+pub fn fenced<C>(connection: C, open: OwnedSemaphorePermit) -> Fenced<C> {
     let sending = Sending::default();
     Fenced {
         connection,
         sending,
+        _open: open,
     }
 }
 

@@ -1,0 +1,103 @@
+//! File descriptors: how many this process may open, and how many of them are for what.
+//!
+//! Over HTTP/1 each watch has a connection of its own, so a replica with many namespaces needs many. Container runtimes start
+//! a process with a soft limit of 1,024, which is there for programs that use `select`.
+
+use std::sync::Arc;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::Semaphore;
+use tracing::warn;
+
+/// More are of no use to this process. Some old programs that a credential plugin may run close each possible descriptor.
+const MAX: u64 = 1 << 20;
+
+/// Descriptors for everything except the controller's connections to the API server: probes and scrapes, the election,
+/// telemetry, files.
+const OTHERS: usize = 256;
+
+/// Connections for requests that are not watches.
+const REQUESTS: usize = 64;
+
+/// Connections that are being opened at a time. Each may take a few descriptors more: to resolve the name, and to try an
+/// address of either family.
+const OPENING: usize = 32;
+
+/// Raises the soft limit to the hard one, as Go does at the start of a program, and returns how many may be open.
+pub(crate) fn raise_limit() -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(MAX, |hard| hard.min(MAX));
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum,
+    };
+    let current = current.unwrap_or(MAX);
+    let limit = if current < wanted && setrlimit(Resource::Nofile, raised).is_ok() {
+        wanted
+    } else {
+        current
+    };
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// How many connections to the API server there may be, where `limit` descriptors may be open.
+fn connections(limit: usize) -> usize {
+    (limit - OTHERS.min(limit / 2)).min(Semaphore::MAX_PERMITS)
+}
+
+/// How many of them may be watches.
+fn watches(limit: usize) -> usize {
+    let connections = connections(limit);
+    connections - REQUESTS.min(connections / 2)
+}
+
+/// How many of these namespaces can be watched for `kinds` kinds, one at least. Logs a warning where that is not all.
+pub(crate) fn fit(limit: usize, namespaces: &[Option<String>], kinds: usize) -> usize {
+    let fit = (watches(limit) / kinds.max(1)).max(1);
+    if let Some(Some(first)) = namespaces.get(fit) {
+        let all = namespaces.len();
+        warn!(
+            "{all} namespaces need {} connections, and this process may open {limit} files: the last {} of the namespaces, \
+             from {first} on, are not served; raise the hard limit (LimitNOFILE of the container runtime, ulimit -Hn), or \
+             watch all namespaces",
+            all * kinds,
+            all - fit,
+        );
+    }
+    fit
+}
+
+/// Limits of one client's connections.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    pub open: Arc<Semaphore>,
+    pub opening: Arc<Semaphore>,
+}
+
+impl Connections {
+    /// For a process that may open `limit` descriptors.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            open: Arc::new(Semaphore::new(connections(limit))),
+            opening: Arc::new(Semaphore::new(OPENING)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn something_is_left_for_others_at_any_limit() {
+        for (limit, expected) in [
+            (0, (0, 0)),
+            (64, (32, 16)),
+            (1024, (768, 704)),
+            (20_000, (19_744, 19_680)),
+        ] {
+            assert_eq!((connections(limit), watches(limit)), expected, "{limit}");
+        }
+        Connections::new(usize::MAX);
+    }
+}
