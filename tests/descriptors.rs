@@ -18,7 +18,7 @@ use crate::{
 /// The kubelet's default for a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The controller, where so many descriptors may be open: by the soft limit, and by the hard one.
+/// Starts the controller with these soft and hard limits.
 fn start(cluster: &Cluster, soft: u64, hard: u64, args: &[String]) -> Controller {
     let maximum = getrlimit(Resource::Nofile).maximum;
     assert!(maximum.is_none_or(|maximum| maximum >= hard), "{maximum:?}");
@@ -102,7 +102,10 @@ async fn probes_are_answered_where_the_limit_is_too_low_for_all_namespaces() {
     assert!(warning.contains("may open 256 files"));
     let ready = get(addr, "/readyz?verbose").await;
     let unserved = "no file descriptors are left to watch namespace too-many-1999";
-    assert!(ready.contains("[+]informer-sync ok") && ready.contains(unserved), "{ready}");
+    assert!(
+        ready.contains("[+]informer-sync ok") && ready.contains(unserved),
+        "{ready}"
+    );
     assert_eq!(controller.logged("Too many open files"), 0);
 }
 

@@ -4,9 +4,10 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    fs::Permissions,
     net::SocketAddr,
     ops::RangeInclusive,
-    path::PathBuf,
+    os::unix::fs::PermissionsExt as _,
     time::Duration,
 };
 
@@ -214,21 +215,9 @@ async fn h5_clocks_of_other_rates() {
     assert!(*slow.start() < -0.2 && *fast.end() > 0.2);
 }
 
-/// A control plane for a test alone, a namespace, and a kubeconfig whose user has the token of this file, `HOME/token`.
-fn with_token_file(cluster: &Cluster, home: &TempDir, token: &str) -> PathBuf {
-    let text = std::fs::read(cluster.kubeconfig()).unwrap();
-    let mut kubeconfig: Value = serde_json::from_slice(&text).unwrap();
-    kubeconfig["users"][0]["user"] = json!({ "tokenFile": "token" });
-    std::fs::write(home.path().join("token"), token).unwrap();
-    let path = home.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig.to_string()).unwrap();
-    path
-}
-
-/// A leader's token is replaced in its file and the old one revoked: it is refused, reads the new one, and its term
-/// goes on. The files end in a line end, as those of people do.
-#[tokio::test]
-async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
+/// A leader's token is replaced and the old one revoked: it is refused, gets the new one, and its term goes on.
+/// `user` returns the kubeconfig's user. The token is in the file `token` beside the kubeconfig.
+async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> TempDir {
     let cluster = audited_alone().await;
     let client = cluster.client().await;
     let namespace = &cluster.namespace("token").await;
@@ -238,9 +227,9 @@ async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
         cluster.kubectl(&args).await.success()
     };
     kubectl(&["create", "serviceaccount", "replica"]).await;
-    let user = format!("--serviceaccount={namespace}:replica");
+    let account = format!("--serviceaccount={namespace}:replica");
     let role = "--clusterrole=cluster-admin";
-    kubectl(&["create", "clusterrolebinding", "replica", role, &user]).await;
+    kubectl(&["create", "clusterrolebinding", "replica", role, &account]).await;
     // Each is good for as long as its Secret is there.
     let token = async |secret: &str| {
         kubectl(&["create", "secret", "generic", secret]).await;
@@ -255,16 +244,21 @@ async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
         format!("{}\n", token.trim())
     };
     let home = tempfile::tempdir().unwrap();
-    let kubeconfig = with_token_file(&cluster, &home, &token("first").await);
+    let file = home.path().join("token");
+    std::fs::write(&file, token("first").await).unwrap();
+    let text = std::fs::read(cluster.kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_json::from_slice(&text).unwrap();
+    kubeconfig["users"][0]["user"] = user(&home);
+    let path = home.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
     let lease = format!("--lease-namespace={namespace}");
     let controller = Controller::spawn(|command| {
-        command.env("KUBECONFIG", &kubeconfig);
+        command.env("KUBECONFIG", &path);
         command.args(["--leader-election", &lease]);
     });
     controller.wait_for_log("gained the lease").await;
 
-    let second = token("second").await;
-    std::fs::write(home.path().join("token"), second).unwrap();
+    std::fs::write(&file, token("second").await).unwrap();
     kubectl(&["delete", "secret", "first"]).await;
     // The API server goes by what it found of a token for 10 s.
     let refused = || {
@@ -283,6 +277,37 @@ async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
     assert!(refused <= 5, "{refused} requests with the first token");
     assert_eq!(controller.logged("lost the lease"), 0);
     assert_eq!(controller.logged("gained the lease"), 1);
+    home
+}
+
+/// The file ends with a line break.
+#[tokio::test]
+async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
+    let user = json!({ "tokenFile": "token" });
+    a_revoked_token_costs_no_term(|_| user).await;
+}
+
+/// An exec plugin is run once at the start, and once when its token is refused.
+#[tokio::test]
+async fn an_exec_plugin_is_run_again_when_its_token_is_revoked() {
+    const PLUGIN: &str = r#"#!/bin/sh
+cd "$(dirname "$0")" && echo >> runs
+echo '{ "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential" }' |
+  sed "s/ }/, \"status\": { \"token\": \"$(cat token)\" } }/"
+"#;
+    let home = a_revoked_token_costs_no_term(|home| {
+        let plugin = home.path().join("plugin");
+        std::fs::write(&plugin, PLUGIN).unwrap();
+        std::fs::set_permissions(plugin, Permissions::from_mode(0o755)).unwrap();
+        json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./plugin",
+            "interactiveMode": "Never",
+        } })
+    })
+    .await;
+    let runs = std::fs::read_to_string(home.path().join("runs")).unwrap();
+    assert_eq!(runs.lines().count(), 2);
 }
 
 /// The API server gets a certificate by another CA, and the file that the kubeconfig names the new CA: the replica goes

@@ -33,6 +33,7 @@ mod fencing;
 mod harness;
 mod health;
 mod hostile;
+mod kubeconfig;
 mod manifests;
 mod metrics;
 mod node;

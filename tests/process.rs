@@ -910,3 +910,29 @@ async fn the_token_is_never_logged() {
         assert!(log.contains(says) && !log.contains(token), "at {level}");
     }
 }
+
+/// As `kubectl create deployment` prints them: here of Deployments whose pods `PodSecurity` would refuse.
+#[tokio::test]
+async fn warnings_of_the_api_server_are_logged_once() {
+    let namespace = namespace("warned").await;
+    let label = "pod-security.kubernetes.io/warn=restricted";
+    let label = ["label", "namespace", &namespace, label];
+    shared().kubectl(&label).await.success();
+    let controller = Controller::start(shared(), &["--namespace", &namespace]);
+    let foos = ["one", "two", "three"];
+    for name in foos {
+        apply(shared(), &namespace, &foo(name)).await;
+    }
+    let api: Api<Deployment> = Api::namespaced(shared().client().await, &namespace);
+    for name in foos {
+        eventually(DEADLINE, "its Deployment", async || api.get(name).await).await;
+    }
+    let line = controller
+        .wait_for_log("the API server warns: would violate PodSecurity")
+        .await;
+    assert!(
+        line.contains(&format!("deployments {namespace}/")),
+        "{line}"
+    );
+    assert_eq!(controller.logged("the API server warns"), 1);
+}

@@ -1,10 +1,10 @@
 //! The ways to the cluster: where it is, and the client that the work goes through.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+mod credentials;
+mod kubeconfig;
+pub(crate) mod tls;
+
+use std::{fs, net::Ipv6Addr, path::Path, sync::Arc, time::Duration};
 
 use http::{
     Request,
@@ -18,11 +18,12 @@ use hyper_util::{
 use kube::{
     Client, Config as KubeConfig,
     client::{Body, ClientBuilder, ConfigExt as _},
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::net::TcpStream;
-use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
+use tracing::warn;
 
+use self::credentials::{Credentials, Pool};
 use crate::{
     App, Config, Host,
     config::LeaderElection,
@@ -35,17 +36,21 @@ use crate::{
             recheck_before_sending,
         },
     },
+    exec,
     telemetry::{
         Metrics,
         request::{RequestLayer, without_credentials},
     },
-    token::TokenFile,
     transport::{READ_TIMEOUT, Transport, keep_retry_after},
+    warnings::{self, Warnings},
 };
 
 /// How long a connection is kept for the next request, of those that a slow API server has had opened at once; and how often the pool
 /// looks, so that each is closed after twice as long at the latest.
 const IDLE: Duration = Duration::from_secs(45);
+
+/// Where a pod has its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,37 +66,36 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A kubeconfig cannot be read or makes no sense.
-    #[error("kubeconfig {from}: {}", first_line(.error))]
+    #[error("kubeconfig {from}: {error}")]
     Kubeconfig {
         /// Which file, and who named it.
         from: String,
         /// What is wrong with it.
-        error: KubeconfigError,
+        error: kubeconfig::Error,
     },
     /// Nothing says where the cluster is.
     #[error(
-        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({}); \
-         name one by --kubeconfig or --master",
-        first_line(.0)
+        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); \
+         name one by --kubeconfig or --master"
     )]
-    NoCluster(KubeconfigError),
+    NoCluster(kubeconfig::Error),
     /// What a proxy forwards after the end of a term, it forwards for a replica that leads no more.
     #[error(
         "the kubeconfig names the proxy {0} (proxy-url): the API server is to be reached without one"
     )]
     Proxy(http::Uri),
-    /// The service account of this pod cannot be read.
+    /// The service account of this pod cannot be used.
     #[error("in-cluster configuration: {0}")]
-    InCluster(#[from] kube::config::InClusterError),
-    /// Certificates or keys make no client.
+    InCluster(String),
+    /// Certificates or keys cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] tls::Error),
+    /// The kubeconfig's exec plugin has no credentials.
+    #[error(transparent)]
+    Exec(#[from] exec::Error),
+    /// Other credentials make no client.
     #[error("no client can be made from this configuration of the cluster: {0}")]
     Client(#[from] kube::Error),
-}
-
-/// The lines after the first quote the file, and with it, perhaps, its credentials.
-fn first_line(error: &KubeconfigError) -> String {
-    let text = error.to_string();
-    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Where the cluster is, and who we are there: `kubeconfig`, else the pod's own service account,
@@ -101,23 +105,27 @@ fn first_line(error: &KubeconfigError) -> String {
 /// Where none of them can be used.
 async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
-        (Some(path), _) => from_file(path).await?,
-        (None, _) if is_pods_own(host, config) => KubeConfig::incluster()?,
-        (None, master) => match (from_default_file().await, master) {
+        (Some(path), _) => {
+            let kube = kubeconfig::load(path).await;
+            kube.map_err(|error| Error::Kubeconfig {
+                from: path.display().to_string(),
+                error,
+            })?
+        }
+        (None, _) if is_pods_own(host, config) => in_cluster(host, Path::new(SERVICE_ACCOUNT))?,
+        (None, master) => match (kubeconfig::load_default(host).await, master) {
             (Ok(kube), _) => kube,
             // As client-go: an address alone will do, for a server that asks for no credentials.
-            (Err(KubeconfigError::ReadConfig(..) | KubeconfigError::FindPath), Some(master)) => {
-                KubeConfig::new(master.clone())
-            }
-            (Err(error), _) => match host.variable("KUBECONFIG") {
-                Some(path) => {
-                    return Err(Error::Kubeconfig {
+            (Err(kubeconfig::Error::Missing), Some(master)) => KubeConfig::new(master.clone()),
+            (Err(error), _) => {
+                return Err(match host.variable("KUBECONFIG") {
+                    Some(path) => Error::Kubeconfig {
                         from: format!("{path} (from $KUBECONFIG)"),
                         error,
-                    });
-                }
-                None => return Err(Error::NoCluster(error)),
-            },
+                    },
+                    None => Error::NoCluster(error),
+                });
+            }
         },
     };
     if let Some(proxy) = kube.proxy_url.take().filter(|url| url != NO_PROXY) {
@@ -128,10 +136,6 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
     }
     // From here on it is in log lines, also in those of libraries.
     kube.cluster_url = without_credentials(kube.cluster_url);
-    if kube.cluster_url.scheme_str() == Some("http") {
-        // Without TLS, the system's CA certificates are of no use, and an image may have none.
-        kube.root_cert.get_or_insert_default();
-    }
     kube.connect_timeout = Some(CONNECT_TIMEOUT);
     kube.read_timeout = Some(READ_TIMEOUT);
     // How the API server's audit log names us.
@@ -149,57 +153,49 @@ pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
     config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-async fn from_file(path: &Path) -> Result<KubeConfig, Error> {
-    let named = |error| Error::Kubeconfig {
-        from: path.display().to_string(),
-        error,
+/// The cluster of this pod, by its service account in `folder`. As client-go, it takes neither a namespace nor a CA.
+fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {
+    let variable = |name: &str| {
+        let missing = || Error::InCluster(format!("{name} is not set"));
+        host.variable(name).ok_or_else(missing)
     };
-    from_kubeconfig(Kubeconfig::read_from(path).map_err(named)?)
-        .await
-        .map_err(named)
-}
-
-/// `$KUBECONFIG`, else `~/.kube/config`.
-async fn from_default_file() -> Result<KubeConfig, KubeconfigError> {
-    from_kubeconfig(Kubeconfig::read()?).await
+    let mut name = variable("KUBERNETES_SERVICE_HOST")?;
+    if name.parse::<Ipv6Addr>().is_ok() {
+        name = format!("[{name}]");
+    }
+    let address = format!("https://{name}:{}", variable("KUBERNETES_SERVICE_PORT")?);
+    let address = address.parse().map_err(|_| {
+        Error::InCluster(format!(
+            "KUBERNETES_SERVICE_HOST and _PORT make no address: {address}"
+        ))
+    })?;
+    let mut kube = KubeConfig::new(address);
+    let namespace = fs::read_to_string(folder.join("namespace")).unwrap_or_default();
+    let namespace = Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty());
+    if let Some(namespace) = namespace.or_else(|| host.variable("POD_NAMESPACE")) {
+        kube.default_namespace = namespace;
+    }
+    let (token, ca) = (folder.join("token"), folder.join("ca.crt"));
+    if !token.exists() {
+        return Err(Error::InCluster(format!(
+            "there is no {}: mount the service account's token into the container (automountServiceAccountToken)",
+            token.display()
+        )));
+    }
+    kube.auth_info.token_file = Some(token.display().to_string());
+    if ca.exists() {
+        kube.root_cert_file = Some(ca);
+    } else {
+        let ca = ca.display();
+        warn!(
+            "there is no {ca}: the API server's certificate is verified by the system's authorities"
+        );
+    }
+    Ok(kube)
 }
 
 /// In place of a proxy where kube would otherwise find one.
 const NO_PROXY: &str = "http://no-proxy.invalid/";
-
-/// Where a cluster names no proxy, kube goes by `HTTPS_PROXY`, for every address, whatever `NO_PROXY` says. Here no
-/// variable makes a proxy: the deadline of a write that one holds back is nobody's.
-async fn from_kubeconfig(mut file: Kubeconfig) -> Result<KubeConfig, KubeconfigError> {
-    for cluster in file
-        .clusters
-        .iter_mut()
-        .flat_map(|named| &mut named.cluster)
-    {
-        let proxy = cluster.proxy_url.take().filter(|url| !url.is_empty());
-        cluster.proxy_url = proxy.or_else(|| Some(NO_PROXY.to_owned()));
-    }
-    let ca_file = ca_file(&file);
-    let mut kube = KubeConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    kube.root_cert_file = ca_file;
-    Ok(kube)
-}
-
-/// The CA bundle of the cluster that is used, where that is a file: kube reads one that it knows of again each minute,
-/// and so takes a server whose certificate was reissued by another CA. By itself it knows of a pod's.
-fn ca_file(file: &Kubeconfig) -> Option<PathBuf> {
-    let name = file.current_context.as_ref()?;
-    let mut contexts = file.contexts.iter();
-    let context = contexts.find(|named| named.name == *name)?.context.as_ref();
-    let name = &context?.cluster;
-    let mut clusters = file.clusters.iter();
-    let cluster = clusters
-        .find(|named| named.name == *name)?
-        .cluster
-        .as_ref()?;
-    let inline = cluster.certificate_authority_data.is_some();
-    let path = cluster.certificate_authority.as_ref().filter(|_| !inline);
-    path.map(PathBuf::from)
-}
 
 /// The API server, and the ways to it. A simulation brings its own.
 pub struct Cluster {
@@ -222,17 +218,17 @@ impl Cluster {
     /// See [`Error`].
     pub async fn find(app: &App, host: &Host, config: &Config) -> Result<Self, Error> {
         let mut kube = self::config(app, host, config).await?;
-        let token = token(&mut kube)?;
+        let credentials = Credentials::start(&mut kube, host).await?;
         Ok(Self {
             server: kube.cluster_url.clone(),
             namespace: kube.default_namespace.clone(),
             requests: transport(
                 &kube,
-                token.clone(),
+                credentials.clone(),
                 &config.leader_election,
                 &Connections::new(host.descriptors),
             )?,
-            lease: transport_of_lease(kube, token, &config.leader_election)?,
+            lease: transport_of_lease(kube, credentials, &config.leader_election)?,
             pod_namespace: election::pod_namespace(host, is_pods_own(host, config)),
         })
     }
@@ -262,13 +258,13 @@ pub fn lease_transport(
     mut kube: KubeConfig,
     settings: &LeaderElection,
 ) -> Result<Transport, Error> {
-    let token = token(&mut kube)?;
-    transport_of_lease(kube, token, settings)
+    let credentials = Credentials::take(&mut kube)?;
+    transport_of_lease(kube, credentials, settings)
 }
 
 fn transport_of_lease(
     mut kube: KubeConfig,
-    token: Option<Arc<TokenFile>>,
+    credentials: Credentials,
     settings: &LeaderElection,
 ) -> Result<Transport, Error> {
     let call = settings.call_timeout();
@@ -279,30 +275,26 @@ fn transport_of_lease(
     // replaced after a whole lease, and its silence is no failure of the watch.)
     kube.read_timeout = Some(settings.lease_duration * 2);
     // Its requests are few, and none waits for a connection of the others.
-    Ok(transport(
-        &kube,
-        token,
-        settings,
-        &Connections::new(usize::MAX),
-    )?)
-}
-
-fn token(kube: &mut KubeConfig) -> kube::Result<Option<Arc<TokenFile>>> {
-    Ok(TokenFile::take(&mut kube.auth_info)?.map(Arc::new))
+    let limits = Connections::new(usize::MAX);
+    transport(&kube, credentials, settings, &limits)
 }
 
 /// Opens a connection as soon as the limits allow it. A request that waits here gets a connection that becomes idle, too.
-async fn connect(
-    tcp: HttpConnector,
+async fn connect<C>(
+    tcp: C,
     limits: Connections,
     address: http::Uri,
-) -> Result<Fenced<TokioIo<TcpStream>>, BoxError> {
+) -> Result<Fenced<C::Response>, BoxError>
+where
+    C: Service<http::Uri, Error: Into<BoxError>>,
+{
     let open = limits.open.acquire_owned().await?;
     let _opening = limits.opening.acquire().await?;
-    Ok(connection::fenced(tcp.oneshot(address).await?, open))
+    let connection = tcp.oneshot(address).await.map_err(Into::into)?;
+    Ok(connection::fenced(connection, open))
 }
 
-/// What kube's own stack is, with a token file that is read as client-go does ([`TokenFile`]), less its retries, less a
+/// kube's own stack, with [credentials](Credentials) and [TLS](tls) as client-go has them, less kube's retries, less a
 /// span and a log line for each request, and without Nagle's algorithm: with a service account's token a request takes
 /// two segments, and the second would wait for the first to be acknowledged. And with a limit to how long the kernel
 /// sends again what is not acknowledged, in an election: by itself it does so for a quarter of an hour, and for minutes
@@ -312,11 +304,26 @@ async fn connect(
 /// Where certificates or keys cannot be used.
 fn transport(
     kube: &KubeConfig,
-    token: Option<Arc<TokenFile>>,
+    credentials: Credentials,
     election: &LeaderElection,
     limits: &Connections,
-) -> kube::Result<Transport> {
-    let mut tcp = HttpConnector::new();
+) -> Result<Transport, Error> {
+    transport_by(HttpConnector::new(), kube, credentials, election, limits)
+}
+
+/// The same, with another way to resolve names.
+fn transport_by<R>(
+    mut tcp: HttpConnector<R>,
+    kube: &KubeConfig,
+    credentials: Credentials,
+    election: &LeaderElection,
+    limits: &Connections,
+) -> Result<Transport, Error>
+where
+    R: Clone + Send + Sync + 'static,
+    HttpConnector<R>:
+        Service<http::Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>, Future: Send>,
+{
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(KEEPALIVE));
@@ -324,37 +331,33 @@ fn transport(
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(election.send_timeout());
-    // Divided among the addresses of a name. The rest is for what comes before and after: DNS and TLS.
+    // Divided among the addresses of a name. The rest is for DNS and TLS.
     tcp.set_connect_timeout(kube.connect_timeout.map(|all| all / 5 * 4));
     let limits = limits.clone();
     let tcp = service_fn(move |address| connect(tcp.clone(), limits.clone(), address));
-    let mut connector = TimeoutConnector::new(kube.rustls_https_connector_with_connector(tcp)?);
+    let mut connector = TimeoutConnector::new(tls::connector(kube, &credentials.identity, tcp)?);
     connector.set_connect_timeout(kube.connect_timeout);
     connector.set_read_timeout(kube.read_timeout);
     connector.set_write_timeout(kube.write_timeout);
     let mut pool = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
     pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE);
-    let refusals = token.clone();
+    let pool = Arc::new(Pool::new(pool, connector, credentials));
+    let warnings = Arc::new(Warnings::default());
     let service = ServiceBuilder::new()
         .layer(kube.base_uri_layer())
-        .map_request(move |request: Request<Body>| match &token {
-            Some(token) => token.authorize(request),
-            None => request,
-        })
         .option_layer(kube.auth_layer()?)
         .layer(kube.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .map_request(recheck_before_sending)
-        .service(pool.build(connector))
-        .map_err(BoxError::from)
-        .map_response(move |response| {
-            connection::answered(&response);
-            if let Some(token) = &refusals {
-                token.observe(&response);
+        .service(service_fn(move |request: Request<Body>| {
+            let (pool, warnings) = (Arc::clone(&pool), Arc::clone(&warnings));
+            async move {
+                let object = warnings::object(&request);
+                let response = pool.send(request, recheck_before_sending).await?;
+                connection::answered(&response);
+                warnings.log(&object, &response);
+                keep_retry_after(response).await
             }
-            response
-        })
-        .and_then(keep_retry_after);
+        }));
     Ok(service.boxed())
 }
 

@@ -1,4 +1,4 @@
-//! File descriptors: how many this process may open, and how many of them are for what.
+//! File descriptors: the limit of this process, and how it is divided.
 //!
 //! Over HTTP/1 each watch has a connection of its own, so a replica with many namespaces needs many. Container runtimes start
 //! a process with a soft limit of 1,024, which is there for programs that use `select`.

@@ -364,6 +364,7 @@ pub mod dns;
 mod doctor;
 pub mod election;
 mod error;
+mod exec;
 mod failure;
 #[cfg(test)]
 mod fixtures;
@@ -392,6 +393,7 @@ pub mod testing;
 mod token;
 pub mod transport;
 mod version;
+mod warnings;
 mod watch;
 mod writer;
 

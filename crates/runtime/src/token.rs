@@ -115,7 +115,7 @@ fn read(path: &PathBuf) -> io::Result<HeaderValue> {
     bearer(fs::read_to_string(path)?.trim())
 }
 
-fn bearer(token: &str) -> io::Result<HeaderValue> {
+pub(crate) fn bearer(token: &str) -> io::Result<HeaderValue> {
     let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     if token.is_empty() {
         return Err(invalid("it is empty"));

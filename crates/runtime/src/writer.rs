@@ -182,9 +182,11 @@ impl<V: Cached> Writer<V> {
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
             serde_json::to_vec(body).map_err(|error| ApiError::transient(error.to_string()))?;
-        let request = Request::new(url)
+        let mut request = Request::new(url)
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
+        // The path does not name it.
+        request.extensions_mut().insert(key.clone());
         let answer = self.shared.client.request(request).await;
         self.note_unknown(cx, key, &answer, asked, ABSENT);
         let answer: Object<V> = self.written(cx, key, answer)?;

@@ -1,6 +1,12 @@
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::{
+    convert::Infallible,
+    net::SocketAddr,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
     time::Instant,
 };
@@ -8,6 +14,7 @@ use std::{
 use http_body_util::BodyExt as _;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
+use socket2::{Domain, Socket, Type};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -85,13 +92,24 @@ fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client
     let cluster = Cluster {
         server: kube.cluster_url.clone(),
         namespace: "default".to_owned(),
-        requests: transport(&kube, None, election, &Connections::new(usize::MAX)).unwrap(),
+        requests: transport(
+            &kube,
+            credentials(),
+            election,
+            &Connections::new(usize::MAX),
+        )
+        .unwrap(),
         lease: lease_transport(kube, election).unwrap(),
         pod_namespace: None,
     };
     let metrics = Metrics::disconnected(&APP);
     let (client, ..) = cluster.fenced(&FenceLayer::new(term, &metrics), &metrics);
     client
+}
+
+fn credentials() -> Credentials {
+    let mut nobody = KubeConfig::new(http::Uri::from_static("http://localhost"));
+    Credentials::take(&mut nobody).unwrap()
 }
 
 /// What a slow API server has had opened at once is closed again, though one of the connections is used all the time.
@@ -137,6 +155,67 @@ async fn a_connection_that_nobody_uses_is_closed() {
     tokio::select! {
         asked = asked => asked.unwrap(),
         () = serve => {}
+    }
+}
+
+/// A name has two addresses, and the first one drops each packet. Both clients connect to the second one, with all timings of
+/// the Lease.
+#[tokio::test(start_paused = true)]
+async fn a_name_of_which_one_address_is_silent_is_connected_to() {
+    let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = server.local_addr().unwrap();
+    // Its backlog is full, so the kernel drops more.
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    silent
+        .bind(&SocketAddr::from(([127, 0, 0, 2], address.port())).into())
+        .unwrap();
+    silent.listen(0).unwrap();
+    let silent = silent.local_addr().unwrap().as_socket().unwrap();
+    let connect = || std::net::TcpStream::connect_timeout(&silent, Duration::from_millis(100));
+    let _backlog: Vec<_> = std::iter::from_fn(|| connect().ok()).collect();
+
+    let shipped = Config::shipped(&APP).leader_election;
+    let long = LeaderElection {
+        lease_duration: Duration::from_mins(2),
+        renew_deadline: Duration::from_mins(1),
+        ..shipped.clone()
+    };
+    let without = LeaderElection {
+        enabled: false,
+        ..shipped.clone()
+    };
+    for (election, limit) in [
+        (&shipped, CONNECT_TIMEOUT),
+        (&long, CONNECT_TIMEOUT),
+        (&without, CONNECT_TIMEOUT),
+        (&shipped, shipped.call_timeout()),
+        (&long, long.call_timeout()),
+    ] {
+        let mut kube = KubeConfig::new(format!("http://two:{}", address.port()).parse().unwrap());
+        kube.root_cert = Some(Vec::new());
+        kube.connect_timeout = Some(limit);
+        let resolve =
+            service_fn(move |_| async move { Ok::<_, Infallible>([silent, address].into_iter()) });
+        let tcp = HttpConnector::new_with_resolver(resolve);
+        let transport = transport_by(
+            tcp,
+            &kube,
+            credentials(),
+            election,
+            &Connections::new(usize::MAX),
+        );
+        let client = Client::new(transport.unwrap(), "default");
+        let answer = async {
+            let (mut connection, _) = server.accept().await.unwrap();
+            assert!(connection.read(&mut [0; 4096]).await.unwrap() > 0);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            connection.write_all(answer).await.unwrap();
+        };
+        let request = client.send(Request::get("/a").body(Body::empty()).unwrap());
+        tokio::select! {
+            answered = async { tokio::join!(request, answer).0 } => { answered.unwrap(); }
+            () = sleep(limit * 2) => panic!("not connected to within {limit:?}"),
+        }
     }
 }
 
@@ -195,4 +274,39 @@ async fn i2_a_read_needs_no_term_on_the_connection_of_a_write() {
         }
     };
     tokio::join!(requests, answers);
+}
+
+/// A pod whose service account is a projected token, and nothing else; of a cluster of IPv6.
+#[test]
+fn a_pod_needs_an_address_and_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = |names: &[(&str, &str)]| {
+        let all = names
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        in_cluster(&Host::for_tests(all), folder.path())
+    };
+    let address = [
+        ("KUBERNETES_SERVICE_HOST", "fd00::1"),
+        ("KUBERNETES_SERVICE_PORT", "443"),
+        ("POD_NAMESPACE", "of-variable"),
+    ];
+    let error = set(&address[..1]).err().unwrap().to_string();
+    assert!(
+        error.contains("KUBERNETES_SERVICE_PORT is not set"),
+        "{error}"
+    );
+    let error = set(&address).err().unwrap().to_string();
+    assert!(error.contains("automountServiceAccountToken"), "{error}");
+    fs::write(folder.path().join("token"), "t").unwrap();
+    let kube = set(&address).unwrap();
+    assert_eq!(kube.cluster_url, "https://[fd00::1]:443/");
+    assert_eq!(kube.default_namespace, "of-variable");
+    assert_eq!(kube.root_cert_file, None);
+    assert_eq!(set(&address[..2]).unwrap().default_namespace, "default");
+    fs::write(folder.path().join("namespace"), "of-account\n").unwrap();
+    fs::write(folder.path().join("ca.crt"), "").unwrap();
+    let kube = set(&address).unwrap();
+    assert_eq!(kube.default_namespace, "of-account");
+    assert_eq!(kube.root_cert_file, Some(folder.path().join("ca.crt")));
 }

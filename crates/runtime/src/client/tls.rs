@@ -1,0 +1,444 @@
+//! TLS to the API server: verification of its certificate, and the client certificate.
+//!
+//! kube makes a rustls configuration, too. Like Go, this one also accepts a server certificate that is itself in the CA bundle,
+//! a bundle with an invalid certificate in it, and client certificates of X.509 version 1. Certificates in files are reloaded.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use kube::{Config as KubeConfig, client::ConfigExt as _, config::AuthInfo};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_rustls::rustls::{
+    self, CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
+    SignatureScheme,
+    client::{
+        ResolvesClientCert, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
+    server::ParsedCertificate,
+    sign::CertifiedKey,
+};
+use tracing::warn;
+
+use crate::log_once::Causes;
+
+/// How long files are used before they are read again.
+const PERIOD: Duration = Duration::from_mins(1);
+
+/// The way out for a key or a signature that is not supported.
+const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
+                         Ed25519: have it issued again as one of these";
+
+/// Certificates or keys that cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+impl Error {
+    fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// Puts TLS around a connector.
+pub(super) fn connector<C>(
+    kube: &KubeConfig,
+    identity: &Arc<Identity>,
+    tcp: C,
+) -> Result<HttpsConnector<C>, Error> {
+    let mut tls = if kube.accept_invalid_certs {
+        let mut kube = kube.clone();
+        kube.auth_info = AuthInfo::default();
+        kube.root_cert = Some(Vec::new());
+        kube.root_cert_file = None;
+        let tls = kube.rustls_client_config();
+        tls.map_err(|error| Error::new(error.to_string()))?
+    } else {
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| Error::new(error.to_string()))?;
+        if kube.cluster_url.scheme_str() == Some("http") {
+            // Nothing is verified, and an image may have no system's certificates.
+            let builder = builder.with_root_certificates(RootCertStore::empty());
+            builder.with_no_client_auth()
+        } else {
+            let verifier = Arc::new(Verifier::new(kube)?);
+            let builder = builder
+                .dangerous()
+                .with_custom_certificate_verifier(verifier);
+            builder.with_no_client_auth()
+        }
+    };
+    tls.client_auth_cert_resolver = Arc::clone(identity) as _;
+    let mut builder = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http();
+    if let Some(name) = &kube.tls_server_name {
+        let invalid = || Error::new(format!("tls-server-name {name:?} is no host name"));
+        let name = ServerName::try_from(name.clone()).map_err(|_| invalid())?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    Ok(builder.enable_http1().wrap_connector(tcp))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// The certificates of a PEM file; other parts of it are ignored.
+fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem)
+        .filter_map(Result::ok)
+        .collect()
+}
+
+/// The authorities that are trusted, as they were read last.
+#[derive(Debug)]
+struct Roots {
+    all: Vec<CertificateDer<'static>>,
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl Roots {
+    /// Of a bundle, certificates that cannot be read are left out, as Go does.
+    fn new(all: Vec<CertificateDer<'static>>) -> Result<Self, Error> {
+        let mut store = RootCertStore::empty();
+        let (used, unused) = store.add_parsable_certificates(all.iter().cloned());
+        if unused > 0 && used > 0 {
+            warn!("{unused} certificates of the CA bundle cannot be read, and are left out");
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider());
+        let verifier = verifier.build();
+        let verifier = verifier
+            .map_err(|_| Error::new("there is no certificate in the CA bundle that can be read"))?;
+        Ok(Self { all, verifier })
+    }
+
+    fn read(path: &Path) -> Result<Self, Error> {
+        let pem = fs::read(path).map_err(|error| Error::new(error.to_string()))?;
+        Self::new(certificates(&pem))
+    }
+}
+
+/// Verifies the API server's certificate.
+#[derive(Debug)]
+struct Verifier {
+    /// Where the authorities are read again.
+    file: Option<PathBuf>,
+    last: Mutex<(Arc<Roots>, Instant, Causes)>,
+}
+
+impl Verifier {
+    fn new(kube: &KubeConfig) -> Result<Self, Error> {
+        let roots = match (&kube.root_cert_file, &kube.root_cert) {
+            (Some(file), _) => Roots::read(file)
+                .map_err(|error| Error::new(format!("{}: {error}", file.display())))?,
+            (None, Some(certificates)) => Roots::new(
+                certificates
+                    .iter()
+                    .cloned()
+                    .map(CertificateDer::from)
+                    .collect(),
+            )?,
+            (None, None) => {
+                let system = rustls_native_certs::load_native_certs();
+                Roots::new(system.certs).map_err(|_| {
+                    Error::new("no certificate authority is configured, and the system has none: name one by certificate-authority")
+                })?
+            }
+        };
+        let last = Mutex::new((Arc::new(roots), Instant::now(), Causes::default()));
+        let file = kube.root_cert_file.clone();
+        Ok(Self { file, last })
+    }
+
+    fn roots(&self) -> Arc<Roots> {
+        let mut last = self.last.lock();
+        let (roots, read, trouble) = &mut *last;
+        if let Some(file) = &self.file
+            && read.elapsed() >= PERIOD
+        {
+            *read = Instant::now();
+            match Roots::read(file) {
+                Ok(new) => {
+                    *roots = Arc::new(new);
+                    trouble.clear();
+                }
+                Err(error) if trouble.is_new(&error.0) => {
+                    warn!(
+                        "cannot read the CA bundle {}: {error}; using the last one",
+                        file.display()
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+        Arc::clone(roots)
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let roots = self.roots();
+        let verified = roots.verifier.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        verified.or_else(|error| {
+            // A certificate authority that serves with its own certificate. Its validity in time has been checked by then, its
+            // name has not. Go needs no chain to a certificate that is trusted itself.
+            if is_ca_as_end_entity(&error) && roots.all.contains(end_entity) {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                return Ok(ServerCertVerified::assertion());
+            }
+            Err(explained(error))
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verified = self
+            .roots()
+            .verifier
+            .verify_tls12_signature(message, cert, dss);
+        verified.map_err(explained)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verified = self
+            .roots()
+            .verifier
+            .verify_tls13_signature(message, cert, dss);
+        verified.map_err(explained)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.roots().verifier.supported_verify_schemes()
+    }
+}
+
+fn is_ca_as_end_entity(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) = error
+    else {
+        return false;
+    };
+    matches!(error.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+}
+
+/// The error in words, where rustls would print bytes.
+fn explained(error: rustls::Error) -> rustls::Error {
+    use CertificateError as E;
+    let rustls::Error::InvalidCertificate(cause) = &error else {
+        return error;
+    };
+    let text = match cause {
+        E::UnsupportedSignatureAlgorithmContext { .. }
+        | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            format!(
+                "it, or one that it is issued by, is signed in a way that is not supported; {SUPPORTED}"
+            )
+        }
+        E::UnknownIssuer => {
+            "it was issued by none of the certificate authorities that are configured".to_owned()
+        }
+        _ if is_ca_as_end_entity(&error) => {
+            "it is one of a certificate authority, and not itself in the CA bundle".to_owned()
+        }
+        _ => return error,
+    };
+    E::Other(OtherError(Arc::new(Error(text)))).into()
+}
+
+/// The client certificate and its key, which may be replaced.
+pub(crate) struct Identity {
+    /// The files that they are read from again: the certificate's and the key's.
+    files: Option<(PathBuf, PathBuf)>,
+    state: Mutex<State>,
+}
+
+struct State {
+    key: Option<Arc<CertifiedKey>>,
+    /// Number of changes.
+    generation: u64,
+    read: Instant,
+    trouble: Causes,
+}
+
+impl Identity {
+    /// Takes the client certificate of a kubeconfig's user over, if there is one.
+    pub fn take(auth: &mut AuthInfo) -> Result<Self, Error> {
+        // kube shows no secret in another way, and no file that it has read.
+        let secrets = serde_json::to_value(&*auth).unwrap_or_default();
+        let data = |name: &str| {
+            use base64::{Engine as _, engine::general_purpose::STANDARD};
+            let text = secrets.get(name)?.as_str()?;
+            Some(
+                STANDARD
+                    .decode(text)
+                    .map_err(|error| Error::new(format!("{name}: {error}"))),
+            )
+        };
+        let (certificate, key) = (data("client-certificate-data"), data("client-key-data"));
+        let (certificate_file, key_file) = (auth.client_certificate.take(), auth.client_key.take());
+        (auth.client_certificate_data, auth.client_key_data) = (None, None);
+        let read = |data: &Option<Result<Vec<u8>, Error>>, file: &Option<String>| match (data, file)
+        {
+            (Some(data), _) => data.clone().map(Some),
+            (None, Some(file)) => {
+                let read = fs::read(file).map(Some);
+                read.map_err(|error| Error::new(format!("{file}: {error}")))
+            }
+            (None, None) => Ok(None),
+        };
+        let key = match (
+            read(&certificate, &certificate_file)?,
+            read(&key, &key_file)?,
+        ) {
+            (Some(certificate), Some(key)) => Some(certified_key(&certificate, &key)?),
+            (Some(_), None) => {
+                return Err(Error::new(
+                    "there is a client certificate, and no client-key",
+                ));
+            }
+            (None, _) => None,
+        };
+        let files = match (certificate_file, key_file) {
+            (Some(cert), Some(key))
+                if secrets.get("client-certificate-data").is_none()
+                    && secrets.get("client-key-data").is_none() =>
+            {
+                Some((cert.into(), key.into()))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            files,
+            state: Mutex::new(State {
+                key,
+                generation: 0,
+                read: Instant::now(),
+                trouble: Causes::default(),
+            }),
+        })
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.state.lock().key.is_some()
+    }
+
+    /// From now on this one, on new connections.
+    pub fn set(&self, key: Option<Arc<CertifiedKey>>) {
+        let mut state = self.state.lock();
+        let certificates =
+            |key: &Option<Arc<CertifiedKey>>| key.as_ref().map(|key| key.cert.clone());
+        if certificates(&state.key) != certificates(&key) {
+            state.generation += 1;
+            state.key = key;
+        }
+    }
+
+    /// How often it has changed. Reads the files again after a minute.
+    pub fn generation(&self) -> u64 {
+        let due = self.state.lock().read.elapsed() >= PERIOD;
+        if let Some((certificate, key)) = self.files.as_ref().filter(|_| due) {
+            self.state.lock().read = Instant::now();
+            let read =
+                |file: &PathBuf| fs::read(file).map_err(|error| Error::new(error.to_string()));
+            let pair = read(certificate).and_then(|cert| Ok((cert, read(key)?)));
+            match pair.and_then(|(cert, key)| certified_key(&cert, &key)) {
+                Ok(key) => {
+                    self.set(Some(key));
+                    self.state.lock().trouble.clear();
+                }
+                Err(error) if self.state.lock().trouble.is_new(&error.0) => {
+                    warn!(
+                        "cannot read the client certificate {}: {error}; using the last one",
+                        certificate.display()
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+        self.state.lock().generation
+    }
+
+    /// The API server does not accept it: the next request reads the files.
+    pub fn refused(&self) {
+        let mut state = self.state.lock();
+        state.read = state.read.checked_sub(PERIOD).unwrap_or(state.read);
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.state.lock().key.clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.is_set()
+    }
+}
+
+/// A certificate and its key in PEM. rustls itself would refuse a certificate of X.509 version 1, which the API server takes.
+pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, Error> {
+    let chain = certificates(certificate);
+    if chain.is_empty() {
+        return Err(Error::new(
+            "there is no certificate in the client certificate's PEM",
+        ));
+    }
+    if String::from_utf8_lossy(key).contains("ENCRYPTED") {
+        return Err(Error::new(
+            "the client key is encrypted: write it without a passphrase, as by `openssl pkey -in KEY -out NEW`",
+        ));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| Error::new("there is no private key in the client key's PEM"))?;
+    let key = provider().key_provider.load_private_key(key);
+    let key = key.map_err(|_| {
+        Error::new(format!(
+            "the client key is of a kind that is not supported; {SUPPORTED}"
+        ))
+    })?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => Err(
+            Error::new("the client key is not that of the client certificate"),
+        ),
+        _ => Ok(Arc::new(certified)),
+    }
+}
