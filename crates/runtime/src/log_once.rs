@@ -4,9 +4,10 @@
 //! rest is counted, and the count is logged when the period is over. A cause is an error's text without what differs
 //! from object to object.
 //!
-//! Of one thing that fails again and again, [`Causes`] lets each cause through once in an outage.
+//! [`Causes`] logs each cause of an outage once, and repeats it while the outage lasts: after a minute, then at doubled intervals, at
+//! least every ten minutes.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
@@ -85,13 +86,60 @@ fn cause(error: &impl Failure) -> String {
 const CAUSES_OF_ONE: usize = 8;
 const MORE: Duration = Duration::from_mins(1);
 
+/// The interval before the first repetition of a line. It doubles up to the second value.
+const FIRST_REPEAT: Duration = Duration::from_mins(1);
+const LONGEST_REPEAT: Duration = Duration::from_mins(10);
+
+/// The times of a line's repetitions.
+#[derive(Debug)]
+pub struct Repeat {
+    due: Instant,
+    pause: Duration,
+}
+
+impl Repeat {
+    /// The line is logged now.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            due: now + FIRST_REPEAT,
+            pause: FIRST_REPEAT,
+        }
+    }
+
+    /// Whether the line is due again.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.due;
+        if is_due {
+            self.pause = (2 * self.pause).min(LONGEST_REPEAT);
+            self.due = now + self.pause;
+        }
+        is_due
+    }
+}
+
+/// How long an outage has lasted, as a suffix of its log line; empty in the first minute.
+#[derive(Debug, PartialEq)]
+pub struct Lasting(pub Duration);
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() / 60 {
+            0 => Ok(()),
+            minutes @ ..120 => write!(f, " (for {minutes} min now)"),
+            minutes => write!(f, " (for {} h now)", minutes / 60),
+        }
+    }
+}
+
 /// The causes of one outage that are logged already.
 #[derive(Debug)]
 pub struct Causes {
     /// A failure after this long without one begins another outage.
     quiet: Duration,
-    logged: Vec<String>,
+    logged: Vec<(String, Repeat)>,
     logged_at: Option<Instant>,
+    /// When the outage began.
+    since: Option<Instant>,
     /// Whether one was logged, and [`is_over`](Self::is_over) has not been asked since.
     ongoing: bool,
     last: Option<Instant>,
@@ -111,30 +159,42 @@ impl Causes {
             quiet,
             logged: Vec::new(),
             logged_at: None,
+            since: None,
             ongoing: false,
             last: None,
         }
     }
 
-    /// Takes note of a failure; true if its cause is to be logged.
+    /// Records a failure; true if its cause is due in the log, for the first time or as a repetition.
     pub fn is_new(&mut self, cause: &str) -> bool {
+        self.is_due(cause).is_some()
+    }
+
+    /// Like [`is_new`](Self::is_new); returns how long the outage has lasted.
+    pub fn is_due(&mut self, cause: &str) -> Option<Lasting> {
         if self.is_quiet() {
             self.clear();
         }
         self.touch();
-        if self.logged.iter().any(|logged| logged == cause) {
-            return false;
-        }
-        if self.logged.len() >= CAUSES_OF_ONE {
-            if self.logged_at.is_some_and(|at| at.elapsed() < MORE) {
-                return false;
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        let mut logged = self.logged.iter_mut();
+        if let Some((_, repeat)) = logged.find(|(logged, _)| logged == cause) {
+            if !repeat.is_due(now) {
+                return None;
             }
-            self.logged.truncate(CAUSES_OF_ONE - 1);
+        } else {
+            if self.logged.len() >= CAUSES_OF_ONE {
+                if self.logged_at.is_some_and(|at| now - at < MORE) {
+                    return None;
+                }
+                self.logged.truncate(CAUSES_OF_ONE - 1);
+            }
+            self.logged.push((cause.to_owned(), Repeat::new(now)));
+            self.logged_at = Some(now);
         }
-        self.logged.push(cause.to_owned());
-        self.logged_at = Some(Instant::now());
         self.ongoing = true;
-        true
+        Some(Lasting(now - since))
     }
 
     /// True once after what was logged. The causes stay logged until it is quiet: what works and fails by turns is one
@@ -156,6 +216,7 @@ impl Causes {
     /// The outage is over, and whatever comes begins another.
     pub fn clear(&mut self) {
         self.logged.clear();
+        self.since = None;
     }
 }
 
@@ -222,7 +283,7 @@ mod tests {
             assert!(causes.is_new("one") && causes.is_over() && !causes.is_over());
             for _ in 0..10 {
                 assert!(!causes.is_new("one"));
-                advance(QUIET / 2).await;
+                advance(QUIET / 20).await;
             }
             assert!(causes.is_new("another") && !causes.is_new("one"));
             assert!((0..1000).filter(|n| causes.is_new(&n.to_string())).count() < CAUSES_OF_ONE);
@@ -235,5 +296,34 @@ mod tests {
         assert!(causes.is_new("one"));
         causes.clear();
         assert!(causes.is_new("one"));
+    }
+
+    /// A line of an outage that lasts a day is repeated after 1, 2, 4 and 8 min, then every 10 min, with the outage's duration.
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_on_is_logged_again() {
+        const STEP: Duration = Duration::from_secs(5);
+        let mut causes = Causes::new(Duration::from_secs(30));
+        let mut logged = Vec::new();
+        for step in 0..24 * 60 * 12 {
+            if let Some(lasting) = causes.is_due("one") {
+                assert_eq!(lasting, Lasting(STEP * step));
+                logged.push((STEP * step).as_secs() / 60);
+            }
+            advance(STEP).await;
+        }
+        assert_eq!(logged[..7], [0, 1, 3, 7, 15, 25, 35]);
+        assert_eq!(logged.len(), 6 + (24 * 60 - 25) / 10);
+        let shown = [59, 60, 7_199, 7_200].map(|s| Lasting(Duration::from_secs(s)).to_string());
+        assert_eq!(
+            shown,
+            [
+                "",
+                " (for 1 min now)",
+                " (for 119 min now)",
+                " (for 2 h now)"
+            ]
+        );
+        advance(Duration::from_secs(30)).await;
+        assert_eq!(causes.is_due("one"), Some(Lasting(Duration::ZERO)));
     }
 }

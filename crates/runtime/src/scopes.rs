@@ -344,18 +344,20 @@ impl Scopes {
             };
             missing = matches!(rights, Rights::Missing(_));
             match &rights {
-                Rights::Missing(_) if rights == scope.rights => {}
                 Rights::Missing(Problem { text, .. }) => {
-                    warn!(namespace = scope.namespace, "{text}; trying again");
+                    if let Some(lasting) = scope.lacking.is_due(text) {
+                        warn!(namespace = scope.namespace, "{text}; trying again{lasting}");
+                    }
                 }
                 _ if is_back => {
+                    scope.lacking.clear();
                     self.regained.send_modify(|all| all[number] += 1);
                     info!(
                         namespace = scope.namespace,
                         "has the rights that were missing, or may have: trying again what was refused"
                     );
                 }
-                _ => {}
+                _ => scope.lacking.clear(),
             }
             scope.rights = rights;
         });

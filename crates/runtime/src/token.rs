@@ -90,9 +90,9 @@ impl TokenFile {
                     }
                 }
                 Err(error) => {
-                    if last.trouble.is_new(&error.to_string()) {
+                    if let Some(lasting) = last.trouble.is_due(&error.to_string()) {
                         warn!(
-                            "cannot read the token file {path}: {error}; going on with the token of before"
+                            "cannot read the token file {path}: {error}; going on with the token of before{lasting}"
                         );
                     }
                 }

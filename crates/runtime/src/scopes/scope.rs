@@ -9,7 +9,7 @@ use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::{Key, Kind};
+use crate::{Key, Kind, log_once::Causes};
 
 /// What a controller needs in each scope to serve it.
 #[derive(Clone, Debug)]
@@ -115,6 +115,8 @@ pub(super) struct Scope {
     /// By their places in [`Needs::watched`].
     pub informers: Vec<InformerState>,
     pub rights: Rights,
+    /// The log of missing rights.
+    pub lacking: Causes,
     pub checked: Option<Instant>,
     pub was_in_sync: bool,
     pub served: bool,
@@ -152,6 +154,7 @@ impl Scope {
             namespace,
             informers: (0..informers).map(|_| InformerState::new()).collect(),
             rights: Rights::Unknown,
+            lacking: Causes::default(),
             checked: None,
             was_in_sync: false,
             served: false,

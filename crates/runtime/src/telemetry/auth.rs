@@ -7,7 +7,7 @@
 //! Anybody may send tokens, as many as he likes, and each costs a review. So a token that was good before does not wait
 //! behind those that never were, and no peer waits behind another one's crowd.
 
-use crate::{App, state};
+use crate::{App, log_once::Causes, state};
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
@@ -121,7 +121,7 @@ pub struct Auth {
     turns_of_the_known: Semaphore,
     turns_of_peers: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
     /// What went wrong last, as said in the log.
-    trouble: Mutex<String>,
+    trouble: Mutex<Causes>,
 }
 
 impl Auth {
@@ -239,12 +239,10 @@ impl Auth {
         })
     }
 
-    /// The same trouble is logged once, not at every scrape.
+    /// Not at every scrape.
     fn say(&self, cause: &str) {
-        let mut trouble = self.trouble.lock();
-        if *trouble != cause {
-            warn!("cannot ask the API server who may read metrics: {cause}");
-            cause.clone_into(&mut trouble);
+        if let Some(lasting) = self.trouble.lock().is_due(cause) {
+            warn!("cannot ask the API server who may read metrics: {cause}{lasting}");
         }
     }
 }

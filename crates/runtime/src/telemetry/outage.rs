@@ -26,7 +26,7 @@ use super::{
     env::Signal,
     metrics::{Metrics, table},
 };
-use crate::log_once::Causes;
+use crate::log_once::{Causes, Lasting, Repeat};
 
 /// Bursts with less than this between them are logged as one.
 const QUIET: Duration = Duration::from_mins(1);
@@ -202,6 +202,7 @@ struct Outage {
     causes: Vec<String>,
     signals: Vec<Signal>,
     since: Instant,
+    repeat: Repeat,
     batches: u32,
 }
 
@@ -209,8 +210,8 @@ impl Outages {
     fn handle(&mut self, event: ExportEvent, reason: &str, now: Instant) {
         match event {
             ExportEvent::Failed(signal) => {
-                if self.failed(signal, reason, now) {
-                    warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost");
+                if let Some(lasting) = self.failed(signal, reason, now) {
+                    warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost{lasting}");
                 }
             }
             ExportEvent::Taken(signal) => {
@@ -232,8 +233,8 @@ impl Outages {
         }
     }
 
-    /// Whether the cause is to be logged: no outage has had it yet.
-    fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> bool {
+    /// How long the outage has lasted, if the cause is new or due for a repetition.
+    fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> Option<Lasting> {
         let had = |outage: &Outage| outage.causes.iter().any(|known| known == cause);
         let is_new = !self.now.iter().any(had);
         let mut outages = self.now.iter();
@@ -244,9 +245,10 @@ impl Outages {
                 causes: vec![cause.to_owned()],
                 signals: vec![signal],
                 since: now,
+                repeat: Repeat::new(now),
                 batches: 1,
             });
-            return is_new;
+            return is_new.then_some(Lasting(Duration::ZERO));
         };
         outage.batches += 1;
         if !outage.signals.contains(&signal) {
@@ -256,7 +258,7 @@ impl Outages {
         if logs {
             outage.causes.push(cause.to_owned());
         }
-        logs
+        (logs || outage.repeat.is_due(now)).then(|| Lasting(now - outage.since))
     }
 
     /// Whether it is to be logged that something was taken in part.

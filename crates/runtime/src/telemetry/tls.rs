@@ -1,7 +1,7 @@
 //! The certificate that metrics are served with: from a folder, and read again when it is rotated there, or one made for
 //! this process.
 
-use crate::App;
+use crate::{App, log_once::Causes};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -75,7 +75,7 @@ struct Folder {
     /// What the certificate is made of.
     read: Pair,
     /// What is wrong with what is there now, as last said.
-    trouble: String,
+    trouble: Causes,
 }
 
 /// Certificate and key, in PEM.
@@ -93,7 +93,7 @@ impl Tls {
             let read = timeout(READ_TIMEOUT, reading).await;
             let read = read.unwrap_or_else(|_| Err(Error::Hangs(path.clone())))?;
             let acceptor = read.acceptor(&path)?;
-            let trouble = String::new();
+            let trouble = Causes::default();
             let folder = Folder {
                 path,
                 period,
@@ -166,9 +166,8 @@ impl Folder {
 
     fn complain(&mut self, error: &Error) {
         let trouble = error.to_string();
-        if trouble != self.trouble {
-            warn!("metrics are served with the certificate of before: {trouble}");
-            self.trouble = trouble;
+        if let Some(lasting) = self.trouble.is_due(&trouble) {
+            warn!("metrics are served with the certificate of before: {trouble}{lasting}");
         }
     }
 }
