@@ -23,6 +23,7 @@ use crate::{
         DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned,
         requests, subject, tries_allowed,
     },
+    mended::{install, reference_crd},
 };
 
 /// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it,
@@ -370,59 +371,6 @@ async fn install_permissive_crd(cluster: &Cluster) {
     install(cluster, &crd).await;
 }
 
-async fn install(cluster: &Cluster, crd: &Value) {
-    let crd = crd.to_string();
-    cluster
-        .kubectl_stdin(&["apply", "-f", "-"], &crd)
-        .await
-        .success();
-    cluster
-        .kubectl_stdin(
-            &[
-                "wait",
-                "--for=condition=Established",
-                "--timeout=30s",
-                "-f",
-                "-",
-            ],
-            &crd,
-        )
-        .await
-        .success();
-}
-
-/// The CRD of kubernetes/sample-controller (`crd-status-subresource.yaml`), which prunes all of our status but the count.
-fn reference_crd() -> Value {
-    let spec = json!({ "type": "object", "properties": {
-        "deploymentName": { "type": "string" },
-        "replicas": { "type": "integer", "minimum": 1, "maximum": 10 },
-    } });
-    let status = json!({ "type": "object", "properties": {
-        "availableReplicas": { "type": "integer" },
-    } });
-    let schema = json!({ "type": "object", "properties": { "spec": spec, "status": status } });
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": "foos.samplecontroller.k8s.io",
-            "annotations": { "api-approved.kubernetes.io": "unapproved, experimental-only" },
-        },
-        "spec": {
-            "group": "samplecontroller.k8s.io",
-            "names": { "kind": "Foo", "plural": "foos" },
-            "scope": "Namespaced",
-            "versions": [{
-                "name": "v1alpha1",
-                "served": true,
-                "storage": true,
-                "schema": { "openAPIV3Schema": schema },
-                "subresources": { "status": {} },
-            }],
-        },
-    })
-}
-
 /// Invariant I6 where the API server stores less than is written: what was pruned is not written again, whether the Foo is well
 /// or has something to complain of. No request, no event and no line of the log for a resync.
 #[tokio::test]
@@ -433,7 +381,7 @@ async fn at_rest_on_the_reference_crd_nothing_is_written() {
         audit: true,
         controllers: false,
     });
-    install(&cluster, &reference_crd()).await;
+    install(&cluster, &reference_crd(&json!({ "status": {} }))).await;
     let client = cluster.client().await;
     let namespace = cluster.namespace("reference").await;
     let names = names("foo", FOOS);

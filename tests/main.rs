@@ -35,6 +35,7 @@ mod health;
 mod hostile;
 mod kubeconfig;
 mod manifests;
+mod mended;
 mod metrics;
 mod node;
 mod observers;

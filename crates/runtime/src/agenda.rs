@@ -50,6 +50,14 @@ impl Agenda {
         }
     }
 
+    /// Enqueues a failing object whose labels or annotations changed: a user may have removed the cause of the failure. The limit on
+    /// [status changes](Self::changed_by_the_way) applies.
+    pub fn touched(&self, key: Key, kind: &'static str) {
+        if self.failures.has_failed(&key) {
+            self.changed_by_the_way(key, kind);
+        }
+    }
+
     /// How it is, for `/debug/state`.
     pub fn state(&self) -> state::Queue {
         let stats = self.queue.stats();
@@ -194,6 +202,11 @@ impl Failures {
             failing.others.insert(key.clone());
         }
         was_held_back
+    }
+
+    /// Whether its last attempt failed, and not by a conflict.
+    pub fn has_failed(&self, key: &Key) -> bool {
+        self.0.lock().changes.contains_key(key)
     }
 
     /// Whether a change of the object is left to its retry, or else to whoever finds that there is [none](Self::forget), or [another](Self::note).
@@ -346,6 +359,38 @@ mod tests {
         let item = agenda.queue.get().await.unwrap();
         assert!(!agenda.failures.forget(&key));
         item.forget();
+    }
+
+    /// An annotation enqueues a failing object, and no other; ten times in a row.
+    #[tokio::test(start_paused = true)]
+    async fn q3_an_annotation_has_what_fails_tried_at_once() {
+        let agenda = agenda();
+        let key = Key::new("n", "a");
+        let touched = || {
+            agenda.touched(key.clone(), Parent::KIND.kind);
+            agenda.queue.stats().depth == [1, 0, 0]
+        };
+        assert!(!touched(), "it does not fail");
+        agenda.changed(key.clone(), Parent::KIND.kind);
+        for tries in 0..OVERTAKEN + 2 {
+            let item = agenda.queue.get().await.unwrap();
+            let rejected = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
+            assert!(!agenda.failures.note(&key, &rejected));
+            item.add_rate_limited_after(Duration::ZERO);
+            assert_eq!(touched(), tries < OVERTAKEN, "{tries}");
+        }
+        // A retry without a change before it resets the limit.
+        for _ in 0..2 {
+            let item = agenda.queue.get().await.unwrap();
+            let rejected = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
+            assert!(!agenda.failures.note(&key, &rejected));
+            item.add_rate_limited_after(Duration::ZERO);
+        }
+        assert!(touched());
+        let item = agenda.queue.get().await.unwrap();
+        assert!(!agenda.failures.forget(&key));
+        item.forget();
+        assert!(!touched());
     }
 
     /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.

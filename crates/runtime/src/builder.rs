@@ -317,7 +317,9 @@ impl<P: Primary> Handler<P> {
             && self.scopes.is_in_sync(&change.key)
         {
             let key = change.key.clone();
-            if asks_for_the_same(change) {
+            if change.is_touch {
+                agenda.touched(key, P::KIND.kind);
+            } else if asks_for_the_same(change) {
                 agenda.changed_by_the_way(key, P::KIND.kind);
             } else {
                 agenda.changed(key, P::KIND.kind);
@@ -328,10 +330,8 @@ impl<P: Primary> Handler<P> {
     /// Row R10: who controls it, or did; and those that want its name, for which a foreign object may have made way (row R4).
     fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
         let agenda = self.agenda.borrow();
-        let Some(agenda) = agenda
-            .as_ref()
-            .filter(|_| self.scopes.is_in_sync(&change.key))
-        else {
+        let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
+        let Some(agenda) = agenda.as_ref().filter(|_| concerns()) else {
             return;
         };
         let views = [&change.old, &change.new].into_iter().flatten();
@@ -471,6 +471,7 @@ mod tests {
                 key: Key::new("n", "a"),
                 old,
                 new,
+                is_touch: false,
             };
             assert_eq!(asks_for_the_same(&change), expected, "{change:?}");
         }

@@ -110,6 +110,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
+    /// Queues `key` on [`Lane::Background`], as [`add`](Self::add) does. A failed key that has waited for its retry for `longest` waits
+    /// for a token of the bucket only.
+    pub fn resync(&self, key: K, longest: Duration) {
+        let now = Instant::now();
+        let mut state = self.state(now);
+        state.resync(key, longest, now);
+        self.call_worker(state);
+    }
+
     /// The next key to work on, waiting for one if need be; `None` once the queue is shut down.
     /// Safe to cancel: a key is either returned or still in the queue.
     pub async fn get(&self) -> Option<WorkItem<K>> {

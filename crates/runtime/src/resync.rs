@@ -23,6 +23,9 @@ use crate::{
 /// A resync period is cut into this many steps, so that objects do not all come in one instant.
 const RESYNC_STEPS: u32 = 32;
 
+/// The number of periods after which a resync retries a failed object before its delay ends.
+const LONGEST_DELAY: u32 = 10;
+
 /// So many objects are checked before others have their turn on this thread: well under a millisecond.
 const AT_A_TIME: usize = 100;
 
@@ -88,7 +91,7 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
                 for key in some {
                     let is_up_to_date = is_up_to_date(key);
                     if !is_up_to_date {
-                        queue.add(key.clone(), Lane::Background);
+                        queue.resync(key.clone(), period * LONGEST_DELAY);
                     }
                     is_settled &= is_up_to_date && objects.up_to_date_basis(key).is_some();
                 }

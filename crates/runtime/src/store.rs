@@ -51,6 +51,8 @@ struct Entry<V> {
     standing: Standing,
     /// See [`Store::note_deletion`].
     going: bool,
+    /// See [`Store::note_unheeded`].
+    is_unheeded: bool,
     /// See [`Store::note_up_to_date`].
     up_to_date_basis: Option<NonZeroU64>,
     view: Arc<V>,
@@ -92,11 +94,20 @@ pub struct Change<V> {
     pub old: Option<Arc<V>>,
     /// After; `None`: it is gone.
     pub new: Option<Arc<V>>,
+    /// Whether only parts differ that the cache does not keep, such as labels and annotations, and no write waits for the change.
+    pub is_touch: bool,
 }
 
 /// The moment before a request is sent; see [`Store::record_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expectation(u32);
+
+impl Expectation {
+    /// Which list is the last one, or is being read.
+    pub fn list(self) -> u32 {
+        list(self.0)
+    }
+}
 
 impl<V: Cached> Store<V> {
     /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
@@ -256,6 +267,14 @@ impl<V: Cached> Store<V> {
         entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
     }
 
+    /// Marks the object after a write that was refused or had no effect. The next list reports it as changed: it may be the first one
+    /// under another schema.
+    pub(crate) fn note_unheeded(&self, key: &Key) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.is_unheeded = true;
+        }
+    }
+
     /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
     /// was found before.
     #[must_use]
@@ -340,8 +359,7 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// A watch, or its list, has told of an object. `Some` if that changes what reconcile reads, or what a write that is
-    /// under way is based on.
+    /// Takes an object from a watch or its list. `Some` if its version differs, or if a write waits for a report of it.
     pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
@@ -350,18 +368,20 @@ impl<V: Cached> Store<V> {
             return None;
         }
         let known = state.objects.get(&key);
+        let is_changed = known.is_none_or(|entry| entry.version != object.version);
         let is_awaited = known.is_some_and(|entry| {
-            let is_changed = entry.version != object.version;
             let is_listed_anew = list(entry.epoch) != list(epoch);
             entry.is_write_open && is_changed
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
-                || entry.going && is_listed_anew
+                || (entry.going || entry.is_unheeded) && is_listed_anew
         });
         let (old, new) = state.put(object, epoch);
-        (is_awaited || old.as_deref() != Some(&*new)).then_some(Change {
+        let is_other = is_awaited || old.as_deref() != Some(&*new);
+        (is_other || is_changed).then_some(Change {
             key,
             old,
             new: Some(new),
+            is_touch: !is_other,
         })
     }
 
@@ -443,6 +463,7 @@ impl<V: Cached> State<V> {
                 is_write_open: false,
                 standing: Standing::Current,
                 going: false,
+                is_unheeded: false,
                 up_to_date_basis: None,
                 view: Arc::clone(&view),
             };
@@ -462,6 +483,11 @@ impl<V: Cached> State<V> {
         // where no watch had told of the deletion, at the one that is here.
         let is_restored = entry.version > version || is_listed_anew;
         entry.going = entry.going && !is_restored && is_this_one;
+        if entry.is_unheeded && is_listed_anew {
+            entry.is_unheeded = false;
+            entry.up_to_date_basis = None;
+            self.changes += 1;
+        }
         if is_changed {
             // It may be by a watch that is on its way there, or out of a backup.
             if !(entry.is_in_doubt() && is_this_one) {
@@ -494,6 +520,7 @@ impl<V: Cached> State<V> {
             key,
             old: Some(entry.view),
             new: None,
+            is_touch: false,
         })
     }
 
@@ -633,8 +660,10 @@ mod tests {
     fn what_is_told_again_is_no_change() {
         let cache = listed([parent()]);
         let mut again = parent();
+        assert_eq!(cache.apply(0, again.clone()), None);
         again.version += 1;
-        assert_eq!(cache.apply(0, again), None);
+        let touched = cache.apply(0, again).unwrap();
+        assert!(touched.is_touch && touched.old == touched.new);
         assert_eq!(
             cache.get(&parent().key).unwrap().version,
             parent().version + 1,
@@ -644,6 +673,7 @@ mod tests {
         other.version += 2;
         other.view.generation += 1;
         let change = cache.apply(0, other.clone()).unwrap();
+        assert!(!change.is_touch);
         assert_eq!(
             (change.old.as_deref(), change.new.as_deref()),
             (Some(&parent().view), Some(&other.view))
@@ -707,16 +737,18 @@ mod tests {
         let key = Key::new("n", "a");
         cache.expect_write(&key);
         assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
-        assert!(cache.apply(0, at("n", "a", 2, "d")).is_some());
-        assert_eq!(cache.apply(0, at("n", "a", 3, "d")), None, "that was all");
+        let is_touch = |version, child| {
+            cache
+                .apply(0, at("n", "a", version, child))
+                .unwrap()
+                .is_touch
+        };
+        assert!(!is_touch(2, "d"));
+        assert!(is_touch(3, "d"), "that was all");
 
         let sent = cache.expect_write(&key);
         cache.record_response(at("n", "a", 4, "e"), sent);
-        assert_eq!(
-            cache.apply(0, at("n", "a", 5, "e")),
-            None,
-            "the write was done"
-        );
+        assert!(is_touch(5, "e"), "the write was done");
     }
 
     /// What the watch has told is never undone by a slower answer: an object that was deleted meanwhile
@@ -854,7 +886,8 @@ mod tests {
             assert_eq!(cache.standing(&key), Standing::Doubtful, "{version}");
         }
         note(4, Standing::Current);
-        assert_eq!(cache.apply(0, at("n", "a", 5, "d")), None);
+        let woken = cache.apply(0, at("n", "a", 5, "d"));
+        assert!(woken.unwrap().is_touch);
         assert_eq!(cache.standing(&key), Standing::Current, "and was current");
 
         // Another version was there when the answer came that said so.

@@ -124,7 +124,8 @@ impl<V: Cached> Writer<V> {
     /// Whether this patch is not known to change nothing.
     fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
         let (asked, left) = (patch.to_string(), Content(&*seen.view));
-        !self.patches.contains(key, asked, left)
+        let list = self.store.now(key).list();
+        !self.patches.contains(key, asked, left, list)
     }
 
     /// Whether it is time to change the object from what is seen as `patch` says: what [`patch`](Self::patch) itself asks, for
@@ -265,8 +266,10 @@ impl<V: Cached> Writer<V> {
         };
         let overruled = plan(&stored);
         if overruled.is_some() {
+            let (left, list) = (Content(&*view), expectation.list());
             self.patches
-                .record(key, asked.to_string(), Content(&*view), self.exists());
+                .record(key, asked.to_string(), left, list, self.exists());
+            self.store.note_unheeded(key);
         } else {
             self.patches.forget(key, asked.to_string());
         }

@@ -56,6 +56,7 @@ struct Delayed {
     due: u64,
     /// When the bucket has the token, for a retry.
     slot: Option<u64>,
+    since: u64,
     /// Before this, it stays here.
     least: u64,
 }
@@ -143,6 +144,23 @@ impl Model {
         if !self.down {
             self.delay(key, lane, self.now + delay, None);
         }
+    }
+
+    pub fn resync(&mut self, key: Key, longest: u64) {
+        let now = self.now;
+        let is_due = |d: &Delayed| d.since + longest <= now && d.least <= now;
+        let is_retry = |d: &Delayed| d.lane == Lane::Retry && d.slot.is_some();
+        let waits = |d: &&Delayed| d.key == key && is_retry(d) && is_due(d);
+        let Some(due) = self.delayed.iter().find(waits).map(|d| d.due) else {
+            return self.add(key, Lane::Background);
+        };
+        self.missing += TOKEN;
+        let slot = now + u64::try_from(self.missing - FULL).unwrap_or(0);
+        if slot >= due {
+            return self.give_back(Some(slot));
+        }
+        self.undelay(key);
+        self.delay(key, Lane::Background, slot, Some(slot));
     }
 
     pub fn get(&mut self) -> Option<Got> {
@@ -422,6 +440,7 @@ impl Model {
                 lane,
                 due,
                 slot,
+                since: self.now,
                 least,
             });
         }

@@ -25,13 +25,14 @@ enum Pending {
     Waiting { lane: Lane, ticket: u64 },
     /// Added while with a worker ("dirty"): in its lane as soon as the worker is done.
     Again { lane: Lane, since: Instant },
-    /// Among the delayed, under `due` and `ticket`. `slot` is when the bucket has the token of a
+    /// Among the delayed, under `due` and `ticket`, since `since`. `slot` is when the bucket has the token of a
     /// retry. Before `least`, nothing has it queued.
     Delayed {
         lane: Lane,
         due: Instant,
         ticket: u64,
         slot: Option<Instant>,
+        since: Instant,
         least: Instant,
     },
 }
@@ -206,9 +207,33 @@ impl<K: Clone + Eq + Hash> State<K> {
                     due,
                     ticket,
                     slot,
+                    since: now,
                     least,
                 },
             );
+        }
+    }
+
+    /// [`Queue::resync`](super::Queue::resync).
+    pub(super) fn resync(&mut self, key: K, longest: Duration, now: Instant) {
+        match self.pending.get(&key) {
+            Some(&Pending::Delayed {
+                lane: Lane::Retry,
+                slot: Some(_),
+                due,
+                since,
+                least,
+                ..
+            }) if later(since, longest).max(least) <= now => {
+                let slot = self.bucket.reserve(now);
+                if slot >= due {
+                    self.bucket.give_back(slot, now);
+                    return;
+                }
+                self.unplace(&key, now);
+                self.enqueue_at(key, Lane::Background, slot, Some(slot), now);
+            }
+            _ => self.enqueue(key, Lane::Background, now),
         }
     }
 

@@ -69,6 +69,7 @@ fn fail(queue: &Queue<usize>, key: usize) -> Duration {
 enum Op {
     Add(Key, Lane),
     AddAfter(Key, Lane, u64),
+    Resync(Key, u64),
     Get,
     GetsOn(Key),
     Succeed(usize),
@@ -88,6 +89,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         40 => (key(), lane()).prop_map(|(k, l)| Op::Add(k, l)),
         20 => (key(), lane(), 0..50_u64).prop_map(|(k, l, d)| Op::AddAfter(k, l, d)),
+        10 => (key(), 0..30_u64).prop_map(|(k, longest)| Op::Resync(k, longest)),
         60 => Just(Op::Get),
         10 => key().prop_map(Op::GetsOn),
         10 => held().prop_map(Op::Succeed),
@@ -126,6 +128,11 @@ impl Both {
             Op::AddAfter(key, lane, ms) => {
                 queue.add_after(*key, *lane, Duration::from_millis(*ms));
                 model.add_after(*key, *lane, *ms);
+                self.owed.insert(*key);
+            }
+            Op::Resync(key, longest) => {
+                queue.resync(*key, Duration::from_millis(*longest));
+                model.resync(*key, *longest);
                 self.owed.insert(*key);
             }
             Op::Get => {

@@ -120,7 +120,8 @@ impl<P: Finalizable> Finalizer<P> {
                 view.finalizers().to_vec(),
             )
         };
-        if ineffective.contains(key, asked, left(&seen.view)) {
+        // Schemas do not apply to finalizers, so a new list changes nothing.
+        if ineffective.contains(key, asked, left(&seen.view), 0) {
             return overruled();
         }
         let now = self.primary.set_finalizers(cx, seen, asked, all).await?;
@@ -128,7 +129,7 @@ impl<P: Finalizable> Finalizer<P> {
             ineffective.forget(key, asked);
             return Ok(now);
         }
-        ineffective.record(key, asked, left(&now.view), self.primary.exists());
+        ineffective.record(key, asked, left(&now.view), 0, self.primary.exists());
         overruled()
     }
 }

@@ -22,9 +22,10 @@ impl<P: Primary> Writer<P> {
     pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
         let stored = seen.view.status();
         let left = (seen.view.uid(), Says::<P>(stored));
+        let list = self.store.now(key).list();
         *status != *stored
-            && !self.statuses.contains(key, Says::<P>(status), left)
-            && !self.refused.contains(key, Says::<P>(status), seen.version)
+            && !(self.statuses).contains(key, Says::<P>(status), left, list)
+            && !(self.refused).contains(key, Says::<P>(status), seen.version, list)
     }
 
     /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one: where the API server
@@ -122,6 +123,7 @@ impl<P: Primary> Writer<P> {
             if there.is_some_and(|there| there.uid() == seen.view.uid()) {
                 noted(Standing::Current);
                 self.store.withdraw_write(key);
+                self.store.note_unheeded(key);
                 return Err(ApiError::Rejected(format!(
                     "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
                     self.shared.app.name
@@ -135,7 +137,11 @@ impl<P: Primary> Writer<P> {
         if answer.as_ref().is_err_and(may_have_been_made) {
             (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
         }
-        let answer = self.written(cx, key, answer)?;
+        let answer = self.written(cx, key, answer);
+        if matches!(answer, Err(ApiError::Rejected(_))) {
+            self.store.note_unheeded(key);
+        }
+        let answer = answer?;
         let stored = self.store.record_response(answer, expectation);
         let stored = stored.ok_or(ApiError::Conflict)?;
         let left = Whole(stored.status());
@@ -145,8 +151,9 @@ impl<P: Primary> Writer<P> {
         if *status == *stored.status() {
             self.statuses.forget(key, asked);
         } else {
-            self.statuses
-                .record(key, asked, (stored.uid(), got), self.exists());
+            let (left, list) = ((stored.uid(), got), expectation.list());
+            self.statuses.record(key, asked, left, list, self.exists());
+            self.store.note_unheeded(key);
         }
         Ok(())
     }
@@ -166,21 +173,25 @@ impl<P: Primary> Writer<P> {
         }
     }
 
-    /// Notes that this status is refused and not worth another try: until the object has another version, it is no news, for
-    /// 1,000 s at the most.
+    /// Notes that this status is refused and not worth another try: until the object has another version, or after a new list, which
+    /// follows a change of the CRD, it is no news, for 1,000 s at the most.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
         if cx.rehearses {
             return;
         }
         let (key, version) = (cx.key(), seen.version);
+        let list = self.store.now(key).list();
         self.refused
-            .record(key, Says::<P>(status), version, self.exists());
+            .record(key, Says::<P>(status), version, list, self.exists());
         self.store.forget_up_to_date(key);
     }
 
-    /// Whether a status was [given up](Self::give_up) of the object as it is, and not too long ago.
+    /// Whether a status of the object as it is was [given up](Self::give_up), or had no effect, and will be written again in some time.
     pub(crate) fn is_given_up(&self, key: &Key, seen: &Snapshot<P>) -> bool {
-        self.refused.has_any(key, seen.version)
+        let list = self.store.now(key).list();
+        let left = (seen.view.uid(), Says::<P>(seen.view.status()));
+        self.refused.has_passing(key, seen.version, list)
+            || self.statuses.has_passing(key, left, list)
     }
 
     /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller

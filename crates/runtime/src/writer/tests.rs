@@ -687,9 +687,8 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
             value
         };
         let mut wakes_map = || {
-            maps.store()
-                .apply(0, object(&told(map("wish", "0"))))
-                .is_some()
+            let change = maps.store().apply(0, object(&told(map("wish", "0"))));
+            !change.unwrap().is_touch
         };
         maps.ensure(&cx, &key, json!({}), plan("a"))
             .await
@@ -699,7 +698,7 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
         assert_eq!(wakes_map(), wakes, "delete: {code}");
         let mut wakes_wish = || {
             let wish = told(wish(&["example.com/ours"], 1));
-            wishes.store().apply(0, object(&wish)).is_some()
+            !wishes.store().apply(0, object(&wish)).unwrap().is_touch
         };
         let said = Said {
             observed_generation: Some(2),
