@@ -291,6 +291,44 @@ async fn deleted_while_the_watch_was_down() {
     assert_eq!(of_the_deleted.count(), 1, "its creation, once");
 }
 
+/// A load balancer resets idle watches: they resume from their versions, with no list and no line in the log.
+#[tokio::test]
+async fn idle_watches_that_are_reset_go_on() {
+    // An end within 5 s counts as a failure.
+    const IDLE: Duration = Duration::from_secs(7);
+    let Setup {
+        client,
+        namespace,
+        proxy,
+        controller,
+        ..
+    } = Setup::new("idle").await;
+    create(&client, &namespace, &names("foo", 3)).await;
+    converged(&client, &namespace, &names("foo", 3)).await;
+    for round in 0..2 {
+        sleep(IDLE).await;
+        let log = controller.log();
+        proxy.requests();
+        proxy.reset();
+        let more = format!("more-{round}");
+        create(&client, &namespace, std::slice::from_ref(&more)).await;
+        owned(&client, &namespace, &more, &more).await;
+        let mut reads = proxy.requests();
+        reads.retain(|request| request.starts_with("GET "));
+        let goes_on = |request: &String| {
+            request.contains("watch=true")
+                && !request.contains("resourceVersion=&")
+                && !request.contains("sendInitialEvents")
+        };
+        assert!(reads.len() == 2 && reads.iter().all(goes_on), "{reads:#?}");
+        let said = controller.log().split_off(log.len());
+        assert!(
+            !said.contains(" WARN ") && !said.contains("re-established"),
+            "{said}"
+        );
+    }
+}
+
 /// Row R10: a watch that is too far behind (410, as after a compaction) lists again, and sees what was deleted meanwhile. A
 /// server that answers so every time is not asked for lists without pause.
 #[tokio::test]

@@ -8,6 +8,7 @@
 use std::{
     io,
     net::SocketAddr,
+    os::fd::AsFd as _,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -51,8 +52,8 @@ struct Line {
     /// The first one that matches a request decides what becomes of it.
     rules: Mutex<Vec<Arc<Entry>>>,
     stalled: watch::Sender<bool>,
-    /// Changed, it ends the connections that are open.
-    disconnected: watch::Sender<()>,
+    /// Changed, it ends the connections that are open; true: by a reset.
+    disconnected: watch::Sender<bool>,
     requests: Mutex<Vec<String>>,
 }
 
@@ -276,7 +277,7 @@ impl Proxy {
             servers,
             rules: Mutex::default(),
             stalled: watch::Sender::new(false),
-            disconnected: watch::Sender::new(()),
+            disconnected: watch::Sender::new(false),
             requests: Mutex::default(),
         });
         let task = tokio::spawn(listen(listener, line.clone()));
@@ -317,7 +318,12 @@ impl Proxy {
 
     /// Closes all connections.
     pub fn disconnect(&self) {
-        self.line.disconnected.send_replace(());
+        self.line.disconnected.send_replace(false);
+    }
+
+    /// Resets all connections.
+    pub fn reset(&self) {
+        self.line.disconnected.send_replace(true);
     }
 
     /// New connections go to these of the servers from now on.
@@ -358,6 +364,7 @@ impl Line {
     async fn serve(self: Arc<Self>, stream: TcpStream) {
         // Or a short answer waits for the acknowledgement of the one before.
         stream.set_nodelay(true).unwrap();
+        let socket = stream.as_fd().try_clone_to_owned().unwrap();
         let mut disconnected = self.disconnected.subscribe();
         let server = {
             let mut route = self.route.lock().unwrap();
@@ -372,7 +379,11 @@ impl Line {
         tokio::select! {
             // A client that goes away is none of our business.
             _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service) => {}
-            _ = disconnected.changed() => {}
+            _ = disconnected.changed() => {
+                if *disconnected.borrow() {
+                    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+                }
+            }
         }
     }
 

@@ -1,13 +1,14 @@
 //! Keeps a [`Store`] current: list, watch, and list again when the watch cannot go on.
 //!
 //! A watch never gives up. What goes wrong is logged once for each cause, in words that say what to do about
-//! it, and tried again after a delay that grows from 100 ms to 5 s, or that the API server asks for.
+//! it, repeated while the outage lasts, and tried again after a delay that grows from 100 ms to 5 s, or that the API server asks for.
+//! The end of an idle connection is no error: load balancers close such connections.
 //!
 //! kube's `watcher` is not used: it opens a watch that ends at once again without a pause, for ever and
 //! without a word, and does not say when a streamed list begins anew, so that what vanished between two
 //! attempts at it would stay in the cache.
 
-use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
+use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
 
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use futures::TryStreamExt as _;
@@ -17,8 +18,8 @@ use kube::{
     core::Request,
 };
 use opentelemetry::metrics::BoundCounter;
-use tokio::time::{Instant, sleep, timeout};
-use tracing::{error, info, warn};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::{debug, error, info, warn};
 
 use crate::{
     App, Cached, Key, Kind, Object, Store,
@@ -45,6 +46,10 @@ const QUIET: Duration = Duration::from_secs(30);
 
 /// A watch that ends sooner than this, even without an error, is not opened again without a pause.
 const SHORT: Duration = MAX_PAUSE;
+
+/// The longest silence within a streamed list. The API server sends it from memory, and the bookmark at its end within two seconds.
+/// Some proxies drop bookmarks.
+pub(crate) const STREAM_SILENCE: Duration = Duration::from_secs(10);
 
 /// How long the API server may take to begin its answer.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -89,15 +94,23 @@ pub(crate) async fn watch<V: Cached>(
         heartbeat,
         changed,
         version: None,
+        heard: Instant::now(),
         pages: false,
+        is_endless: false,
         left_out: HashSet::new(),
     };
+    let mut was_cut = false;
     loop {
         let opened = Instant::now();
+        let after_cut = std::mem::take(&mut was_cut);
         let streamed = watch.version.is_none() && !watch.pages;
         let ended = watch.follow(&mut outage).await;
         if streamed && watch.version.is_none() {
             watch.pages = true;
+            if ended.is_ok() && opened.elapsed() >= STREAM_SILENCE {
+                watch.is_endless = true;
+                outage.has_no_end();
+            }
             if let Err(error) = &ended
                 && means_no_stream(error)
             {
@@ -109,6 +122,25 @@ pub(crate) async fn watch<V: Cached>(
         }
         match ended {
             Ok(()) if opened.elapsed() >= SHORT => {}
+            Err(error) if watch.was_idle(opened) && is_cut(&error) => {
+                debug!(
+                    resource = V::KIND.plural,
+                    "reopening an idle watch that was cut: {error}"
+                );
+                was_cut = true;
+            }
+            // The pool may have held another connection that was cut.
+            Err(error)
+                if after_cut
+                    && opened.elapsed() < SHORT
+                    && !matches!(error, Error::Api(_) | Error::ReadEvents(_)) =>
+            {
+                debug!(
+                    resource = V::KIND.plural,
+                    "reopening the watch once more: {error}"
+                );
+                outage.pause(&watch.heartbeat, Duration::ZERO).await;
+            }
             Ok(()) => {
                 outage.ends_at_once();
                 restarts.add(1);
@@ -141,6 +173,26 @@ fn means_no_stream(error: &Error) -> bool {
     }
 }
 
+/// Whether the connection was closed or reset, as opposed to a timeout.
+fn is_cut(error: &Error) -> bool {
+    let Error::ReadEvents(error) = error else {
+        return false;
+    };
+    // kube wraps the cause in an error of the kind `Other`.
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let error_of_io = error.downcast_ref::<io::Error>();
+        if error_of_io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            return false;
+        }
+        // `source` skips the error that an `io::Error` wraps.
+        cause = error_of_io
+            .and_then(|error| error.get_ref().map(|inner| inner as _))
+            .or_else(|| error.source());
+    }
+    true
+}
+
 struct Watch<V, F> {
     client: Client,
     resource: Request,
@@ -150,9 +202,13 @@ struct Watch<V, F> {
     changed: F,
     /// Where the watch goes on; `None`: everything has to be listed first.
     version: Option<String>,
+    /// The time of the last change or of the opening.
+    heard: Instant,
     /// Whether the next list comes in pages rather than as a watch (KEP-3157), which takes no memory for
     /// whole pages. As in client-go, that is so after a streamed list that came to nothing.
     pages: bool,
+    /// Whether a streamed list had no end. All later lists come in pages.
+    is_endless: bool,
     /// What its kind's code panics at, as far as it was named.
     left_out: HashSet<Key>,
 }
@@ -160,6 +216,7 @@ struct Watch<V, F> {
 impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     /// One watch, from its opening to its end, with a list before it where one is needed.
     async fn follow(&mut self, outage: &mut Outage) -> kube::Result<()> {
+        outage.begin_anew_after_quiet();
         if self.version.is_none() {
             self.store.list_begins(self.scope);
             if self.pages {
@@ -175,7 +232,10 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         let request = self.resource.watch(&params, version);
         let request = request.map_err(Error::BuildRequest)?;
         let opening = self.client.request_events::<Incoming<V>>(request);
-        let mut events = pin!(in_time(opening, &self.heartbeat).await?);
+        let mut events = pin!(outage.opened(in_time(opening, &self.heartbeat).await)?);
+        self.heard = Instant::now();
+        // The time of the last object of a streamed list. Changes, which may follow, do not count.
+        let mut listed = self.heard;
         // What is wrong is reported at once. A watch that goes on where it was may have nothing to report for long.
         // Not for so long that the scope, which is served again, is given up.
         let quiet = SHORT.min(outage.status.grace() / 3);
@@ -186,6 +246,8 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             let next = events.try_next();
             let next = if std::mem::take(&mut first) && self.version.is_some() {
                 timeout(quiet, next).await
+            } else if self.version.is_none() {
+                timeout_at(listed + STREAM_SILENCE, next).await
             } else if has_bookmarks {
                 timeout(SILENCE, next).await
             } else {
@@ -199,6 +261,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                     let text = format!("the watch has been silent for {SILENCE:?}");
                     return Err(Error::Service(text.into()));
                 }
+                Err(_) if self.version.is_none() => return Ok(()),
                 Err(_) => {
                     outage.is_over();
                     continue;
@@ -206,6 +269,12 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             };
             self.heartbeat.beat("handling an event", HANDLING);
             outage.is_over();
+            if !matches!(event, WatchEvent::Bookmark(_)) {
+                self.heard = Instant::now();
+            }
+            if matches!(event, WatchEvent::Added(_)) {
+                listed = self.heard;
+            }
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.has_come_to(object.resource_version());
@@ -244,7 +313,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         loop {
             let request = self.resource.list(&params).map_err(Error::BuildRequest)?;
             let answer = self.client.request::<ObjectList<Incoming<V>>>(request);
-            let page = in_time(answer, &self.heartbeat).await?;
+            let page = outage.opened(in_time(answer, &self.heartbeat).await)?;
             self.heartbeat.beat("handling a page", HANDLING);
             let end = page
                 .items
@@ -279,12 +348,17 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     fn listed(&mut self, version: String) -> kube::Result<()> {
         let number = number(&version)?;
         self.version = Some(version);
-        self.pages = false;
+        self.pages = self.is_endless;
         self.store
             .list_ends(self.scope, number)
             .into_iter()
             .for_each(&self.changed);
         Ok(())
+    }
+
+    /// Whether a watch that was opened at that time had no change in the last seconds.
+    fn was_idle(&self, opened: Instant) -> bool {
+        self.version.is_some() && opened.elapsed() >= SHORT && self.heard.elapsed() >= SHORT
     }
 
     /// While a list is being streamed, its objects come in no order of versions. And from what is no version no watch goes on.
@@ -388,13 +462,30 @@ impl Outage {
         self.status.fails(Reason::of(code), cause.clone());
         self.failing = true;
         self.begin_anew_after_quiet();
-        if self.causes.is_new(&cause) {
+        if let Some(lasting) = self.causes.is_due(&cause) {
             warn!(
                 resource = self.kind.plural,
                 namespace = self.namespace,
-                "{cause}"
+                "{cause}{lasting}"
             );
         }
+    }
+
+    /// Passes the answer on. A request may take long to fail, and that time is part of the outage.
+    fn opened<T>(&mut self, answer: kube::Result<T>) -> kube::Result<T> {
+        if answer.is_err() {
+            self.causes.touch();
+        }
+        answer
+    }
+
+    /// Logged once: the process requests no other streamed list.
+    fn has_no_end(&self) {
+        let (place, plural) = (Place(self.namespace.as_deref()), self.kind.plural);
+        warn!(
+            "the list of {plural} in {place} comes as a stream that does not end, as behind a proxy that lets no bookmarks through: \
+             listing in pages from now on"
+        );
     }
 
     fn ends_at_once(&mut self) {

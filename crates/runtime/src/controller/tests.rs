@@ -5,7 +5,9 @@
     reason = "a test fails by panicking, and one does so on purpose"
 )]
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc};
+mod watches;
+
+use std::{collections::HashMap, convert::Infallible, io, sync::Arc};
 
 use futures::{
     Stream, StreamExt as _,
@@ -31,6 +33,7 @@ use crate::{
     scopes::Reason,
     telemetry::health::Probe,
     transport::READ_TIMEOUT,
+    watch::STREAM_SILENCE,
 };
 
 fn key(name: &str) -> Key {
@@ -453,6 +456,70 @@ async fn q4_a_resync_is_spread_over_its_period() {
     assert!(most <= 8, "{most} of 100 at once");
 }
 
+/// A resync retries an object that has waited for ten periods, however long its delay is. The bucket spreads these retries, and each
+/// object keeps its count of failures.
+#[tokio::test(start_paused = true)]
+async fn q4_a_resync_tries_again_what_has_waited_for_ten_periods() {
+    const FAILING: usize = 1000;
+    let parents = Arc::new(Store::new(&[None]));
+    parents.list_begins(0);
+    let names: Vec<_> = (0..FAILING).map(|number| format!("f{number}")).collect();
+    for name in &names {
+        parents.apply(
+            0,
+            object::<Parent>(&format!(
+                "metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '1'}}"
+            )),
+        );
+    }
+    parents.list_ends(0, 1);
+    let queue = queue();
+    let fail = async |tries| {
+        for _ in 0..tries {
+            let item = queue.get().await.unwrap();
+            item.add_rate_limited_after(Duration::ZERO);
+        }
+    };
+    for name in &names {
+        queue.add(key(name), Lane::Event);
+    }
+    // To a delay of 1,000 s.
+    fail(FAILING * 19).await;
+    assert_eq!(queue.stats().delayed, FAILING);
+    let begun = Instant::now();
+    let period = Duration::from_secs(30);
+    tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            resync::resync(&queue, &parents, |_| false, || parents.changes(), period).await;
+        }
+    });
+    for round in 1..=2_u32 {
+        let mut first = None;
+        for number in 0..FAILING {
+            let item = queue.get().await.unwrap();
+            first.get_or_insert_with(|| begun.elapsed());
+            assert_eq!(
+                (item.lane(), item.failures()),
+                (Lane::Background, 18 + round),
+                "{number}"
+            );
+            item.add_rate_limited_after(Duration::ZERO);
+        }
+        let (first, last) = (first.unwrap(), begun.elapsed());
+        assert!(
+            first + period > 10 * period * round && first < 12 * period * round,
+            "{first:?}"
+        );
+        // A token each.
+        assert!(
+            last > first + Duration::from_secs(12),
+            "{first:?} to {last:?}"
+        );
+        assert!(last < 13 * period * round, "{last:?}");
+    }
+}
+
 /// At rest nobody is looked at; a change of one version is enough for a look at all. Of what is right for a time only, each
 /// resync asks.
 #[tokio::test(start_paused = true)]
@@ -563,7 +630,7 @@ where
 
 /// A watch that never says anything, or a whole answer.
 type Answer = Either<StreamBody<BoxStream<'static, Line>>, Full<Bytes>>;
-type Line = Result<Frame<Bytes>, Infallible>;
+type Line = Result<Frame<Bytes>, io::Error>;
 
 fn streamed(lines: impl Stream<Item = Line> + Send + 'static) -> Response<Answer> {
     Response::new(Either::Left(StreamBody::new(lines.boxed())))

@@ -125,7 +125,7 @@ metrics! {
         CACHE_AGE: Gauge "{app}_cache_age_seconds" "s" ["kind", "scope"]
             "How long ago the API server last told the watch of a kind, in a namespace or all of them (*), anything: an event, a part of a list, or a bookmark, which comes about once a minute.";
         WATCH_RESTARTS: Counter "{app}_watch_restarts_total" "" ["kind"]
-            "Times that a watch was opened again after an error, or an end within 5 s of its opening.";
+            "Times that a watch was opened again after an error, except the cut of an idle one, or an end within 5 s of its opening.";
     }
     "API requests" {
         REQUESTS: Counter "rest_client_requests_total" "" ["code", "host", "method"]

@@ -1,0 +1,131 @@
+//! How watches end and are opened again.
+
+use opentelemetry_sdk::Resource;
+
+use super::*;
+
+/// A watch with an event in each interval, until an error of this kind.
+fn cut(every: Option<Duration>, after: Duration, kind: io::ErrorKind) -> Response<Answer> {
+    let begun = Instant::now();
+    let events = stream::unfold(every, move |every| async move {
+        sleep(every?).await;
+        let version = 100 + Instant::now().duration_since(begun).as_secs();
+        let event = json!({ "type": "MODIFIED", "object": {
+            "metadata": { "name": "parent", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() },
+        }});
+        Some((Ok(Frame::data(format!("{event}\n").into())), every))
+    });
+    let silence = async { stream::pending() };
+    let end = async move {
+        sleep_until(begun + after).await;
+    };
+    let events = events.chain(silence.flatten_stream()).take_until(end);
+    streamed(events.chain(stream::once(async move { Err(kind.into()) })))
+}
+
+/// A load balancer cuts idle connections: the watch resumes from its version, and no restart is counted. A watch that is cut early or
+/// between events, or that times out, is a restart.
+#[tokio::test(start_paused = true)]
+async fn an_idle_watch_that_is_cut_goes_on() {
+    use io::ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof};
+    let seconds = Duration::from_secs;
+    for (every, after, kind, is_restart) in [
+        (None, 35, ConnectionReset, false),
+        (None, 35, UnexpectedEof, false),
+        (Some(20), 35, ConnectionReset, false),
+        (Some(3), 35, ConnectionReset, true),
+        (None, 3, ConnectionReset, true),
+        (None, 35, TimedOut, true),
+    ] {
+        let (server, asked) = (server(), Arc::new(Mutex::new(Vec::new())));
+        server.let_children.add_permits(1);
+        let noted = Arc::clone(&asked);
+        let client = client(move |request| {
+            let (server, noted) = (server.clone(), noted.clone());
+            async move {
+                let query = request.uri.query().unwrap_or_default();
+                let is_watch = query.contains("watch") && !query.contains("sendInitialEvents");
+                if !request.uri.path().ends_with("/parents") || !is_watch {
+                    return server.answer(&request).await;
+                }
+                noted.lock().push(query.to_owned());
+                cut(every.map(seconds), seconds(after), kind)
+            }
+        });
+        let resource = Resource::builder_empty().build();
+        let (metrics, _provider) = Metrics::new(&APP, resource, None);
+        let _controller = Controller::new(
+            &Host::of_this_process(),
+            &client,
+            &Config::shipped(&APP),
+            "test".into(),
+            &metrics,
+            &mut Health::new(&Host::of_this_process()),
+            Parents::build,
+        );
+        sleep(seconds(300)).await;
+        let what = format!("every {every:?} s, {kind} after {after} s");
+        assert!(asked.lock().len() >= 7, "{what}: {:?}", asked.lock());
+        let versions = asked
+            .lock()
+            .iter()
+            .all(|query| query.contains("resourceVersion="));
+        assert!(versions, "{what}");
+        let (_, text) = metrics.scrape(None);
+        let restarts = text.lines().find(|line| {
+            line.contains("watch_restarts_total{") && line.contains(r#"kind="Parent""#)
+        });
+        let restarts = restarts.and_then(|line| line.rsplit_once(' ')).unwrap().1;
+        assert_eq!(restarts != "0", is_restart, "{what}: {restarts}");
+    }
+}
+
+/// Behind a proxy that lets through nothing that ends a streamed list, the list comes in pages after a while, and from then on.
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_without_an_end_is_read_in_pages() {
+    for changes in [None, Some(Duration::from_secs(1))] {
+        let (server, asked) = (server(), Arc::new(Mutex::new(Vec::new())));
+        server.let_children.add_permits(1);
+        let noted = Arc::clone(&asked);
+        let client = client(move |request| {
+            let (server, noted) = (server.clone(), noted.clone());
+            async move {
+                let query = request.uri.query().unwrap_or_default();
+                if !request.uri.path().ends_with("/parents") {
+                    return server.answer(&request).await;
+                }
+                let is_stream = query.contains("sendInitialEvents");
+                let is_watch = query.contains("watch");
+                noted.lock().push(if is_stream {
+                    "stream"
+                } else if is_watch {
+                    "watch"
+                } else {
+                    "list"
+                });
+                if is_stream {
+                    return cut(
+                        changes,
+                        Duration::from_secs(290),
+                        io::ErrorKind::ConnectionReset,
+                    );
+                }
+                if is_watch {
+                    // After a minute, a new list is needed.
+                    sleep(Duration::from_mins(1)).await;
+                    return respond(410, &json!({ "code": 410 }));
+                }
+                server.answer(&request).await
+            }
+        });
+        let mut health = Health::new(&Host::of_this_process());
+        let _controller = controller_at(&client, &mut health, Parents::build);
+        sleep(STREAM_SILENCE.mul_f64(0.9)).await;
+        assert_eq!(*asked.lock(), ["stream"]);
+        assert_ne!(health.failing(Probe::Ready), [""; 0]);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(health.failing(Probe::Ready), [""; 0]);
+        sleep(Duration::from_secs(90)).await;
+        assert_eq!(*asked.lock(), ["stream", "list", "watch", "list", "watch"]);
+    }
+}
