@@ -33,6 +33,8 @@ use tokio::{
 
 use crate::{
     cluster::{Cluster, Options, eventually, shared},
+    controller::Controller,
+    foos::audited,
     proxy::{Answer, At, Proxy},
 };
 
@@ -435,4 +437,33 @@ async fn h6_while_the_api_server_is_frozen_nobody_leads_and_afterwards_somebody_
     assert!(!replicas.iter().any(Replica::is_leader));
     cluster.thaw_apiserver().await;
     leader(&mut replicas).await;
+}
+
+/// The recipe of docs/operations.md for the first start: the first leader starts without the wait for a whole lease, and the recipe
+/// does not change a Lease that exists.
+#[tokio::test]
+async fn first_leader_takes_the_lease_of_the_documented_recipe_at_once() {
+    let docs = include_str!("../docs/operations.md");
+    let (_, recipe) = docs.split_once("### The first start\n").unwrap();
+    let (_, recipe) = recipe.split_once("<<'EOF'\n").unwrap();
+    let (recipe, _) = recipe.split_once("EOF\n").unwrap();
+    let cluster = audited().await;
+    let namespace = cluster.namespace("first").await;
+    let lease = recipe.replace("foo-system", &namespace);
+    let create = ["create", "-f", "-"];
+    cluster.kubectl_stdin(&create, &lease).await.success();
+    // Longer than any test waits.
+    let election = ["--leader-election", "--lease-duration", "1h"];
+    let places = ["--lease-namespace", &namespace, "--namespace", &namespace];
+    let leader = Controller::start(cluster, &[&election[..], &places].concat());
+    leader.wait_for_log("gained the lease").await;
+    let leases: Api<Lease> = Api::namespaced(cluster.client().await, &namespace);
+    let holder = async || {
+        let lease = leases.get("foo-controller").await.unwrap();
+        lease.spec.unwrap().holder_identity.unwrap()
+    };
+    let before = holder().await;
+    let again = cluster.kubectl_stdin(&create, &lease).await;
+    assert!(!again.status.success() && !before.is_empty());
+    assert_eq!(holder().await, before);
 }
