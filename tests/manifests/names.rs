@@ -83,6 +83,41 @@ async fn every_reference_follows_the_names_of_an_overlay() {
     }
 }
 
+/// The component `namespaced` over such an overlay, as its comment describes: its account is found by the new namespace.
+#[tokio::test]
+async fn namespaces_are_given_over_other_names() {
+    let (_inner, named) = renamed("base", &["fencing"], false);
+    let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let component = root().join("deploy/components/namespaced");
+    for file in ["kustomization.yaml", "rolebindings.yaml"] {
+        let mut text = fs::read_to_string(component.join(file)).unwrap();
+        if file == "rolebindings.yaml" {
+            text = text.replace("foo-system", OTHER_NAMES[0].1);
+        }
+        fs::write(copy.path().join(file), text).unwrap();
+    }
+    let beside = |folder: &TempDir| {
+        let name = folder.path().file_name().unwrap().to_str().unwrap();
+        format!("../{name}")
+    };
+    let outer = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    write(
+        &outer,
+        &json!({"resources": [beside(&named)], "components": [beside(&copy)]}),
+    );
+    let objects = rendered(outer.path()).await;
+    let dangling = objects.dangling();
+    assert!(dangling.is_empty(), "{dangling:?}");
+    assert!(objects.all("ClusterRoleBinding").next().is_none());
+    for team in ["team-a", "team-b"] {
+        let mut bindings = objects.all("RoleBinding");
+        assert!(bindings.any(|it| it["metadata"]["namespace"] == team));
+    }
+    let config = objects.config();
+    let namespaces = r#"namespaces = ["team-a", "team-b"]  # "#;
+    assert!(config.contains(namespaces), "{config}");
+}
+
 impl Objects {
     /// References to objects that are not among these.
     fn dangling(&self) -> Vec<String> {
