@@ -24,6 +24,7 @@ endif
 	tests/cluster/build.sh
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
+	tests/tools/build.sh kstatus
 	cargo build --locked --example cluster --example second_kind --example kube_controller # those that tests run
 	cargo test --locked $(TESTS) --no-run
 

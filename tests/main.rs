@@ -23,6 +23,7 @@ mod proxy;
 mod campaign;
 mod checker;
 mod cli;
+mod conditions;
 mod descriptors;
 mod differential;
 mod doctor;

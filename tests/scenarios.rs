@@ -14,19 +14,19 @@ use crate::{
     foos::with_pods,
 };
 
-const DEADLINE: Duration = Duration::from_mins(1);
+pub const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Foo `foo-sample`, deploymentName `foo-sample`, replicas 1.
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/foo.yaml");
 
 /// A namespace, and the controller that works in it.
-struct Scene {
-    namespace: String,
-    _controller: Controller,
+pub struct Scene {
+    pub namespace: String,
+    controller: Controller,
 }
 
 impl Scene {
-    async fn new(name: &str) -> Self {
+    pub async fn new(name: &str) -> Self {
         static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
         CRD.get_or_init(async || {
             // kubectl keeps what it discovered for hours; asked for this list, it discovers anew.
@@ -39,43 +39,50 @@ impl Scene {
         })
         .await;
         let namespace = with_pods().await.namespace(name).await;
-        let rare = [
-            "--resync=1h",
-            "--backoff-initial=1h",
-            "--backoff-max=1h",
-            "--namespace",
-        ];
+        let controller = Self::start(&namespace, "nginx:latest").await;
         Self {
-            _controller: Controller::start(with_pods().await, &[&rare[..], &[&namespace]].concat()),
             namespace,
+            controller,
         }
     }
 
+    async fn start(namespace: &str, image: &str) -> Controller {
+        let rare = ["--resync=1h", "--backoff-initial=1h", "--backoff-max=1h"];
+        let args = [&rare[..], &["--namespace", namespace, "--image", image]];
+        Controller::start(with_pods().await, &args.concat())
+    }
+
+    /// Another controller in the place of this one, whose Deployments are of this image.
+    pub async fn upgrade(&mut self, image: &str) {
+        assert_eq!(self.controller.stop().await, 0);
+        self.controller = Self::start(&self.namespace, image).await;
+    }
+
     /// With the sample applied, and Ready.
-    async fn with_sample(name: &str) -> Self {
+    pub async fn with_sample(name: &str) -> Self {
         let scene = Self::new(name).await;
         scene.kubectl(&["apply", "-f", SAMPLE]).await;
         scene.wait("foo/foo-sample", "condition=Ready").await;
         scene
     }
 
-    async fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
+    pub async fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
         let args = [&["--namespace", &self.namespace], args].concat();
         with_pods().await.kubectl_stdin(&args, input).await
     }
 
-    async fn kubectl(&self, args: &[&str]) -> String {
+    pub async fn kubectl(&self, args: &[&str]) -> String {
         self.try_kubectl(args, "").await.success()
     }
 
-    async fn apply(&self, manifest: &Value) {
+    pub async fn apply(&self, manifest: &Value) {
         self.try_kubectl(&["apply", "-f", "-"], &manifest.to_string())
             .await
             .success();
     }
 
     /// `kubectl wait`, also for what does not exist yet.
-    async fn wait(&self, what: &str, condition: &str) {
+    pub async fn wait(&self, what: &str, condition: &str) {
         let timeout = format!("--timeout={}s", DEADLINE.as_secs());
         if condition != "delete" {
             self.kubectl(&["wait", what, "--for=create", &timeout])
@@ -85,19 +92,19 @@ impl Scene {
             .await;
     }
 
-    async fn get(&self, what: &str) -> Value {
+    pub async fn get(&self, what: &str) -> Value {
         let json = self.kubectl(&["get", what, "-o", "json"]).await;
         serde_json::from_str(&json).unwrap()
     }
 
-    async fn patch_foo(&self, spec: Value) {
+    pub async fn patch_foo(&self, spec: Value) {
         let patch = json!({ "spec": spec }).to_string();
         self.kubectl(&["patch", "foo", "foo-sample", "--type=merge", "-p", &patch])
             .await;
     }
 
     /// The Foos' events with this reason, at least one.
-    async fn events(&self, reason: &str) -> Vec<Value> {
+    pub async fn events(&self, reason: &str) -> Vec<Value> {
         let selector = format!("--field-selector=involvedObject.kind=Foo,reason={reason}");
         let args = ["get", "event", &selector, "-o", "json"];
         eventually(DEADLINE, "an event", async || {
@@ -113,7 +120,7 @@ impl Scene {
     }
 }
 
-fn foo(name: &str, spec: &Value) -> Value {
+pub fn foo(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "samplecontroller.k8s.io/v1alpha1",
         "kind": "Foo",
@@ -122,7 +129,7 @@ fn foo(name: &str, spec: &Value) -> Value {
     })
 }
 
-fn condition<'a>(object: &'a Value, type_: &str) -> &'a Value {
+pub fn condition<'a>(object: &'a Value, type_: &str) -> &'a Value {
     let all = object["status"]["conditions"].as_array().unwrap();
     all.iter().find(|one| one["type"] == type_).unwrap()
 }

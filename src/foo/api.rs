@@ -81,7 +81,8 @@ pub struct FooSpec {
 
     /// How many pods the Deployment runs, 1 to 10.
     ///
-    /// Leave it out to leave the Deployment's replicas alone, for instance to a HorizontalPodAutoscaler.
+    /// Leave it out to leave the Deployment's replicas alone, for instance to a HorizontalPodAutoscaler. To scale the Foo itself,
+    /// set it once.
     // Not nullable, so that the API server takes a null for what is left out: for the scale subresource it must be no null.
     #[schemars(with = "i32", range(min = 1, max = 10))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,15 +122,18 @@ impl FooSpec {
 
 /// What the controller last saw of a Foo's Deployment. Written by the controller alone.
 // What there is nothing to say of is left out: the API server takes no null for the scale subresource's selector.
+// The default gives a Foo without a status an observedGeneration. By it, kstatus (Flux, Helm) sees that no controller has seen the Foo.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[schemars(extend("default" = {}))]
 #[serde(rename_all = "camelCase")]
 pub struct FooStatus {
     /// How many of the Deployment's pods have been Ready for at least its minReadySeconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
 
-    /// The Foo's metadata.generation that this status is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The Foo's metadata.generation that this status is about; -1 until a controller has seen the Foo.
+    #[schemars(with = "i64", extend("default" = -1))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
     /// How many pods the Deployment has, Ready or not; read by the scale subresource.
@@ -140,7 +144,7 @@ pub struct FooStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 
-    /// The name of the Deployment that serves this Foo.
+    /// The name of the Deployment that serves this Foo, which the counts and the selector are of.
     ///
     /// After a change of spec.deploymentName this stays the old name until the new Deployment is available.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,6 +153,8 @@ pub struct FooStatus {
     /// Ready: the Deployment has all replicas that the Foo asks for, up to date and available.
     ///
     /// Progressing: the Deployment is on its way there.
+    ///
+    /// Stalled: present, and True, while a person has to act before the Foo can be Ready; its reason is Ready's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

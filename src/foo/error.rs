@@ -11,9 +11,9 @@ pub enum Error {
     #[error("{0}")]
     InvalidSpec(String),
 
-    /// Somebody else's Deployment has the name.
-    #[error("Resource \"{0}\" already exists and is not managed by Foo")]
-    ResourceExists(String),
+    /// The Foo does not control the Deployment of that name. The command that changes that, if the controller once made it.
+    #[error("Resource \"{0}\" already exists and is not managed by Foo{1}")]
+    ResourceExists(String, String),
 
     /// The API server refuses the Deployment: a quota, an admission policy, missing rights; and the time that it asks for, zero
     /// where it asks for none.
@@ -96,7 +96,7 @@ impl Failure for Error {
     fn name(&self) -> &'static str {
         match self {
             Self::InvalidSpec(_) => "InvalidSpec",
-            Self::ResourceExists(_) => "ErrResourceExists",
+            Self::ResourceExists(..) => "ErrResourceExists",
             Self::Rejected(..) => "DeploymentRejected",
             Self::DeletionFailed(..) => "DeletionFailed",
             Self::Overruled(_) => "DeploymentOverruled",
@@ -114,7 +114,7 @@ impl Failure for Error {
         let reported = matches!(
             self,
             Self::InvalidSpec(_)
-                | Self::ResourceExists(_)
+                | Self::ResourceExists(..)
                 | Self::Rejected(..)
                 | Self::DeletionFailed(..)
                 | Self::Overruled(_)
@@ -133,7 +133,7 @@ impl Failure for Error {
             Self::Rejected(_, time) | Self::StatusRejected(_, time) | Self::Transient(_, time) => {
                 Retry::Backoff(*time)
             }
-            Self::ResourceExists(_) | Self::Overruled(_) => Retry::Backoff(Duration::ZERO),
+            Self::ResourceExists(..) | Self::Overruled(_) => Retry::Backoff(Duration::ZERO),
         }
     }
 }
@@ -147,7 +147,7 @@ impl From<ApiError> for Error {
             ApiError::NamespaceTerminating => Self::NamespaceTerminating,
             ApiError::Conflict => Self::Conflict,
             ApiError::NotLeading => Self::NotLeading,
-            ApiError::Foreign(_, name) => Self::ResourceExists(name),
+            ApiError::Foreign(_, name) => Self::ResourceExists(name, String::new()),
             ApiError::Overruled(.., wanted) => Self::Overruled(wanted),
             ApiError::Contested(name, what, time) => Self::Contested(name, what, time),
             ApiError::Transient(words, time) => Self::Transient(words, time),
@@ -167,7 +167,7 @@ mod tests {
         let (soon, later) = (Retry::Backoff(Duration::ZERO), Retry::After(time));
         for (error, retry, reported) in [
             (Error::InvalidSpec(text()), Retry::OnChange, true),
-            (Error::ResourceExists(text()), soon, true),
+            (Error::ResourceExists(text(), text()), soon, true),
             (Error::Rejected(text(), time), Retry::Backoff(time), true),
             (Error::DeletionFailed(text(), soon), soon, true),
             (Error::DeletionFailed(text(), later), later, true),

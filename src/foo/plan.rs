@@ -72,7 +72,8 @@ impl<'a> Desired<'a> {
     pub fn difference(&self, actual: &Deployment) -> Result<Option<Value>, Error> {
         let owner = actual.owner.as_ref();
         if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
-            return Err(Error::ResourceExists(self.key.name().to_owned()));
+            let name = self.key.name().to_owned();
+            return Err(Error::ResourceExists(name, self.adoption(actual)));
         }
         if actual.deleting {
             return Ok(None);
@@ -80,10 +81,58 @@ impl<'a> Desired<'a> {
         Ok(self.patch(actual))
     }
 
+    /// How to give the Foo a Deployment that the controller made for a Foo of this name, and that nothing controls; else empty.
+    /// The selector cannot be changed afterwards.
+    fn adoption(&self, actual: &Deployment) -> String {
+        let labels = [&actual.labels, &actual.selector, &actual.pod_labels];
+        if !actual.orphaned || labels.iter().any(|labels| ***labels != self.labels) {
+            return String::new();
+        }
+        // By the UID of an owner: other owners stay.
+        let patch = json!({ "metadata": { "ownerReferences": [self.owner()] } });
+        format!(
+            "; it was made for a Foo of this name. To give it to this Foo: kubectl patch deployment {} -n {} -p '{patch}'",
+            self.key.name(),
+            self.key.namespace(),
+        )
+    }
+
+    fn owner(&self) -> OwnerReference {
+        OwnerReference {
+            api_version: api::api_version(),
+            kind: api::KIND.to_owned(),
+            name: self.foo_name.to_owned(),
+            uid: self.foo_uid.to_owned(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+
     /// The same, for a Deployment that is known to be this Foo's.
     #[must_use]
     pub fn plan(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
         self.difference(&actual.view).ok().flatten()
+    }
+
+    /// The same Foo, for its Deployment of an earlier name, of which only the replicas still count.
+    #[must_use]
+    pub fn of_earlier(&self, key: Key) -> Self {
+        Self {
+            key,
+            ..self.clone()
+        }
+    }
+
+    /// The patch that scales the Deployment of an earlier name, which serves until the new one is available.
+    #[must_use]
+    pub fn scale(&self, actual: &Deployment) -> Option<Value> {
+        let replicas = self.replicas.filter(|wanted| *wanted != actual.replicas)?;
+        if actual.deleting {
+            return None;
+        }
+        let mut patch = json!({ "spec": { "replicas": replicas } });
+        self.annotate(&mut patch["metadata"]);
+        Some(patch)
     }
 
     /// Whether the Deployment names a newer generation of the Foo than this one (invariant I7). Then the cache is behind, and
@@ -109,14 +158,7 @@ impl<'a> Desired<'a> {
                         .map(|(name, value)| (name.to_owned(), value))
                         .into(),
                 ),
-                owner_references: Some(vec![OwnerReference {
-                    api_version: api::api_version(),
-                    kind: api::KIND.to_owned(),
-                    name: self.foo_name.to_owned(),
-                    uid: self.foo_uid.to_owned(),
-                    controller: Some(true),
-                    block_owner_deletion: Some(true),
-                }]),
+                owner_references: Some(vec![self.owner()]),
                 ..ObjectMeta::default()
             },
             spec: Some(DeploymentSpec {
@@ -169,6 +211,9 @@ impl<'a> Desired<'a> {
             pod_labels,
             image,
             replicas,
+            // A person's, who resumes it.
+            paused: _,
+            orphaned: _,
             progress: _,
         } = actual;
         let mut spec = json!({});
@@ -189,10 +234,14 @@ impl<'a> Desired<'a> {
         if spec == json!({}) && metadata == json!({}) && !self.is_behind(actual) {
             return None;
         }
+        self.annotate(&mut metadata);
+        Some(json!({ "metadata": metadata, "spec": spec }))
+    }
+
+    fn annotate(&self, metadata: &mut Value) {
         for (name, value) in self.annotations() {
             metadata["annotations"][name] = value.into();
         }
-        Some(json!({ "metadata": metadata, "spec": spec }))
     }
 }
 

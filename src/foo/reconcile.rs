@@ -5,8 +5,8 @@
 use std::{sync::Arc, time::Duration};
 
 use operator_runtime::{
-    Action, ApiError, Context, Event, Failure as _, Key, Reconciler, Retry, Snapshot, Writer,
-    telemetry::trace, wanted,
+    Action, ApiError, Context, Event, Failure as _, Key, Patched, Reconciler, Retry, Snapshot,
+    Writer, telemetry::trace, wanted,
 };
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::{
     cached::{Deployment, Foo},
     error::Error,
     plan::Desired,
-    status::{self, Deployed},
+    status::{self, Deployed, Serving},
 };
 
 /// What reconcile works with.
@@ -33,8 +33,8 @@ enum Need<'a> {
     /// Nothing that would help: it is right, or as right as the API server lets it be.
     Nothing(Deployed),
     Create(Desired<'a>),
-    /// The patch that puts this Deployment right.
-    Patch(Desired<'a>, Snapshot<Deployment>, Value),
+    /// To be put right.
+    Patch(Desired<'a>, Snapshot<Deployment>),
 }
 
 impl Reconciler for FooReconciler {
@@ -67,32 +67,55 @@ impl Reconciler for FooReconciler {
                 (Some(deployed), None)
             }
             Ok(_) => return false,
-            Err(error) => (self.serving(key, &foo.view), Some(error)),
+            Err(error) => (None, Some(error)),
         };
-        let status = status::of(&foo.view, deployed.as_ref(), error.as_ref(), cx.now());
+        let (deployed, error) = (deployed.as_ref(), error.as_ref());
+        if self.unscaled(key, &foo.view, deployed, error).is_some() {
+            return false;
+        }
+        let serving = self.serving(key, &foo.view, deployed, error);
+        let status = status::of(&foo.view, deployed, serving.as_ref(), error, cx.now());
         status.is_none_or(|status| !self.foos.is_news(key, foo, &status))
     }
 }
 
 impl FooReconciler {
-    /// The Deployment, and none of the Foo's beside it. What there is of it is returned whatever goes wrong.
+    /// The Deployment, and none of the Foo's beside it. Until it is available, the one of an earlier name is scaled.
     async fn deploy(
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
     ) -> (Option<Deployed>, Result<(), Error>) {
-        let mut deployed = match self.put_right(cx, foo).await {
-            Ok(deployed) => deployed,
-            Err(error) => return (self.serving(cx.key(), &foo.view), Err(error)),
+        let (key, view) = (cx.key(), &*foo.view);
+        let (mut deployed, mut result) = match self.put_right(cx, foo).await {
+            Ok(deployed) => (Some(deployed), Ok(())),
+            Err(error) => (None, Err(error)),
         };
-        for (old, actual) in self.superseded(cx.key(), &foo.view, &deployed) {
-            trace::decided("delete superseded");
-            if let Err(error) = self.delete(cx, foo, &deployed.key, &old, &actual).await {
-                return (Some(deployed), Err(error));
+        if let Some((desired, actual)) =
+            self.unscaled(key, view, deployed.as_ref(), result.as_ref().err())
+        {
+            trace::decided("scale earlier");
+            let plan = |actual: &Snapshot<Deployment>| desired.scale(&actual.view);
+            match self.patch(cx, foo, &desired, &actual, plan).await {
+                Ok(patched) => {
+                    if let Some(deployed) = &mut deployed {
+                        deployed.changed |= patched.changed;
+                    }
+                }
+                Err(error) => result = result.and(Err(error)),
             }
-            deployed.changed = true;
         }
-        (Some(deployed), Ok(()))
+        let Some(new) = deployed.as_mut().filter(|_| result.is_ok()) else {
+            return (deployed, result);
+        };
+        for (old, actual) in self.superseded(key, view, new) {
+            trace::decided("delete superseded");
+            if let Err(error) = self.delete(cx, foo, &new.key, &old, &actual).await {
+                return (deployed, Err(error));
+            }
+            new.changed = true;
+        }
+        (deployed, result)
     }
 
     async fn put_right(
@@ -115,20 +138,10 @@ impl FooReconciler {
                     overruled: None,
                 })
             }
-            Need::Patch(desired, actual, patch) => {
+            Need::Patch(desired, actual) => {
                 trace::decided("patch");
-                self.deployments
-                    .may_patch(cx, &desired.key, &actual, &patch)?;
-                // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
-                // edit like any other. What a newer Foo makes of it meanwhile is another version.
-                if desired.is_behind(&actual.view) {
-                    self.foos.confirm(cx, foo).await?;
-                }
                 let plan = |actual: &Snapshot<Deployment>| desired.plan(actual);
-                let patched = self
-                    .deployments
-                    .patch(cx, &desired.key, &actual, plan)
-                    .await?;
+                let patched = self.patch(cx, foo, &desired, &actual, plan).await?;
                 let overruled = patched.overruled.as_ref().map(overruled);
                 if let Some(missing) = &overruled {
                     cx.log_once(
@@ -147,6 +160,27 @@ impl FooReconciler {
         }
     }
 
+    async fn patch(
+        &self,
+        cx: &Context<'_, Foo>,
+        foo: &Snapshot<Foo>,
+        desired: &Desired<'_>,
+        actual: &Snapshot<Deployment>,
+        plan: impl Fn(&Snapshot<Deployment>) -> Option<Value>,
+    ) -> Result<Patched<Deployment>, Error> {
+        if let Some(patch) = plan(actual) {
+            self.deployments
+                .may_patch(cx, &desired.key, actual, &patch)?;
+        }
+        // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
+        // edit like any other. What a newer Foo makes of it meanwhile is another version.
+        if desired.is_behind(&actual.view) {
+            self.foos.confirm(cx, foo).await?;
+        }
+        let patched = self.deployments.patch(cx, &desired.key, actual, plan);
+        Ok(patched.await?)
+    }
+
     /// What the Deployment needs: to be created, to be put right, or nothing.
     fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Need<'a>, Error> {
         let desired = Desired::of(key, foo, &self.image)?;
@@ -155,8 +189,12 @@ impl FooReconciler {
         };
         let difference = desired.difference(&actual.view)?;
         let plan = |_: &_| difference.clone();
-        if let Some(patch) = self.deployments.needed(&desired.key, &actual, plan) {
-            return Ok(Need::Patch(desired, actual, patch));
+        if self
+            .deployments
+            .needed(&desired.key, &actual, plan)
+            .is_some()
+        {
+            return Ok(Need::Patch(desired, actual));
         }
         Ok(Need::Nothing(Deployed {
             key: desired.key,
@@ -166,23 +204,63 @@ impl FooReconciler {
         }))
     }
 
-    /// The Deployment that serves the Foo where the one that it asks for cannot be had: that one, as it is, if it is the
-    /// Foo's; else the one that it had before.
-    fn serving(&self, key: &Key, foo: &Foo) -> Option<Deployed> {
-        let wanted = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
-        let wanted = key.sibling(wanted.unwrap_or_default());
-        let actual = self.deployments.store().get(&wanted);
-        let ours = actual.filter(|actual| is_controlled_by(&actual.view, foo));
-        let (key, actual) = match ours {
-            Some(actual) => (wanted, actual),
-            None => self.earlier(key, foo, &wanted).into_iter().next()?,
+    /// The Deployment that serves the Foo. `deployed` is newer than the cache.
+    fn serving(
+        &self,
+        key: &Key,
+        foo: &Foo,
+        deployed: Option<&Deployed>,
+        error: Option<&Error>,
+    ) -> Option<Serving> {
+        let name = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
+        let wanted = key.sibling(name.unwrap_or_default());
+        let view = match deployed {
+            Some(deployed) => Some(Arc::clone(&deployed.view)),
+            None => self.deployments.store().get(&wanted).map(|it| it.view),
         };
-        Some(Deployed {
+        let view = view.filter(|view| is_controlled_by(view, foo));
+        if let Some(view) = view
+            .as_ref()
+            .filter(|view| error.is_none() && view.is_complete())
+        {
+            let view = Arc::clone(view);
+            return Some(Serving { key: wanted, view });
+        }
+        let earlier = self.earlier(key, foo, &wanted).into_iter().next();
+        let earlier = earlier.map(|(key, old)| Serving {
             key,
-            view: actual.view,
-            changed: false,
-            overruled: None,
-        })
+            view: old.view,
+        });
+        let specified = view.map(|view| Serving { key: wanted, view });
+        Serving::of(foo, specified, earlier, error)
+    }
+
+    /// The Deployment that serves under an earlier name with other replicas than the Foo specifies. It is scaled whether the one
+    /// of the present name cannot be had or is still to become available; of an invalid Foo, nothing is known.
+    fn unscaled<'a>(
+        &'a self,
+        key: &'a Key,
+        foo: &'a Foo,
+        deployed: Option<&Deployed>,
+        error: Option<&Error>,
+    ) -> Option<(Desired<'a>, Snapshot<Deployment>)> {
+        use Error::{Contested, Rejected, ResourceExists};
+        let is_to_come = match error {
+            None => deployed.is_some_and(|new| !new.view.is_complete()),
+            Some(error) => matches!(error, ResourceExists(..) | Rejected(..) | Contested(..)),
+        };
+        let served = foo
+            .status
+            .deployment_name
+            .as_deref()
+            .filter(|_| is_to_come)?;
+        let desired = Desired::of(key, foo, &self.image).ok()?;
+        let earlier = self.earlier(key, foo, &desired.key).into_iter();
+        let (old, actual) = earlier.take(1).find(|(old, _)| old.name() == served)?;
+        let desired = desired.of_earlier(old);
+        let plan = |actual: &Snapshot<Deployment>| desired.scale(&actual.view);
+        let patch = self.deployments.needed(&desired.key, &actual, plan);
+        patch.map(|_| (desired, actual))
     }
 
     /// What the Foo had under earlier names, `wanted` being the present one: the Deployment that its status names, which
@@ -253,7 +331,9 @@ impl FooReconciler {
         deployed: Option<&Deployed>,
         error: Option<&Error>,
     ) -> Result<Action, Error> {
-        let Some(status) = status::of(&foo.view, deployed, error, cx.now()) else {
+        let serving = self.serving(cx.key(), &foo.view, deployed, error);
+        let status = status::of(&foo.view, deployed, serving.as_ref(), error, cx.now());
+        let Some(status) = status else {
             return Ok(Action::Done);
         };
         let news = self.foos.is_news(cx.key(), foo, &status);
@@ -277,6 +357,9 @@ impl FooReconciler {
         if error.is_none() && changed && cx.others_wait() {
             trace::decided("status later");
             return Ok(Action::StatusPending);
+        }
+        if let Some(warning) = status::warning(&foo.view.status, &status) {
+            cx.event(warning);
         }
         trace::decided("status");
         self.update_status(cx, foo, &status, error.is_some())

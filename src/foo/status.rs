@@ -5,7 +5,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use operator_runtime::{Failure as _, Key};
+use operator_runtime::{Event, Failure as _, Key};
 
 use super::{
     api::FooStatus,
@@ -26,23 +26,62 @@ pub struct Deployed {
     pub overruled: Option<Error>,
 }
 
-/// The status that reports how it went; `None` where that is nothing to bother the user with. `deployed` is the Foo's
-/// Deployment as it is, also where an error says that it is not as it should be.
+/// The Deployment that serves a Foo, which its status names and counts.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    /// Its key.
+    pub key: Key,
+    /// As it is now.
+    pub view: std::sync::Arc<Deployment>,
+}
+
+impl Serving {
+    /// Of the Deployment that the Foo specifies and the one of an `earlier` name, where they are there. The earlier one serves
+    /// until the other is available, and is named for as long as nothing else shows that it is this Foo's to delete.
+    #[must_use]
+    pub fn of(
+        foo: &Foo,
+        specified: Option<Self>,
+        earlier: Option<Self>,
+        error: Option<&Error>,
+    ) -> Option<Self> {
+        let (Some(new), Some(old)) = (&specified, &earlier) else {
+            return specified.or(earlier);
+        };
+        let is_named = foo.status.deployment_name.as_deref() == Some(old.key.name());
+        let serves = match error {
+            None => new.view.is_complete(),
+            Some(Error::DeletionFailed(..)) => old.view.foo_generation.is_some(),
+            Some(_) => false,
+        };
+        if is_named && !serves {
+            earlier
+        } else {
+            specified
+        }
+    }
+}
+
+/// The status that reports how it went; `None` where that is nothing to bother the user with. `deployed` is the Deployment that
+/// the Foo specifies, where it is as it should be or as close as it gets.
 #[must_use]
 pub fn of(
     foo: &Foo,
     deployed: Option<&Deployed>,
+    serving: Option<&Serving>,
     error: Option<&Error>,
     now: Timestamp,
 ) -> Option<FooStatus> {
-    let (old, view) = (&foo.status, deployed.map(|deployed| &*deployed.view));
+    let (old, view) = (&foo.status, serving.map(|serving| &*serving.view));
     let counts = FooStatus {
         available_replicas: Some(view.map_or(0, |view| view.progress.available)),
         replicas: Some(view.map_or(0, |view| view.progress.replicas)),
         selector: view
             .map(|view| selector(&view.selector))
             .or_else(|| old.selector.clone()),
-        deployment_name: serving(foo, deployed, error),
+        deployment_name: serving
+            .map(|serving| serving.key.name().to_owned())
+            .or_else(|| old.deployment_name.clone()),
         ..FooStatus::default()
     };
     if matches!(error, Some(Error::Transient(..))) {
@@ -54,22 +93,28 @@ pub fn of(
         });
     }
     let (ready, progressing) = match (deployed, error) {
-        (Some(deployed), None) => verdicts(foo, deployed),
+        (Some(deployed), None) => verdicts(foo, deployed, serving),
         // What the Foo asks for is there; what it asked for before is, too.
         (Some(deployed), Some(error @ Error::DeletionFailed(..))) => {
-            (verdicts(foo, deployed).0, Verdict::failed(error)?)
+            (verdicts(foo, deployed, serving).0, Verdict::failed(error)?)
         }
         (_, Some(error)) => (Verdict::failed(error)?, Verdict::failed(error)?),
         (None, None) => return None,
     };
+    let stalled = ready.stalls.then(|| Verdict {
+        status: true,
+        ..ready.clone()
+    });
     let mut conditions: Vec<Condition> = old
         .conditions
         .iter()
-        .filter(|c| c.type_ != "Ready" && c.type_ != "Progressing")
+        .filter(|c| !TYPES.contains(&&*c.type_))
         .cloned()
         .collect();
-    conditions.push(ready.into_condition("Ready", foo, now));
-    conditions.push(progressing.into_condition("Progressing", foo, now));
+    let verdicts = [Some(ready), Some(progressing), stalled];
+    for (type_, verdict) in TYPES.into_iter().zip(verdicts) {
+        conditions.extend(verdict.map(|verdict| verdict.into_condition(type_, foo, now)));
+    }
     Some(FooStatus {
         observed_generation: Some(foo.generation),
         conditions,
@@ -77,20 +122,26 @@ pub fn of(
     })
 }
 
-/// The name of the Deployment that serves.
-fn serving(foo: &Foo, deployed: Option<&Deployed>, error: Option<&Error>) -> Option<String> {
-    let old = foo.status.deployment_name.clone();
-    let Some(Deployed { key, view, .. }) = deployed else {
-        return old;
-    };
-    let spec = foo.spec.as_ref().ok();
-    let is_asked_for = spec.is_some_and(|spec| spec.deployment_name == key.name());
-    match error {
-        // Row R11: the old one serves until the new one is available, and is remembered until it is deleted.
-        Some(_) if is_asked_for => old,
-        None if !view.is_complete() => old.or_else(|| Some(key.name().to_owned())),
-        _ => Some(key.name().to_owned()),
-    }
+/// The conditions that the controller writes. kstatus takes `Stalled=True` for a failure.
+const TYPES: [&str; 3] = ["Ready", "Progressing", "Stalled"];
+
+/// The pods, or the ReplicaSet, are refused.
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+/// A person has to resume the Deployment.
+const PAUSED: &str = "DeploymentPaused";
+/// As the Deployment's own condition.
+const DEADLINE: &str = "ProgressDeadlineExceeded";
+
+/// The Warning event of a status whose reason is new and comes from the Deployment. Errors of the reconcile have theirs already.
+#[must_use]
+pub fn warning(old: &FooStatus, new: &FooStatus) -> Option<Event> {
+    let [was, now] =
+        [old, new].map(|status| status.conditions.iter().find(|c| c.type_ == TYPES[0]));
+    let now = now?;
+    let mut reasons = [REPLICA_FAILURE, PAUSED, DEADLINE].into_iter();
+    let reason = reasons.find(|reason| *reason == now.reason)?;
+    let is_news = was.is_none_or(|was| was.reason != reason);
+    is_news.then(|| Event::warning(reason, now.message.clone()))
 }
 
 #[derive(Clone)]
@@ -98,23 +149,36 @@ struct Verdict {
     status: bool,
     reason: &'static str,
     message: String,
+    /// Whether only a person can change it.
+    stalls: bool,
 }
 
-fn verdicts(foo: &Foo, deployed: &Deployed) -> (Verdict, Verdict) {
-    let view = &deployed.view;
+fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdict, Verdict) {
+    let (view, name) = (&deployed.view, deployed.key.name());
     let asked = foo.spec.as_ref().ok().and_then(|spec| spec.replicas);
     let wanted = asked.unwrap_or(view.replicas);
     let overruled = deployed.overruled.as_ref();
-    let message = format!(
-        "Deployment {:?} has {} of {wanted} replicas available{}",
-        deployed.key.name(),
-        view.progress.available,
-        overruled.map_or(String::new(), |error| format!("; {error}")),
-    );
+    let mut message = format!("Deployment {name:?} has {}", count(view, wanted));
+    if let Some(error) = overruled {
+        message += &format!("; {error}");
+    }
+    let old = serving.filter(|serving| serving.key != deployed.key);
+    if let Some(old) = old.filter(|_| !view.is_complete()) {
+        message += &format!("; until then, Deployment {:?} serves", old.key.name());
+    }
     let verdict = |status, reason| Verdict {
         status,
         reason,
         message: message.clone(),
+        stalls: false,
+    };
+    let stalled = |reason, why: &str| {
+        let verdict = Verdict {
+            message: format!("{message}{why}"),
+            stalls: true,
+            ..verdict(false, reason)
+        };
+        (verdict.clone(), verdict)
     };
     if view.is_complete() && view.replicas == wanted {
         (
@@ -122,26 +186,46 @@ fn verdicts(foo: &Foo, deployed: &Deployed) -> (Verdict, Verdict) {
             verdict(false, "DeploymentComplete"),
         )
     } else if view.deleting {
-        let message = format!("Deployment {:?} is being deleted", deployed.key.name());
         let verdict = |status| Verdict {
-            status,
-            reason: "DeploymentDeleting",
-            message: message.clone(),
+            message: format!("Deployment {name:?} is being deleted"),
+            ..verdict(status, "DeploymentDeleting")
         };
         (verdict(false), verdict(true))
-    } else if view.progress.stuck && view.progress.observed_generation >= view.generation {
-        (
-            verdict(false, "ProgressDeadlineExceeded"),
-            verdict(false, "ProgressDeadlineExceeded"),
-        )
+    } else if view.is_held() {
+        let namespace = deployed.key.namespace();
+        let resume = format!("kubectl rollout resume deployment/{name} -n {namespace}");
+        stalled(PAUSED, &format!("; it is paused, to resume it: {resume}"))
+    } else if let Some(words) = &view.progress.failure {
+        stalled(REPLICA_FAILURE, &format!(": {words}"))
+    } else if view.progress.stuck && view.is_observed() {
+        stalled(DEADLINE, "; no progress within its progressDeadlineSeconds")
     } else if let (true, Some(overruled)) = (view.is_complete(), overruled) {
-        let reason = overruled.name();
-        (verdict(false, reason), verdict(false, reason))
+        stalled(overruled.name(), "")
     } else {
         (
             verdict(false, "DeploymentProgressing"),
             verdict(true, "DeploymentProgressing"),
         )
+    }
+}
+
+/// The missing replicas of a rollout, in the order in which `kubectl rollout status` waits for them.
+fn count(view: &Deployment, wanted: i32) -> String {
+    let progress = &view.progress;
+    let (updated, all) = (progress.updated, progress.replicas);
+    if !view.is_observed() && progress.failure.is_none() {
+        "a change that the Deployment controller has not observed".to_owned()
+    } else if updated < view.replicas && all > updated {
+        format!("{updated} of {wanted} replicas updated")
+    } else if updated < view.replicas {
+        format!("{updated} of {wanted} replicas created")
+    } else if all > updated {
+        let old = all - updated;
+        let plural = if old == 1 { "" } else { "s" };
+        format!("{old} old replica{plural} still to terminate")
+    } else {
+        let (available, all) = (progress.available, wanted.max(updated));
+        format!("{available} of {all} replicas available")
     }
 }
 
@@ -151,6 +235,7 @@ impl Verdict {
             status: false,
             reason: error.reason()?,
             message: error.to_string(),
+            stalls: true,
         })
     }
 

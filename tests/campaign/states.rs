@@ -30,7 +30,9 @@ pub const LAX: &str = "v1alpha0";
 pub const TAKEN: &str = "taken";
 /// A policy lets no Deployment have this name, nor so many replicas.
 const REFUSED: &str = "refused";
-const TOO_MANY: i64 = 5;
+pub const TOO_MANY: i64 = 5;
+/// The reason of a Deployment that is [`STUCK`].
+pub const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 /// Deployments of these names have no pods in time, have none yet, and are on their way out.
 pub const STUCK: &str = "stuck";
 pub const SLOW: &str = "slow";
@@ -149,9 +151,9 @@ impl State {
             REFUSED => failed("DeploymentRejected", "not this one"),
             _ if spec["replicas"] == TOO_MANY => failed("DeploymentRejected", "not this one"),
             STUCK => (
-                ("False", "ProgressDeadlineExceeded"),
-                ("False", "ProgressDeadlineExceeded"),
-                false,
+                ("False", DEADLINE_EXCEEDED),
+                ("False", DEADLINE_EXCEEDED),
+                true,
                 name.to_owned(),
             ),
             SLOW => (

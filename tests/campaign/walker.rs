@@ -23,7 +23,10 @@ use serde_json::{Value, json};
 
 use super::{
     actor::Stores,
-    states::{self, LAX, LEAVING, Put, SLOW, STUCK, State, assert_names_field},
+    states::{
+        self, DEADLINE_EXCEEDED, LAX, LEAVING, Put, SLOW, STUCK, State, TOO_MANY,
+        assert_names_field,
+    },
     values::Case,
 };
 
@@ -433,7 +436,7 @@ impl<'a> Walker<'a> {
                 return Err(format!("there are {there:?}, not {wanted:?}"));
             }
             said(status["deploymentName"].as_str() == known.serving.as_deref())?;
-            said(status["availableReplicas"] == known.available(state))?;
+            said(status["availableReplicas"] == known.available())?;
         }
         if state.is_ready() {
             self.has_deployment(&state.spec, status)
@@ -473,7 +476,17 @@ impl Known {
     fn after(&self, state: &State) -> Self {
         let mut known = self.clone();
         let spec = &state.spec;
-        if state.outcome.is_some_and(|outcome| outcome.warns) {
+        let reason = state.outcome.map_or("", |outcome| outcome.ready.1);
+        // What serves meanwhile is scaled, too, if the spec is valid and the policy takes it.
+        let scaled = spec["replicas"]
+            .as_i64()
+            .filter(|replicas| reason != "InvalidSpec" && *replicas != TOO_MANY);
+        let serving = known.serving.as_ref();
+        let has = serving.and_then(|serving| known.owned.get_mut(serving));
+        if let (Some(has), Some(replicas)) = (has, scaled) {
+            *has = replicas;
+        }
+        if state.outcome.is_some_and(|outcome| outcome.warns) && reason != DEADLINE_EXCEEDED {
             return known;
         }
         let name = spec["deploymentName"].as_str().unwrap().to_owned();
@@ -496,11 +509,9 @@ impl Known {
         known
     }
 
-    /// The pods of the Deployment that the state asks for, or else of the one that serves meanwhile.
-    fn available(&self, state: &State) -> i64 {
-        let wanted = state.spec["deploymentName"].as_str();
-        let wanted = wanted.filter(|name| self.owned.contains_key(*name) || *name == LEAVING);
-        let name = wanted.or(self.serving.as_deref()).unwrap_or_default();
+    /// The pods of the Deployment that serves.
+    fn available(&self) -> i64 {
+        let name = self.serving.as_deref().unwrap_or_default();
         if [STUCK, SLOW].contains(&name) {
             0
         } else {

@@ -1,26 +1,26 @@
 //! Those who are no replicas: users, the Deployment controller, the namespace controller, the garbage collector. What they
 //! ask is answered at once, by the first API server that is there.
 
+mod deployment;
 mod namespace;
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::{
     api::{Key, Kind, Method},
     plan::{Action, Fault},
-    trace::Time,
     users,
-    world::{FOOS, World, at},
+    world::{FOOS, World},
 };
+
+use deployment::Rollout;
+pub use deployment::{failure, has_given_up, is_held};
 
 /// The user who has Foos.
 pub const USER: &str = "alice";
-const DEPLOYMENT_CONTROLLER: &str = "system:serviceaccount:kube-system:deployment-controller";
 pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
-
-const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// What they know.
 #[derive(Default)]
@@ -29,20 +29,10 @@ pub struct Actors {
     pub spans: BTreeMap<u64, usize>,
     /// The store's version when there was nothing left to do.
     at_rest: Option<u64>,
-    /// When the next pod of a Deployment comes or goes, by the Deployment's UID.
-    rollouts: BTreeMap<String, Time>,
-    /// Since when a rollout gets no further, by the Deployment's UID.
-    hung: BTreeMap<String, Time>,
-    /// What pods are made from, by the Deployment's UID, and how many there are of another make.
-    templates: BTreeMap<String, (Value, i64)>,
+    /// By the Deployment's UID.
+    rollouts: BTreeMap<String, Rollout>,
     namespace: namespace::Namespace,
 }
-
-/// How long a pod takes.
-const POD: Time = Time::from_millis(300);
-
-/// `progressDeadlineSeconds`
-const DEADLINE: Time = Time::from_secs(10);
 
 impl Actors {
     pub fn tick(&mut self, world: &mut World) {
@@ -74,124 +64,12 @@ impl Actors {
             if object["metadata"]["deletionTimestamp"].is_string() {
                 continue;
             }
-            let path = path_of(&key);
-            if object["metadata"]["annotations"][REVISION].is_null() {
-                let revision = json!({ "metadata": { "annotations": { REVISION: "1" } } });
-                world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &path, &revision);
-            }
-            let status = &object["status"];
-            let count = |field: &str| status[field].as_i64().unwrap_or_default();
-            let wanted = object["spec"]["replicas"].as_i64().unwrap_or(1);
-            let generation = &object["metadata"]["generation"];
-            let is_seen = status["observedGeneration"] == *generation;
-            let available = count("availableReplicas");
-            let uid = object["metadata"]["uid"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
-            let template = &object["spec"]["template"];
-            let (known, old) =
-                (self.templates.entry(uid.clone())).or_insert_with(|| (template.clone(), 0));
-            if *known != *template {
-                (*known, *old) = (template.clone(), available);
-            }
-            *old = available.min(*old);
-            let (old, ready) = (*old, available - *old);
-            let hangs = ready < wanted && world.is_going_on(|fault| {
-                matches!(fault, Fault::NoPods { deployment } if users::deployment_name(*deployment) == key.name)
-            });
-            if !hangs {
-                self.hung.remove(&uid);
-            }
-            let has_given_up = has_given_up(&object);
-            let since = hangs.then(|| *self.hung.entry(uid.clone()).or_insert(world.now));
-            let gives_up = since.is_some_and(|since| world.now >= since + DEADLINE);
-            waits |= hangs && !gives_up;
-            let (next, kept) = step((ready, old), wanted, hangs);
-            let counted = (count("updatedReplicas"), count("replicas"));
-            let is_counted = (next, kept) == (ready, old) && counted == pods((ready, old), wanted);
-            if is_seen && is_counted && gives_up == has_given_up {
-                continue;
-            }
-            let due = *self.rollouts.entry(uid.clone()).or_insert(world.now + POD);
-            // That it has seen a generation it says at once.
-            let is_due = world.now >= due;
-            if !is_due {
-                waits = true;
-            }
-            if !is_due && is_seen {
-                continue;
-            }
-            let (next, kept) = if is_due { (next, kept) } else { (ready, old) };
-            let (updated, replicas) = pods((next, kept), wanted);
-            let available = next + kept;
-            let number = |count: i64| {
-                if count == 0 {
-                    Value::Null
-                } else {
-                    count.into()
-                }
-            };
-            let mut counts = json!({ "status": {
-                "observedGeneration": generation,
-                "replicas": number(replicas), "updatedReplicas": number(updated),
-                "readyReplicas": number(available), "availableReplicas": number(available),
-                "unavailableReplicas": number(replicas - available),
-            }});
-            if gives_up != has_given_up {
-                counts["status"]["conditions"] = progressing(!gives_up, world.now);
-            }
-            let status = format!("{path}/status");
-            let (code, _) = world.request(DEPLOYMENT_CONTROLLER, &Method::PATCH, &status, &counts);
-            if is_due {
-                self.rollouts.remove(&uid);
-            }
-            if code == 200 {
-                self.templates.insert(uid, (template.clone(), kept));
-            }
-            waits = true;
+            let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+            let rollout = self.rollouts.entry(uid.to_owned()).or_default();
+            waits |= rollout.step(world, &key, &object);
         }
         waits
     }
-}
-
-/// How many pods of the new make are available next, and how many there are of the old one: there is one more than there
-/// should be, and then one of the old ones goes.
-fn step((new, old): (i64, i64), wanted: i64, hangs: bool) -> (i64, i64) {
-    match new.cmp(&wanted) {
-        _ if old > 0 && new + old > wanted => (new, old - 1),
-        Ordering::Less if !hangs => (new + 1, old),
-        Ordering::Greater => (new - 1, old),
-        _ => (new, old),
-    }
-}
-
-/// How many pods there are of the new make, available or not, and how many in all.
-fn pods((new, old): (i64, i64), wanted: i64) -> (i64, i64) {
-    let missing = (wanted - new).max(0);
-    let coming = if old == 0 { missing } else { missing.min(1) };
-    (new + coming, new + coming + old)
-}
-
-/// Whether it says that its rollout gets no further.
-pub fn has_given_up(deployment: &Value) -> bool {
-    let conditions = deployment["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|condition| {
-        condition["type"] == "Progressing" && condition["reason"] == "ProgressDeadlineExceeded"
-    })
-}
-
-fn progressing(is: bool, now: Time) -> Value {
-    let (status, reason) = if is {
-        ("True", "ReplicaSetUpdated")
-    } else {
-        ("False", "ProgressDeadlineExceeded")
-    };
-    let now = at(now).wall.to_string();
-    json!([{
-        "type": "Progressing", "status": status, "reason": reason, "message": "",
-        "lastUpdateTime": now, "lastTransitionTime": now,
-    }])
 }
 
 /// The garbage collector's: what has an owner that is gone goes, and what its owner waits for; true if there was something.

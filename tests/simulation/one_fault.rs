@@ -188,7 +188,6 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         (Fault::Reset { of: work }, Duration::ZERO),
         (Fault::Compact, Duration::ZERO),
         (Fault::Restore, seconds(3)),
-        (Fault::NoPods { deployment: ROLLED }, seconds(20)),
         (Fault::NoDefinition, seconds(10)),
         (Fault::NoCollector, seconds(20)),
         (Fault::NoNamespace, seconds(3)),
@@ -206,6 +205,14 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     let is_used = |right: &&(&str, &str)| !unused.contains(*right);
     for (verb, resource) in RIGHTS.iter().filter(is_used) {
         all.push((Fault::Revoke { verb, resource }, seconds(10)));
+    }
+    for refused in [false, true] {
+        let deployment = ROLLED;
+        let fault = Fault::NoPods {
+            deployment,
+            refused,
+        };
+        all.push((fault, seconds(20)));
     }
     for policy in Others::ALL {
         all.push((Fault::Policy(policy), seconds(15)));

@@ -178,8 +178,8 @@ pub enum Fault {
     FencingPart { record: bool },
     /// Somebody has a policy of theirs.
     Policy(Others),
-    /// No pod of one of the users' Deployments becomes available: after a while, the Deployment says so.
-    NoPods { deployment: u8 },
+    /// The pods of one of the users' Deployments do not become available, or a quota refuses them. The Deployment reports it.
+    NoPods { deployment: u8, refused: bool },
     /// The garbage collector does nothing: what is to go stays.
     NoCollector,
     /// The Foos' namespace is deleted; when it is over, it is created again, and so are the Foos that were in it.

@@ -405,11 +405,20 @@ const FAULTS: &[Kind] = &[
         let deployment = small(draw.below(DEPLOYMENTS));
         let lasts = ms(draw.log_uniform(1_000, 60_000));
         let lasts = if draw.once_in(4) { FOR_GOOD } else { lasts };
-        What::Fault(Fault::NoPods { deployment }, lasts)
+        let refused = draw.once_in(2);
+        let fault = Fault::NoPods {
+            deployment,
+            refused,
+        };
+        What::Fault(fault, lasts)
     }),
     kind("lost pods", (3, 3_000), None, |draw, _| {
         let deployment = small(draw.below(DEPLOYMENTS));
         What::Action(Action::User(Deed::LosePod { deployment }))
+    }),
+    kind("pauses", (4, 5_000), None, |draw, _| {
+        let (deployment, paused) = (small(draw.below(DEPLOYMENTS)), !draw.once_in(3));
+        What::Action(Action::User(Deed::PauseDeployment { deployment, paused }))
     }),
     kind("collector", (4, 10_000), Some((1_000, 60_000)), |_, _| {
         fault(Fault::NoCollector)

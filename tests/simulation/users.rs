@@ -63,6 +63,11 @@ pub enum Deed {
     ChangeImage {
         deployment: u8,
     },
+    /// `kubectl rollout pause`, or `resume`.
+    PauseDeployment {
+        deployment: u8,
+        paused: bool,
+    },
     ChangeLabels {
         deployment: u8,
     },
@@ -208,6 +213,10 @@ pub fn act(world: &mut World, deed: Deed) -> u16 {
             let spec = json!({ "template": { "spec": { "containers": containers } } });
             patch(deployment_path(deployment), json!({ "spec": spec }))
         }
+        Deed::PauseDeployment { deployment, paused } => patch(
+            deployment_path(deployment),
+            json!({ "spec": { "paused": Some(true).filter(|_| paused) } }),
+        ),
         Deed::ChangeLabels { deployment } => {
             let labels = json!({ "app": "another", "more": "of-it" });
             patch(

@@ -4,12 +4,14 @@
 #   manifests  kubeconform, kube-score and actionlint
 #   node       kubelet and kube-proxy
 #   cosign     cosign
+#   kstatus    kstatus' word for an object
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"
 
 kubernetes=$(sed -nE 's|^require k8s.io/kubernetes (\S+).*|\1|p' go.mod) # what its programs say of themselves
 # The project's name is not in it: a fork has the same programs.
-key=$(grep -hv foo-controller go.mod go.sum ../build.sh | sha256sum | cut -c1-16)
+shopt -s nullglob
+key=$(grep -hv foo-controller go.mod go.sum ../build.sh *.go | sha256sum | cut -c1-16)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/tools/$key
 mkdir -p "${folder%/*}"
 exec 9>"$folder.lock"

@@ -406,6 +406,7 @@ pub use config::{App, Config};
 pub use controller::Controller;
 pub use controller::Died;
 pub use error::{ApiError, Failure, Retry};
+pub use failure::brief;
 pub use host::Host;
 pub use key::Key;
 pub use kind::Kind;

@@ -397,6 +397,15 @@ impl<L, A> Metadata<L, A> {
         finalizers.into_iter().map(Field::or_default).collect()
     }
 
+    /// Whether something controls it, of whatever kind.
+    #[must_use]
+    pub fn is_controlled(&self) -> bool {
+        let owners = self.owner_references.0.as_ref().into_iter().flatten();
+        owners
+            .filter_map(|owner| owner.0.as_ref().ok())
+            .any(|owner| owner.controller)
+    }
+
     /// Takes the controller's ownerReference out, where it names an object of this kind in whatever version.
     pub fn take_owner(&mut self, kind: &Kind) -> Option<Owner> {
         let owners = std::mem::take(&mut self.owner_references).or_default();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::apps::v1 as apps;
-use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner};
+use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner, brief};
 use serde::Deserialize;
 
 use super::foo::Foo;
@@ -57,6 +57,11 @@ pub struct Deployment {
     pub image: Option<Box<str>>,
     /// `spec.replicas`.
     pub replicas: i32,
+    /// `spec.paused`.
+    pub paused: bool,
+    /// Whether the controller made it, for any Foo, and nothing controls it: a restored backup, or the result of an orphaning
+    /// deletion.
+    pub orphaned: bool,
     /// What the Deployment controller says of it.
     pub progress: Progress,
 }
@@ -67,10 +72,25 @@ impl Deployment {
     pub fn is_complete(&self) -> bool {
         let progress = &self.progress;
         !self.deleting
-            && progress.observed_generation >= self.generation
+            && self.is_observed()
             && progress.updated >= self.replicas
             && progress.replicas <= progress.updated
             && progress.available >= progress.updated
+    }
+
+    /// Whether the Deployment controller has observed the last change of its spec.
+    #[must_use]
+    pub fn is_observed(&self) -> bool {
+        self.progress.observed_generation >= self.generation
+    }
+
+    /// Whether its rollout waits for `kubectl rollout resume`. A paused Deployment is scaled nevertheless.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let progress = &self.progress;
+        self.paused
+            && self.is_observed()
+            && (progress.replicas > progress.updated || progress.replicas == 0)
     }
 }
 
@@ -85,7 +105,7 @@ pub struct Labels {
 }
 
 /// `status` of a Deployment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The Deployment's generation that the counts are about.
     pub observed_generation: i64,
@@ -97,6 +117,8 @@ pub struct Progress {
     pub available: i32,
     /// Whether it has given up making progress (`ProgressDeadlineExceeded`).
     pub stuck: bool,
+    /// Why it gets no pods, or no ReplicaSet: the message of its condition.
+    pub failure: Option<Box<str>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -130,6 +152,7 @@ pub struct DeploymentWire {
 struct DeploymentSpecWire {
     // The API server fills in its own default before anything is stored.
     replicas: i32,
+    paused: bool,
     selector: SelectorWire,
     template: TemplateWire,
 }
@@ -175,10 +198,27 @@ struct DeploymentStatusWire {
     conditions: Vec<ConditionWire>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct ConditionWire {
-    #[serde(default)]
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
     reason: String,
+    message: String,
+}
+
+impl DeploymentStatusWire {
+    /// A refused pod belongs to the observed generation. With a refused ReplicaSet, the generation is never observed.
+    fn failure(&self, generation: i64) -> Option<Box<str>> {
+        let is_observed = self.observed_generation >= generation;
+        let failed = self.conditions.iter().find(|c| match &*c.type_ {
+            "ReplicaFailure" => c.status == "True" && is_observed,
+            "Progressing" => c.reason == "ReplicaSetCreateError",
+            _ => false,
+        })?;
+        Some(brief(&failed.message).into())
+    }
 }
 
 impl Cached for Deployment {
@@ -189,8 +229,10 @@ impl Cached for Deployment {
         let metadata = &mut wire.metadata;
         let (spec, status) = (wire.spec.or_default(), wire.status.or_default());
         let labels = Arc::new(std::mem::take(&mut metadata.labels).or_default());
+        let is_controlled = metadata.is_controlled();
         let owner = metadata.take_owner(&Foo::KIND);
         let annotations = std::mem::take(&mut metadata.annotations).or_default();
+        let generation = std::mem::take(&mut metadata.generation).or_default();
         let view = Self {
             uid: std::mem::take(&mut metadata.uid),
             foo_generation: owner
@@ -198,7 +240,11 @@ impl Cached for Deployment {
                 .and_then(|owner| annotations.generation_for(&owner.uid, &metadata.name)),
             owner,
             deleting: metadata.deleting,
-            generation: std::mem::take(&mut metadata.generation).or_default(),
+            generation,
+            orphaned: !is_controlled
+                && annotations.generation.is_some()
+                && annotations.made_for.is_some(),
+            paused: spec.paused,
             selector: spec.selector.match_labels.sharing(&labels),
             pod_labels: spec.template.metadata.labels.sharing(&labels),
             labels,
@@ -219,6 +265,7 @@ impl Cached for Deployment {
                     .conditions
                     .iter()
                     .any(|c| c.reason == "ProgressDeadlineExceeded"),
+                failure: status.failure(generation),
             },
         };
         (wire.metadata.into_meta(), view)
@@ -251,19 +298,24 @@ impl Cached for Deployment {
             pod_labels,
             image,
             replicas,
+            paused,
+            orphaned: _,
             progress: _,
         } = self;
-        (generation, labels, selector, pod_labels, image, replicas).hash(state);
+        (generation, labels, selector, pod_labels).hash(state);
+        (image, replicas, paused).hash(state);
     }
 
     /// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.
     fn is_progress(old: &Self, new: &Self) -> bool {
         let counts_alone = Self {
-            progress: new.progress,
+            progress: new.progress.clone(),
             ..old.clone()
         } == *new;
         let further = counts_alone && old.progress != new.progress;
-        further && !new.is_complete() && !old.is_complete() && !new.progress.stuck
+        let is_same =
+            old.progress.failure == new.progress.failure && old.is_held() == new.is_held();
+        further && is_same && !new.is_complete() && !old.is_complete() && !new.progress.stuck
     }
 }
 

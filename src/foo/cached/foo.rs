@@ -48,6 +48,8 @@ impl Cached for Foo {
 
     fn decode(mut wire: FooWire) -> (Meta, Self) {
         let mut status = wire.status.or_default();
+        // The schema's default stands for an absent field.
+        status.observed_generation = status.observed_generation.filter(|seen| *seen >= 0);
         // Serde grows it to twice what it holds.
         status.conditions.shrink_to_fit();
         let view = Self {

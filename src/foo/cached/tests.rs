@@ -241,6 +241,71 @@ fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
     assert_eq!(made_for("uid", "web"), "8ec4771fe8120f2b");
 }
 
+/// Row A5: why there are no pods, or no ReplicaSet, in the Deployment's words; whether it is paused; and whether it has lost its
+/// Foo.
+#[test]
+fn what_keeps_a_deployment_from_getting_further_is_kept() {
+    let read = |spec: &str, status: &str, owners: &str| {
+        object::<Deployment>(&format!(
+            "
+            metadata:
+              name: web
+              namespace: n
+              uid: u
+              resourceVersion: '1'
+              generation: 3
+              annotations: {{{GENERATION_ANNOTATION}: '7', {MADE_FOR_ANNOTATION}: x}}
+              ownerReferences: [{owners}]
+            spec: {{template: {{}}, {spec}}}
+            status: {{{status}}}"
+        ))
+        .view
+    };
+    let failure = |seen: i64, condition: &str| {
+        let status =
+            format!("observedGeneration: {seen}, conditions: [{{{condition}, message: why}}]");
+        read("replicas: 1", &status, "").progress.failure
+    };
+    let refused = "type: ReplicaFailure, status: 'True', reason: FailedCreate";
+    assert_eq!(failure(3, refused).as_deref(), Some("why"));
+    assert_eq!(failure(2, refused), None, "it is of the spec before");
+    assert_eq!(failure(3, &refused.replace("True", "False")), None);
+    // The Deployment controller observes no generation then.
+    let not_made = "type: Progressing, status: 'False', reason: ReplicaSetCreateError";
+    assert_eq!(failure(2, not_made).as_deref(), Some("why"));
+    let going = "type: Progressing, status: 'True', reason: ReplicaSetUpdated";
+    assert_eq!(failure(3, going), None);
+    assert!(read("paused: true", "", "").paused);
+    assert!(!read("replicas: 1", "", "").paused);
+    let owner = |controller: bool| {
+        format!("{{apiVersion: v1, kind: It, name: it, uid: it, controller: {controller}}}")
+    };
+    assert!(read("replicas: 1", "", "").orphaned);
+    assert!(read("replicas: 1", "", &owner(false)).orphaned);
+    assert!(!read("replicas: 1", "", &owner(true)).orphaned);
+}
+
+/// The begin and the end of a failure are enqueued without delay.
+#[test]
+fn a_failure_is_no_mere_progress() {
+    let at = |change: fn(&mut Deployment)| {
+        let mut one = deployment().view;
+        one.progress.available = 1;
+        change(&mut one);
+        one
+    };
+    let begun = at(|_| {});
+    let further = at(|d| d.progress.available = 2);
+    let failed = at(|d| d.progress.failure = Some("why".into()));
+    let failed_further = at(|d| {
+        (d.progress.available, d.progress.failure) = (2, Some("why".into()));
+    });
+    assert!(Deployment::is_progress(&begun, &further));
+    assert!(Deployment::is_progress(&failed, &failed_further));
+    assert!(!Deployment::is_progress(&begun, &failed));
+    assert!(!Deployment::is_progress(&failed, &further));
+}
+
 #[test]
 fn what_reconcile_reads_is_kept() {
     let foo = foo();

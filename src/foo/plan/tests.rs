@@ -147,7 +147,58 @@ fn a_deployment_of_somebody_else_is_never_touched() {
 
     let mut actual = deployment();
     actual.view.owner.as_mut().unwrap().uid = "an-earlier-foo".into();
-    assert!(matches!(difference(&actual), Err(Error::ResourceExists(_))));
+    assert!(matches!(
+        difference(&actual),
+        Err(Error::ResourceExists(..))
+    ));
+}
+
+/// Row R4: a Deployment without an owner, after a restore or an orphaning deletion, is not changed. The message has the command.
+#[test]
+fn what_was_made_for_a_foo_of_this_name_can_be_given_to_it() {
+    let words = |change: fn(&mut Deployment)| {
+        let mut actual = deployment();
+        (actual.view.owner, actual.view.orphaned) = (None, true);
+        change(&mut actual.view);
+        difference(&actual).unwrap_err().to_string()
+    };
+    let owner = r#"{"apiVersion":"samplecontroller.k8s.io/v1alpha1","blockOwnerDeletion":true,"controller":true,"kind":"Foo","name":"foo","uid":"foo-uid"}"#;
+    assert_eq!(
+        words(|_| {}),
+        format!(
+            "Resource \"web\" already exists and is not managed by Foo; it was made for a Foo of this name. To give it to this Foo: \
+             kubectl patch deployment web -n default -p '{{\"metadata\":{{\"ownerReferences\":[{owner}]}}}}'"
+        )
+    );
+    let changes: [fn(&mut Deployment); 4] = [
+        |d| d.orphaned = false,
+        |d| Arc::make_mut(&mut d.labels).controller = Some("other".into()),
+        |d| Arc::make_mut(&mut d.selector).controller = Some("other".into()),
+        |d| Arc::make_mut(&mut d.pod_labels).app = None,
+    ];
+    for change in changes {
+        let words = words(change);
+        assert!(words.ends_with("is not managed by Foo"), "{words}");
+    }
+}
+
+/// Row R11: until the one of the new name is available, only the replicas of the one before are the Foo's.
+#[test]
+fn what_serves_under_an_earlier_name_is_scaled_and_not_changed_otherwise() {
+    let foo = foo();
+    let desired = Desired::of(&foo.key, &foo.view, "nginx:next").unwrap();
+    let desired = desired.of_earlier(foo.key.sibling("old"));
+    let mut old = deployment().view;
+    assert_eq!(desired.scale(&old), None);
+    old.replicas = 1;
+    let annotations = json!({
+        "samplecontroller.k8s.io/foo-generation": "2",
+        "samplecontroller.k8s.io/made-for": made_for("foo-uid", "old"),
+    });
+    let patch = json!({ "metadata": { "annotations": annotations }, "spec": { "replicas": 3 } });
+    assert_eq!(desired.scale(&old), Some(patch));
+    old.deleting = true;
+    assert_eq!(desired.scale(&old), None);
 }
 
 /// A Deployment that is on its way out cannot be put right; when it is gone, a new one is made.

@@ -62,7 +62,12 @@ async fn settled_is_what_needs_nothing() {
             overruled: None,
         };
         let now = Timestamp::now();
-        foo.view.status = status::of(&foo.view, Some(&deployed), None, now).unwrap();
+        let serving = Serving {
+            key: deployment.key.clone(),
+            view: Arc::clone(&deployed.view),
+        };
+        let status = status::of(&foo.view, Some(&deployed), Some(&serving), None, now);
+        foo.view.status = status.unwrap();
         change(&mut foo, &mut deployment);
         let nobody = tower::service_fn(|_| async {
             Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
@@ -127,9 +132,11 @@ async fn what_serves_is_checked_though_it_is_not_what_is_asked_for() {
         let reconciler = reconciler(&client, foo.clone(), wanted);
         reconciler.apply_deployment(old.clone());
         let error = reconciler.reconciler().compare(&foo.key, &foo.view).err();
-        let serving = reconciler.reconciler().serving(&foo.key, &foo.view);
+        let error = error.as_ref();
+        let serving = reconciler.reconciler();
+        let serving = serving.serving(&foo.key, &foo.view, None, error);
         let now = Timestamp::now();
-        let status = status::of(&foo.view, serving.as_ref(), error.as_ref(), now);
+        let status = status::of(&foo.view, None, serving.as_ref(), error, now);
         (foo.version, foo.view.status) = (8, status.unwrap());
         reconciler.apply_foo(foo.clone());
         for _ in 0..2 {
@@ -448,7 +455,7 @@ async fn what_serves_is_counted_where_the_spec_is_invalid() {
     let reconciler = reconciler(&client, emptied.clone(), deployment());
     let serving = reconciler
         .reconciler()
-        .serving(&emptied.key, &emptied.view)
+        .serving(&emptied.key, &emptied.view, None, None)
         .unwrap();
     assert_eq!(
         (serving.key.name(), serving.view.progress.available),

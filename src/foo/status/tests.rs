@@ -29,6 +29,24 @@ fn conditions(status: &FooStatus) -> Vec<String> {
         .collect()
 }
 
+fn serving(deployed: &Deployed) -> Serving {
+    Serving {
+        key: deployed.key.clone(),
+        view: Arc::clone(&deployed.view),
+    }
+}
+
+/// The status of a Foo that its specified Deployment serves.
+fn of(
+    foo: &Foo,
+    deployed: Option<&Deployed>,
+    error: Option<&Error>,
+    now: Timestamp,
+) -> Option<FooStatus> {
+    let serving = deployed.map(serving);
+    super::of(foo, deployed, serving.as_ref(), error, now)
+}
+
 fn reported(change: impl FnOnce(&mut Deployment)) -> FooStatus {
     of(&foo().view, Some(&deployed(change)), None, NOW).unwrap()
 }
@@ -94,7 +112,8 @@ fn ready_means_that_the_rollout_is_complete() {
         conditions(&stuck),
         [
             format!("Ready=False {reason}"),
-            format!("Progressing=False {reason}")
+            format!("Progressing=False {reason}"),
+            format!("Stalled=True {reason}")
         ]
     );
     let going = [
@@ -127,7 +146,7 @@ fn what_is_overruled_is_said() {
                 "Progressing=False DeploymentOverruled",
             ]
         };
-        assert_eq!(conditions(&status), expected);
+        assert_eq!(conditions(&status)[..2], expected);
         let message = &status.conditions[0].message;
         assert!(message.ends_with("wanted spec.x"), "{message}");
     }
@@ -136,13 +155,14 @@ fn what_is_overruled_is_said() {
 /// Row R4 and R7: it is reported to the user; what passes by itself is not the user's concern.
 #[test]
 fn errors_that_concern_the_user_are_reported() {
-    let error = Error::ResourceExists("web".into());
+    let error = Error::ResourceExists("web".into(), String::new());
     let status = of(&foo().view, None, Some(&error), NOW).unwrap();
     assert_eq!(
         conditions(&status),
         [
             "Ready=False ErrResourceExists",
-            "Progressing=False ErrResourceExists"
+            "Progressing=False ErrResourceExists",
+            "Stalled=True ErrResourceExists"
         ]
     );
     assert_eq!(status.conditions[0].message, error.to_string());
@@ -166,7 +186,7 @@ fn the_counts_are_the_deployments_whatever_the_error() {
     let one_died = deployed(|d| d.progress.available = 2);
     for error in [
         Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
-        Error::ResourceExists("web".into()),
+        Error::ResourceExists("web".into(), String::new()),
         Error::Rejected("no".into(), Duration::ZERO),
         Error::DeletionFailed("no".into(), Retry::After(Duration::ZERO)),
         Error::from(operator_runtime::ApiError::transient(
@@ -207,11 +227,6 @@ fn a_refused_deletion_does_not_make_the_foo_unready() {
         ]
     );
     assert_eq!(status.conditions[1].message, refused.to_string());
-    assert_eq!(
-        status.deployment_name.as_deref(),
-        Some("old"),
-        "so that it is not forgotten"
-    );
 }
 
 /// What says the same at another time says the same; everything else makes a difference.
@@ -270,37 +285,165 @@ fn conditions_of_others_stay() {
     assert_eq!(types, ["Audited", "Ready", "Progressing"]);
 }
 
-/// Row R11: the old Deployment is named until the new one serves.
-#[test]
-fn a_renamed_foo_names_its_old_deployment_until_the_new_one_is_available() {
+/// The name of the Deployment that serves, of two. The status counts the same one.
+fn served(new: Option<&Deployed>, error: Option<&Error>, is_marked: bool) -> String {
     let mut foo = foo();
+    foo.view.status = reported(|_| {});
     foo.view.status.deployment_name = Some("old".into());
-    let name = |deployed: Option<&Deployed>, error: Option<&Error>| {
-        let status = of(&foo.view, deployed, error, NOW).unwrap();
-        status.deployment_name.unwrap()
-    };
-    let begun = deployed(|d| d.progress.available = 0);
-    assert_eq!(name(Some(&begun), None), "old");
-    let taken = Error::ResourceExists("web".into());
-    assert_eq!(name(None, Some(&taken)), "old");
-    assert_eq!(name(Some(&deployed(|_| {})), None), "web");
-    let refused = Error::Rejected("no".into(), Duration::ZERO);
-    assert_eq!(name(Some(&deployed(|_| {})), Some(&refused)), "old");
+    let mut old = deployed(|d| {
+        (d.progress.available, d.progress.replicas) = (7, 8);
+        d.selector = Arc::new(Labels::default());
+        d.foo_generation = is_marked.then_some(1);
+    });
+    old.key = foo.key.sibling("old");
+    let which = Serving::of(&foo.view, new.map(serving), Some(serving(&old)), error);
+    let status = super::of(&foo.view, new, which.as_ref(), error, NOW).unwrap();
+    let is_old = status.deployment_name.as_deref() == Some("old");
+    let counts = (status.available_replicas, status.replicas, status.selector);
+    assert_eq!(counts == (Some(7), Some(8), Some(String::new())), is_old);
+    status.deployment_name.unwrap()
 }
 
-/// Rows R5 and R11: where what is asked for cannot be had, and what served is gone, too, another earlier Deployment serves:
-/// the status is about that one, whatever it says.
+/// Rows R5 and R11: the old Deployment is named until the new one serves, and the status counts what it names.
 #[test]
-fn the_status_names_what_it_counts() {
+fn a_renamed_foo_names_and_counts_its_old_deployment_until_the_new_one_is_available() {
+    let begun = deployed(|d| d.progress.available = 0);
+    let complete = deployed(|_| {});
+    let down = Error::Transient("the API server answers 503: no".into(), Duration::ZERO);
+    let taken = Error::ResourceExists("web".into(), String::new());
+    let refused = Error::Rejected("no".into(), Duration::ZERO);
+    let kept = Error::DeletionFailed("no".into(), Retry::Backoff(Duration::ZERO));
+    for (new, error, expected) in [
+        (Some(&begun), None, "old"),
+        (Some(&complete), None, "web"),
+        (None, Some(&taken), "old"),
+        (Some(&begun), Some(&refused), "old"),
+        (Some(&complete), Some(&refused), "old"),
+        (None, Some(&down), "old"),
+        (Some(&begun), Some(&down), "old"),
+        (Some(&complete), Some(&kept), "web"),
+    ] {
+        assert_eq!(served(new, error, true), expected, "{new:?} {error:?}");
+    }
+    // Nothing else remembers it.
+    assert_eq!(served(Some(&complete), Some(&kept), false), "old");
+}
+
+/// Rows R5 and R11: the Deployment that served is deleted. The new one serves, or another earlier one.
+#[test]
+fn what_is_gone_serves_no_longer() {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
     foo.view.status.deployment_name = Some("gone".into());
-    let mut earlier = deployed(|d| d.selector = Arc::new(Labels::default()));
+    let begun = deployed(|d| d.progress.available = 0);
+    let mut earlier = deployed(|_| {});
     earlier.key = foo.key.sibling("earlier");
-    let down = Error::Transient("the API server answers 503: no".into(), Duration::ZERO);
-    for error in [Error::ResourceExists("web".into()), down] {
-        let status = of(&foo.view, Some(&earlier), Some(&error), NOW).unwrap();
-        assert_eq!(status.deployment_name.unwrap(), "earlier", "{error}");
-        assert_eq!(status.selector.unwrap(), "", "{error}");
+    let name = |new: Option<Serving>| {
+        let which = Serving::of(&foo.view, new, Some(serving(&earlier)), None);
+        which.unwrap().key.name().to_owned()
+    };
+    assert_eq!(name(Some(serving(&begun))), "web");
+    assert_eq!(name(None), "earlier");
+}
+
+/// Row A5: the message counts the missing replicas, in the order of `kubectl rollout status`.
+#[test]
+fn messages_count_what_is_missing() {
+    let says = |change: &dyn Fn(&mut Deployment)| {
+        let status = reported(change);
+        status.conditions[0].message.clone()
+    };
+    let counts = |replicas, updated, available| {
+        says(&|d| {
+            let progress = &mut d.progress;
+            (progress.replicas, progress.updated, progress.available) =
+                (replicas, updated, available);
+        })
+    };
+    for (message, expected) in [
+        (counts(3, 3, 3), "3 of 3 replicas available"),
+        (counts(0, 0, 0), "0 of 3 replicas created"),
+        (counts(2, 2, 2), "2 of 3 replicas created"),
+        (counts(4, 1, 3), "1 of 3 replicas updated"),
+        (counts(4, 3, 4), "1 old replica still to terminate"),
+        (counts(5, 3, 5), "2 old replicas still to terminate"),
+        (counts(3, 3, 1), "1 of 3 replicas available"),
+        (counts(5, 5, 4), "4 of 5 replicas available"),
+        (
+            says(&|d| d.generation = 5),
+            "a change that the Deployment controller has not observed",
+        ),
+    ] {
+        assert_eq!(message, format!("Deployment \"web\" has {expected}"));
     }
+}
+
+/// Row A5: a failure that only a person can mend has a reason of its own, and stalls the Foo.
+#[test]
+fn what_a_person_has_to_mend_is_said() {
+    let words = "pods \"web-1\" is forbidden: exceeded quota: few";
+    let fails: &dyn Fn(&mut Deployment) = &|d| {
+        (d.replicas, d.progress.failure) = (4, Some(words.into()));
+    };
+    let held: &dyn Fn(&mut Deployment) = &|d| {
+        d.paused = true;
+        (d.progress.replicas, d.progress.updated) = (3, 0);
+    };
+    let both: &dyn Fn(&mut Deployment) = &|d| {
+        fails(d);
+        held(d);
+    };
+    let late: &dyn Fn(&mut Deployment) = &|d| {
+        fails(d);
+        d.progress.stuck = true;
+    };
+    let resume = "; it is paused, to resume it: kubectl rollout resume deployment/web -n default";
+    let refused = format!("3 of 3 replicas created: {words}");
+    let of_four = format!("0 of 3 replicas updated{resume}");
+    for (change, reason, says) in [
+        (
+            fails,
+            "ReplicaFailure",
+            refused.replace("created", "created"),
+        ),
+        (held, "DeploymentPaused", of_four.clone()),
+        (both, "DeploymentPaused", of_four),
+        (late, "ReplicaFailure", refused),
+    ] {
+        let status = reported(change);
+        let expected = ["Ready=False", "Progressing=False", "Stalled=True"];
+        let expected = expected.map(|is| format!("{is} {reason}"));
+        assert_eq!(conditions(&status), expected);
+        for condition in &status.conditions {
+            assert_eq!(condition.message, format!("Deployment \"web\" has {says}"));
+        }
+        let event = format!("{:?}", warning(&FooStatus::default(), &status).unwrap());
+        assert!(
+            event.contains(reason) && event.contains("Warning"),
+            "{event}"
+        );
+        assert!(warning(&status, &status).is_none(), "once");
+        let ready = reported(|_| {});
+        assert!(warning(&status, &ready).is_none());
+    }
+    // Paused, and scaled: its pods come nevertheless.
+    let scaled = reported(|d| {
+        (d.paused, d.replicas) = (true, 4);
+    });
+    assert_eq!(scaled.conditions[0].reason, "DeploymentProgressing");
+    // Complete: an old failure does not matter.
+    let over = reported(|d| d.progress.failure = Some("no".into()));
+    assert_eq!(over.conditions[0].reason, "DeploymentAvailable");
+    assert_eq!(over.conditions.len(), 2);
+}
+
+/// `Stalled` is removed with its cause.
+#[test]
+fn stalled_is_there_only_as_long_as_it_is_so() {
+    let mut foo = foo();
+    foo.view.status = reported(|d| {
+        (d.replicas, d.progress.failure) = (4, Some("no".into()));
+    });
+    let status = of(&foo.view, Some(&deployed(|_| {})), None, NOW).unwrap();
+    assert_eq!(status.conditions.len(), 2);
 }

@@ -48,6 +48,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("kubectl wait", "tests/node.rs", "kubectl wait --for"),
     ("kubectl scale foo/x", "tests/node.rs", "kubectl scale foo/"),
     (
+        "kubectl scale foo/x --replicas=1",
+        "tests/node.rs",
+        "kubectl scale foo/",
+    ),
+    (
         "kubectl exec -n foo-system POD -- /proc/1/exe reload",
         "tests/node.rs",
         "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe reload",
@@ -101,6 +106,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl delete -k",
         "tests/manifests/names.rs",
         "delete --ignore-not-found -k {folder}",
+    ),
+    (
+        "kubectl rollout pause",
+        "tests/conditions.rs",
+        "\"rollout\", \"pause\"",
+    ),
+    (
+        "kubectl get foo NAME -o jsonpath='{.status.conditions[?(@.type==\"Ready\")].message}'",
+        "tests/conditions.rs",
+        "jsonpath={.status.conditions[?(@.type==\"Ready\")].message}",
     ),
     ("nix build .#sbom", "tests/nix/check.sh", " .#sbom)"),
     ("nix build", "tests/nix/check.sh", "nix flake check"),

@@ -85,6 +85,33 @@ fn prune_below(value: &mut Value, schema: &Value, root: bool) {
     }
 }
 
+/// Fills in the defaults.
+pub fn fill(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
+                let default = &schema["default"];
+                let is_missing = match fields.get(field) {
+                    None => true,
+                    Some(value) => value.is_null() && schema["nullable"] != true,
+                };
+                if is_missing && !default.is_null() {
+                    fields.insert(field.clone(), default.clone());
+                }
+                if let Some(value) = fields.get_mut(field) {
+                    fill(value, schema);
+                }
+            }
+        }
+        Value::Array(all) => {
+            for value in all {
+                fill(value, &schema["items"]);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// What is wrong with an object, save what is as it was in `old`.
 pub fn check(new: &Value, old: Option<&Value>, schema: &Value, part: Part) -> Vec<Cause> {
     let mut causes = Vec::new();

@@ -121,6 +121,12 @@ impl Store {
         self.objects.get(key)?.last()?.after.as_ref()
     }
 
+    /// Whether it has not been changed since it was created.
+    pub fn is_as_created(&self, key: &Key) -> bool {
+        let last = self.objects.get(key).and_then(|all| all.last());
+        last.is_some_and(|last| last.before.is_none())
+    }
+
     /// The object as it was when `version` was the newest.
     pub fn get_at(&self, key: &Key, version: u64) -> Option<&Arc<Value>> {
         at(self.objects.get(key)?, version)

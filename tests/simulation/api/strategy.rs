@@ -19,7 +19,9 @@ impl Server {
         mut object: Value,
     ) -> std::result::Result<Value, Refusal> {
         if let Some(definition) = self.definition(store).filter(|_| kind.is_custom()) {
-            schema::prune(&mut object, schema::schema_of(definition));
+            let schema = schema::schema_of(definition);
+            schema::prune(&mut object, schema);
+            schema::fill(&mut object, schema);
             let metadata = object["metadata"].take();
             let metadata = if metadata.is_null() {
                 json!({})

@@ -7,6 +7,7 @@ use super::{
     patch::{self, Style},
     policy::Operation,
     request::{Part, Request, Unknown},
+    schema,
     status::{Cause, Refusal, Result},
     strategy,
 };
@@ -58,6 +59,10 @@ impl Server {
         object["metadata"]["creationTimestamp"] = now.seconds().into();
         self.mutate(store, key, Part::Whole, &mut object);
         strategy::prepare_new(key.kind, &mut object);
+        // A status that is taken away has its default when it is read again.
+        if let Some(definition) = self.definition(store).filter(|_| key.kind.is_custom()) {
+            schema::fill(&mut object, schema::schema_of(definition));
+        }
         if key.kind == Kind::Namespace {
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = key.name.as_str().into();
             object["spec"]["finalizers"] = json!(["kubernetes"]);
@@ -309,7 +314,9 @@ impl Server {
             return Ok(new);
         }
         managed::note(request, (key.kind, part), old, &mut new);
-        if new == *old {
+        // The defaults that are read are not stored until it is written again.
+        let is_stored = !key.kind.is_custom() || !store.is_as_created(key);
+        if new == *old && is_stored {
             return Ok(new);
         }
         put(store, now, request, key, new)

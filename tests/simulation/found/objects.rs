@@ -94,7 +94,10 @@ pub fn another_of_the_same_generation() -> Plan {
         foo: 0,
         deployment: 1,
     };
-    let unavailable = Fault::NoPods { deployment: 1 };
+    let unavailable = Fault::NoPods {
+        deployment: 1,
+        refused: false,
+    };
     let steps = vec![
         step(9_000, user(CREATE)),
         step(17_000, What::Fault(Fault::Restore, us(28_000_000))),
@@ -118,7 +121,10 @@ pub fn deleted_and_brought_back() -> Plan {
     let of = Calls::of("stream", "deployments");
     let silent = Fault::each(Calls::of("watch", "deployments"), Happens::WatchSilent);
     let late = Fault::each(Calls::of("delete", "deployments"), LATE);
-    let unavailable = Fault::NoPods { deployment: 1 };
+    let unavailable = Fault::NoPods {
+        deployment: 1,
+        refused: false,
+    };
     Plan {
         steps: vec![
             step(9_000, user(CREATE)),

@@ -26,7 +26,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         let states = states(case, call, foo);
         if states.iter().any(|foo| {
             owner(after) == text(&foo["metadata"]["uid"])
-                && revision.key.name == text(&foo["spec"]["deploymentName"])
+                && (revision.key.name == text(&foo["spec"]["deploymentName"])
+                    || scales_what_serves(call, foo, &revision.key.name))
                 && is_of(case, call, foo)
         }) {
             continue;
@@ -90,6 +91,16 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
     let since = all[first..].iter();
     let since = since.take_while(|one| made(one) <= call.begun);
     since.filter_map(|one| one.after.as_deref()).collect()
+}
+
+/// Whether this changes the replicas, and nothing else, of the Deployment of an earlier name that serves this Foo.
+fn scales_what_serves(call: &Call, foo: &Value, name: &str) -> bool {
+    let metadata = call.body["metadata"].as_object().into_iter().flatten();
+    let mut fields = metadata.map(|(field, _)| &**field);
+    call.verb == "patch"
+        && name == text(&foo["status"]["deploymentName"])
+        && call.body["spec"] == json!({ "replicas": foo["spec"]["replicas"] })
+        && fields.all(|field| ["annotations", "uid", "resourceVersion"].contains(&field))
 }
 
 /// Whether this says what this Foo, as it is here, asks for.

@@ -9,13 +9,17 @@ use foo_controller::api::Foo;
 
 use super::{
     super::{
+        actors::is_held,
         api::{CONTROLLER, Kind, Others, RESTORED, Revision},
         plan::{Fault, What},
         trace::{Call, Reconcile, Time},
         users::{NAMESPACE, deployment_name},
     },
-    Case, KNOWN, Violation, made, name_of, named,
+    Case, KNOWN, Violation,
+    deployments::is_going,
+    made, name_of, named,
     retries::own_delay,
+    statuses::verdicts,
     warnings::{is_fenced, is_known_to_be_refused},
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
@@ -309,12 +313,14 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
                 "its status says that {says:?} are available and there, and {is:?} are"
             ));
         }
+        is_scaled(foo, deployments)?;
         return (told == ("False", "ErrResourceExists") && is_current)
             .then_some(())
             .ok_or_else(|| {
                 format!("Deployment {wanted} is another's, and its status says {told:?}")
             });
     }
+    let asked = typed.spec.replicas;
     let typed_actual = serde_json::from_value::<Deployment>(Value::clone(asked_for));
     let mut typed_actual = typed_actual.map_err(|error| error.to_string())?;
     if let Some(spec) = typed_actual.spec.as_mut() {
@@ -323,12 +329,13 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     if let Some(wrong) = unsettled(&[typed], &[typed_actual], image(case)).pop() {
         return Err(wrong.trim_start_matches("I3 ").to_owned());
     }
-    if !is_complete(actual) && hangs(case, wanted) {
-        let gave_up = ("False", "ProgressDeadlineExceeded");
+    if !is_complete(actual) && (hangs(case, wanted) || is_held(actual)) {
         let says = ["Ready", "Progressing"].map(|of_type| condition(foo, of_type));
-        return (says == [gave_up; 2] && is_current)
-            .then_some(())
-            .ok_or_else(|| format!("the rollout of {wanted} hangs, and its status says {says:?}"));
+        let is = verdicts(actual, asked);
+        is_scaled(foo, deployments)?;
+        return (says == is && is_current).then_some(()).ok_or_else(|| {
+            format!("the rollout of {wanted} hangs, {is:?}, and its status says {says:?}")
+        });
     }
     if !is_complete(actual) {
         return Err(format!(
@@ -364,6 +371,24 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         )),
         None => Ok(()),
     }
+}
+
+/// A Deployment that serves under an earlier name has the replicas of its Foo, unless a policy changed them.
+fn is_scaled(foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String> {
+    let (asked, served) = (&foo["spec"]["replicas"], &foo["status"]["deploymentName"]);
+    let mut all = deployments.iter();
+    let its = all.find(|(one, asked_for)| {
+        let (name, has) = (&one["metadata"]["name"], &asked_for["spec"]["replicas"]);
+        let is_other = name == served && *name != foo["spec"]["deploymentName"];
+        let is_its = owner(one) == text(&foo["metadata"]["uid"]) && !is_going(one);
+        is_other && is_its && !has.is_null() && !asked.is_null() && has != asked
+    });
+    its.map_or(Ok(()), |(one, _)| {
+        let has = &one["spec"]["replicas"];
+        Err(format!(
+            "asks for {asked} replicas, and {served}, which serves, has {has}"
+        ))
+    })
 }
 
 /// The generation that a Foo's Deployment names where the Foo has not come to it: somebody has edited it (I7). What names the
@@ -434,7 +459,7 @@ fn hangs(case: &Case, deployment: &str) -> bool {
         .iter()
         .filter(|(time, _)| time.end == Time::MAX);
     for_good.any(|(_, fault)| {
-        matches!(fault, Fault::NoPods { deployment: its } if deployment_name(*its) == deployment)
+        matches!(fault, Fault::NoPods { deployment: its, .. } if deployment_name(*its) == deployment)
     })
 }
 

@@ -19,15 +19,17 @@ use super::{
     deployments::is_going,
     hindered::{AFTER, felt_until, is_hindered},
     made, named,
+    statuses::is_rolled_out,
     warnings::is_for_good,
     works::{Hold, SOON, holds},
 };
 
-/// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it or is about to.
+/// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it. Where another one is about to,
+/// which is complete, either will do.
 #[derive(Clone, PartialEq)]
 struct Asked {
     generation: Value,
-    counts: Option<[i64; 2]>,
+    counts: Option<Vec<[i64; 2]>>,
 }
 
 /// Since when a status has said something else, without a break, and each change meanwhile of what it is to say.
@@ -177,19 +179,21 @@ fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
     if is_going(foo) || typed.spec.check(name).is_err() {
         return None;
     }
-    // What it asks for, once that is the Foo's; until then what serves it.
-    let served = text(&foo["status"]["deploymentName"]);
-    let names = [&*typed.spec.deployment_name, served].into_iter();
-    let mut its = names.filter_map(|name| {
+    let its = |name: &str| {
         let one = deployments.get(&Key::new(Kind::Deployment, namespace, name));
         one.filter(|one| owner(one) == text(&metadata["uid"]))
-    });
-    let counts = if let Some(one) = its.next() {
-        (!is_going(one)).then(|| counts(&one["status"]))
-    } else {
+    };
+    let served = its(text(&foo["status"]["deploymentName"]));
+    let specified = its(&typed.spec.deployment_name);
+    let specified = specified.filter(|one| served.is_none() || is_rolled_out(one));
+    let all: Vec<_> = [served, specified].into_iter().flatten().collect();
+    let counts = if all.is_empty() {
         let mut all = deployments.values();
         let is_served = all.any(|one| owner(one) == text(&metadata["uid"]));
-        (!is_served).then_some([0, 0])
+        (!is_served).then(|| vec![[0, 0]])
+    } else {
+        let is_going = all.iter().any(|one| is_going(one));
+        (!is_going).then(|| all.iter().map(|one| counts(&one["status"])).collect())
     };
     Some(Asked {
         generation: metadata["generation"].clone(),
@@ -199,7 +203,8 @@ fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
 
 fn says(foo: &Value, asked: &Asked) -> bool {
     let status = &foo["status"];
-    let is_counted = asked.counts.is_none_or(|asked| counts(status) == asked);
+    let mut asked_counts = asked.counts.iter();
+    let is_counted = asked_counts.all(|all| all.contains(&counts(status)));
     status["observedGeneration"] == asked.generation && is_counted
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        actors::has_given_up,
+        actors::{failure, has_given_up, is_held},
         api::{Kind, Revision},
         trace::Call,
     },
@@ -118,10 +118,16 @@ impl<'a> Report<'a> {
         }
         let [ready, progressing] =
             ["Ready", "Progressing"].map(|of_type| condition(&self.call.body, of_type));
-        if ready == progressing && ![GAVE_UP, OVERRULED].contains(&ready) {
+        // `Stalled` is there while only a person can help.
+        let is_stalled = ready.0 == "False" && ready != PROGRESSING && ready != DELETING;
+        let stalled = ("True", ready.1);
+        if condition(&self.call.body, "Stalled") != if is_stalled { stalled } else { ("", "") } {
+            return false;
+        }
+        if ready == progressing && ![GAVE_UP, OVERRULED, HELD, FAILED].contains(&ready) {
             return ready.0 == "False" && self.is_true(ready.1) && self.counts_what_serves();
         }
-        let (wanted, served) = (self.wanted(), text(&old["deploymentName"]));
+        let wanted = self.wanted();
         let fails = progressing == ("False", "DeletionFailed");
         let says = |deployment: &Value| {
             let verdicts = verdicts(
@@ -130,15 +136,15 @@ impl<'a> Report<'a> {
             );
             // The one before serves until this one does, and is remembered for as long as it cannot be deleted.
             let is_complete = verdicts[0].0 == "True" || verdicts[0] == OVERRULED;
-            let name = if fails || !is_complete && !served.is_empty() {
-                served
-            } else {
-                wanted
+            let its = self.counts() == counts(deployment, wanted);
+            let (of_served, may_be_gone) = self.counts_served();
+            let is_counted = match (fails, is_complete) {
+                (true, _) => its || of_served,
+                (false, true) => its,
+                (false, false) => of_served || may_be_gone && its,
             };
             let expected = [verdicts[0], if fails { progressing } else { verdicts[1] }];
-            [ready, progressing] == expected
-                && self.counts() == counts(deployment, name)
-                && self.says_how_many(deployment)
+            [ready, progressing] == expected && is_counted && self.says_how_many(deployment)
         };
         let mut its = self.known.states(wanted).into_iter().flatten();
         self.is_valid()
@@ -157,7 +163,10 @@ impl<'a> Report<'a> {
                 states.into_iter().flatten().any(|one| !self.is_its(one))
             }
             "DeploymentRejected" => asked.any(|call| is_refused(call) && self.is_for_it(call)),
-            "DeploymentContested" => self.has_written_often(|name| name == wanted),
+            "DeploymentContested" => {
+                let served = text(&self.foo["status"]["deploymentName"]);
+                self.has_written_often(|name| name == wanted || name == served)
+            }
             "DeletionFailed" => {
                 let failed = |call: &&&Call| {
                     // What comes later was waited for in vain.
@@ -235,12 +244,28 @@ impl<'a> Report<'a> {
         times.into_values().any(|times| times >= OFTEN)
     }
 
-    /// Whether the counts are those of what serves the Foo where what it asks for cannot be had: that one, as it is, if it is
-    /// the Foo's; else the one that its status names; else another one that was made for it; or there is none.
+    /// Whether the status counts the Deployment of an earlier name, which it names; and whether that may be gone.
+    fn counts_served(&self) -> (bool, bool) {
+        let served = text(&self.foo["status"]["deploymentName"]);
+        if served.is_empty() || served == self.wanted() {
+            return (false, true);
+        }
+        let (mut is_counted, mut may_be_gone) = (false, false);
+        for state in self.known.states(served) {
+            match state.filter(|one| self.is_its(one)) {
+                Some(one) => is_counted |= self.counts() == counts(one, served),
+                None => may_be_gone = true,
+            }
+        }
+        (is_counted, may_be_gone)
+    }
+
+    /// Whether the counts are right after an error: of the Deployment that the status names, if it is the Foo's; else of the
+    /// specified one; else of another one that was made for the Foo; else zero.
     fn counts_what_serves(&self) -> bool {
         let (wanted, served) = (self.wanted(), text(&self.foo["status"]["deploymentName"]));
         let says = self.counts();
-        for (name, as_named) in [(wanted, served), (served, served)] {
+        for name in [served, wanted] {
             let states = self.known.states(name);
             let is_its = |one: Option<&Value>| one.is_some_and(|one| self.is_its(one));
             let mut its = states
@@ -248,7 +273,7 @@ impl<'a> Report<'a> {
                 .copied()
                 .flatten()
                 .filter(|one| self.is_its(one));
-            if its.any(|one| says == counts(one, as_named)) {
+            if its.any(|one| says == counts(one, name)) {
                 return true;
             }
             if states.into_iter().all(is_its) {
@@ -279,14 +304,18 @@ impl<'a> Report<'a> {
     /// Whether what is said of how far the Deployment has come is what is counted, of as many as are asked for.
     fn says_how_many(&self, deployment: &Value) -> bool {
         let asked = self.spec.as_ref().and_then(|spec| spec.replicas);
-        let asked = asked.map_or(deployment["spec"]["replicas"].clone(), Value::from);
-        let wanted = self.wanted();
-        let available = self.counts().available;
-        let said = format!("Deployment {wanted:?} has {available} of {asked} replicas available");
+        let has = format!("Deployment {:?} has ", self.wanted());
+        let said = format!("{has}{}", lacks(deployment, asked.map(i64::from)));
+        let words = failure(deployment).unwrap_or_default();
         let mut conditions = conditions(&self.call.body);
         conditions.all(|condition| {
             let message = text(&condition["message"]);
-            !message.contains(" replicas available") || message.starts_with(&said)
+            let is_said = match text(&condition["reason"]) {
+                "ReplicaFailure" => message.ends_with(words),
+                "DeploymentPaused" => message.contains("kubectl rollout resume deployment/"),
+                _ => true,
+            };
+            is_said && (!message.starts_with(&has) || message.starts_with(&said))
         })
     }
 
@@ -342,8 +371,8 @@ impl<'a> Report<'a> {
         let asked = [
             replicas.map_or(is[0].clone(), Value::from),
             image.into(),
-            "nginx".into(),
-            "nginx".into(),
+            APP.into(),
+            APP.into(),
             name.clone(),
             name.clone(),
         ];
@@ -362,12 +391,44 @@ impl<'a> Report<'a> {
     }
 }
 
+/// The label of all Foos' Deployments and pods.
+const APP: &str = "nginx";
+
 /// `ProgressDeadlineExceeded`, as both conditions have it.
 const GAVE_UP: (&str, &str) = ("False", "ProgressDeadlineExceeded");
 const OVERRULED: (&str, &str) = ("False", "DeploymentOverruled");
+/// The pods are refused, or the Deployment is paused.
+const FAILED: (&str, &str) = ("False", "ReplicaFailure");
+const HELD: (&str, &str) = ("False", "DeploymentPaused");
+/// `Ready` of a Foo that needs no help.
+const PROGRESSING: (&str, &str) = ("False", "DeploymentProgressing");
+const DELETING: (&str, &str) = ("False", "DeploymentDeleting");
+
+/// The first thing that the rollout of a Deployment to this number of replicas waits for, as in `kubectl rollout status`.
+fn lacks(deployment: &Value, asked: Option<i64>) -> String {
+    let (spec, status) = (&deployment["spec"], &deployment["status"]);
+    let count = |field: &str| status[field].as_i64().unwrap_or_default();
+    let specified = spec["replicas"].as_i64().unwrap_or(1);
+    let asked = asked.unwrap_or(specified);
+    let (all, updated, available) = (
+        count("replicas"),
+        count("updatedReplicas"),
+        count("availableReplicas"),
+    );
+    let is_seen = status["observedGeneration"] == deployment["metadata"]["generation"];
+    match (updated < specified, all - updated) {
+        _ if !is_seen => "a change that the Deployment controller has not observed".to_owned(),
+        (true, 0) => format!("{updated} of {asked} replicas created"),
+        (true, _) => format!("{updated} of {asked} replicas updated"),
+        (false, 0) => format!("{available} of {} replicas available", asked.max(updated)),
+        (false, old) => format!("{old} old replica"),
+    }
+}
 
 /// Whether a Foo is ready that asks for so many, and whether it is on the way there, whose Deployment has come so far.
-fn verdicts(deployment: &Value, asked: Option<i32>) -> [(&'static str, &'static str); 2] {
+pub fn verdicts(deployment: &Value, asked: Option<i32>) -> [(&'static str, &'static str); 2] {
+    let is_seen =
+        deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"];
     if is_going(deployment) {
         ["False", "True"].map(|status| (status, "DeploymentDeleting"))
     } else if is_rolled_out(deployment)
@@ -379,9 +440,11 @@ fn verdicts(deployment: &Value, asked: Option<i32>) -> [(&'static str, &'static 
             ("True", "DeploymentAvailable"),
             ("False", "DeploymentComplete"),
         ]
-    } else if has_given_up(deployment)
-        && deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
-    {
+    } else if is_seen && is_held(deployment) {
+        [HELD; 2]
+    } else if is_seen && failure(deployment).is_some() {
+        [FAILED; 2]
+    } else if is_seen && has_given_up(deployment) {
         [GAVE_UP; 2]
     } else {
         ["False", "True"].map(|status| (status, "DeploymentProgressing"))
@@ -451,6 +514,6 @@ fn stays<'a>(case: &Case, revision: &'a Revision, call: &Call) -> Option<&'a str
 /// Those of the controller: others may add their own ([`Others::Reviewed`](super::super::api::others::Others::Reviewed)).
 fn conditions(foo: &Value) -> impl Iterator<Item = &Value> {
     let conditions = foo["status"]["conditions"].as_array();
-    let is_ours = |one: &&Value| ["Ready", "Progressing"].contains(&text(&one["type"]));
+    let is_ours = |one: &&Value| ["Ready", "Progressing", "Stalled"].contains(&text(&one["type"]));
     conditions.into_iter().flatten().filter(is_ours)
 }

@@ -22,8 +22,11 @@ use super::{
 pub const OVERRULED: &str = "DeploymentOverruled";
 
 /// What is the user's to mend, of the reasons of conditions.
-pub const TOLD: [&str; 6] = [
+pub const TOLD: [&str; 9] = [
     OVERRULED,
+    "ReplicaFailure",
+    "DeploymentPaused",
+    "ProgressDeadlineExceeded",
     "ErrResourceExists",
     "InvalidSpec",
     "DeploymentRejected",

@@ -40,6 +40,8 @@ async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time
             let reconciler = reconciler(&client, foo.clone(), new);
             let mut old = deployment();
             old.key = old.key.sibling("old");
+            // It serves until the new one is available.
+            old.view.progress.available = 2;
             reconciler.apply_deployment(old);
             let error = reconciler.reconcile(&foo.key).await.unwrap_err();
             let asked = Retry::Backoff(Duration::from_secs(seconds));
@@ -291,7 +293,7 @@ fn what_is_not_reported_is_not_put_off() {
 fn q3_a_status_that_passes_by_itself_is_not_a_failure() {
     const ASKED: Duration = Duration::from_secs(2);
     use super::super::combined;
-    let exists = || Error::ResourceExists("web".into());
+    let exists = || Error::ResourceExists("web".into(), String::new());
     let invalid = || Error::InvalidSpec(String::new());
     let asks = || Error::Rejected(String::new(), ASKED);
     for (wrong, unreported, expected) in [

@@ -30,16 +30,48 @@ async fn superseded_is_what_the_foo_had() {
     add("of-an-earlier-foo", |d| {
         d.owner.as_mut().unwrap().uid = "earlier".into();
     });
-    let new = reconciler
-        .reconciler()
-        .serving(&renamed.key, &renamed.view)
-        .unwrap();
+    let compared = reconciler.reconciler().compare(&renamed.key, &renamed.view);
+    let Ok(Need::Nothing(new)) = compared else {
+        panic!("it is complete")
+    };
     assert_eq!(new.key.name(), "web");
     let superseded = reconciler
         .reconciler()
         .superseded(&renamed.key, &renamed.view, &new);
     let names = superseded.iter().map(|(key, _)| key.name());
     assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
+}
+
+/// Row R11: until the new one is available, or where it cannot be had, the replicas of the one before are the Foo's.
+#[tokio::test]
+async fn what_serves_meanwhile_is_scaled() {
+    for is_another in [false, true] {
+        let (client, asked) = server(|method, path, _| match *method {
+            Method::PATCH if path.ends_with("old") => {
+                let mut old = stored("20", "nginx:latest", 3);
+                old["metadata"]["name"] = "old".into();
+                (200, old)
+            }
+            Method::PUT => pruned(),
+            _ => (500, Value::Null),
+        });
+        let mut foo = foo();
+        foo.view.status.deployment_name = Some("old".into());
+        let mut new = deployment();
+        new.view.progress.available = 0;
+        if is_another {
+            new.view.owner = None;
+        }
+        let reconciler = reconciler(&client, foo.clone(), new);
+        let mut old = deployment();
+        (old.key, old.view.replicas) = (foo.key.sibling("old"), 1);
+        reconciler.apply_deployment(old);
+        assert!(!reconciler.is_up_to_date(&foo.key));
+        let done = reconciler.reconcile(&foo.key).await;
+        assert_eq!(done.is_err(), is_another, "{done:?}");
+        let expected = ["PATCH deployments/old", "PUT foos/foo/status"];
+        assert_eq!(*asked.lock(), expected);
+    }
 }
 
 /// The fixture Foo, which had the Deployment `old` under its earlier name.

@@ -1,0 +1,258 @@
+//! The Deployment controller and its ReplicaSets, in the states that statuses show: `pkg/controller/deployment` of Kubernetes 1.36.
+
+use std::cmp::Ordering;
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        api::{Key, Method},
+        plan::Fault,
+        trace::Time,
+        users,
+        world::{World, at},
+    },
+    path_of,
+};
+
+const CONTROLLER: &str = "system:serviceaccount:kube-system:deployment-controller";
+const REVISION: &str = "deployment.kubernetes.io/revision";
+
+/// How long a pod takes.
+const POD: Time = Time::from_millis(300);
+
+/// `progressDeadlineSeconds`
+const DEADLINE: Time = Time::from_secs(10);
+
+const AVAILABLE: &str = "NewReplicaSetAvailable";
+const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+const PAUSED: &str = "DeploymentPaused";
+
+/// As an API server refuses a pod.
+const REFUSED: &str = "pods \"app\" is forbidden: exceeded quota: pods";
+
+/// How far a Deployment is.
+#[derive(Clone, Default)]
+pub struct Rollout {
+    /// When the next pod comes or goes.
+    due: Option<Time>,
+    /// The pods' template, and whether it has a ReplicaSet.
+    template: Value,
+    is_made: bool,
+    /// When it made progress last.
+    progressed: Time,
+    /// Pods of this template, and of those the available ones; and pods of others, all of them available.
+    made: i64,
+    ready: i64,
+    old: i64,
+}
+
+/// Why there are no new pods.
+#[derive(Clone, Copy)]
+struct Hindered {
+    /// New pods do not become available.
+    hangs: bool,
+    /// New pods are refused.
+    refused: bool,
+    paused: bool,
+}
+
+impl Rollout {
+    /// True if it waits for something.
+    pub fn step(&mut self, world: &mut World, key: &Key, object: &Value) -> bool {
+        let (spec, status, path) = (&object["spec"], &object["status"], path_of(key));
+        let wanted = spec["replicas"].as_i64().unwrap_or(1);
+        let generation = &object["metadata"]["generation"];
+        let is = |refuses: bool| {
+            world.is_going_on(|fault| {
+                matches!(fault, Fault::NoPods { deployment, refused }
+                    if *refused == refuses && users::deployment_name(*deployment) == key.name)
+            })
+        };
+        let why = Hindered {
+            hangs: is(false),
+            refused: is(true),
+            paused: spec["paused"] == true,
+        };
+        if object["metadata"]["annotations"][REVISION].is_null() && !why.paused {
+            let revision = json!({ "metadata": { "annotations": { REVISION: "1" } } });
+            world.request(CONTROLLER, &Method::PATCH, &path, &revision);
+        }
+        self.read(&spec["template"], status);
+        let mut next = self.next(wanted, why);
+        let is_further = (next.ready, next.old) != (self.ready, self.old);
+        let is_due = is_further && world.now >= *self.due.get_or_insert(world.now + POD);
+        if !is_due {
+            // A generation is observed without delay.
+            (next.ready, next.old) = (self.ready, self.old);
+        }
+        next.create(self.made, wanted, why);
+        let conditions = next.conditions(self, &status["conditions"], wanted, why, world.now);
+        let counts = next.counts(generation, conditions);
+        let reason = condition(&counts["conditions"], "Progressing")["reason"].clone();
+        let may_time_out = [AVAILABLE, DEADLINE_EXCEEDED, PAUSED]
+            .iter()
+            .all(|it| reason != *it);
+        let mut said = counts.as_object().into_iter().flatten();
+        if said.all(|(field, value)| status[field] == *value) {
+            return is_further || may_time_out;
+        }
+        let body = json!({ "status": counts });
+        let path = format!("{path}/status");
+        let (code, _) = world.request(CONTROLLER, &Method::PATCH, &path, &body);
+        if code == 200 {
+            let due = self.due.filter(|_| !is_due);
+            *self = Self { due, ..next };
+        }
+        true
+    }
+
+    /// Reads the present state, which users may have changed.
+    fn read(&mut self, template: &Value, status: &Value) {
+        let available = status["availableReplicas"].as_i64().unwrap_or_default();
+        if self.template != *template {
+            (self.template, self.is_made) = (template.clone(), false);
+            (self.old, self.made) = (available, 0);
+        }
+        self.old = self.old.min(available);
+        self.ready = available - self.old;
+        self.made = self.made.max(self.ready);
+    }
+
+    /// One pod further: there is one more than there should be, and then one of the old ones goes.
+    fn next(&self, wanted: i64, why: Hindered) -> Self {
+        let mut next = self.clone();
+        let (ready, old) = (self.ready, self.old);
+        let may_come = !why.hangs && (!why.refused || self.made > ready);
+        match (why.paused, old > 0) {
+            // The ReplicaSet before is scaled.
+            (true, true) if self.made == 0 => match old.cmp(&wanted) {
+                Ordering::Less if !why.hangs && !why.refused => next.old += 1,
+                Ordering::Greater => next.old -= 1,
+                _ => {}
+            },
+            (true, true) => next.ready += i64::from(ready < self.made && !why.hangs),
+            (true, false) if !self.is_made => {}
+            (false, true) if ready + old > wanted => next.old -= 1,
+            _ => match ready.cmp(&wanted) {
+                Ordering::Less if may_come => next.ready += 1,
+                Ordering::Greater => next.ready -= 1,
+                _ => {}
+            },
+        }
+        next
+    }
+
+    /// Pods are created, one more than there should be in a rollout; `made` there were.
+    fn create(&mut self, made: i64, wanted: i64, why: Hindered) {
+        self.is_made |= !why.paused;
+        let missing = (wanted - self.ready).max(0);
+        let coming = if self.old == 0 {
+            missing
+        } else {
+            missing.min(1)
+        };
+        let is_frozen = why.paused && (self.old > 0 || !self.is_made);
+        let most = self.ready + coming;
+        self.made = if is_frozen || why.refused {
+            made.min(most).max(self.ready)
+        } else {
+            most
+        };
+    }
+
+    fn counts(&self, generation: &Value, conditions: Value) -> Value {
+        // Go omits a zero.
+        let number = |count: i64| Some(count).filter(|count| *count != 0);
+        let (replicas, available) = (self.made + self.old, self.ready + self.old);
+        json!({
+            "observedGeneration": generation,
+            "replicas": number(replicas), "updatedReplicas": number(self.made),
+            "readyReplicas": number(available), "availableReplicas": number(available),
+            "unavailableReplicas": number(replicas - available), "conditions": conditions,
+        })
+    }
+
+    /// `Progressing` and `ReplicaFailure`, as `syncRolloutStatus` and `checkPausedConditions` set them.
+    fn conditions(
+        &mut self,
+        before: &Self,
+        said: &Value,
+        wanted: i64,
+        why: Hindered,
+        now: Time,
+    ) -> Value {
+        let was = condition(said, "Progressing");
+        let reason = was["reason"].as_str().unwrap_or_default();
+        let is_complete = (self.made, self.old, self.ready) == (wanted, 0, wanted);
+        let is_further =
+            self.made > before.made || self.old < before.old || self.ready > before.ready;
+        let is_given_up = [AVAILABLE, DEADLINE_EXCEEDED].contains(&reason);
+        let verdict = match reason {
+            _ if self.is_made && !before.is_made => Some(("True", "NewReplicaSetCreated")),
+            DEADLINE_EXCEEDED | PAUSED if why.paused => None,
+            _ if why.paused => Some(("Unknown", PAUSED)),
+            PAUSED => Some(("Unknown", "DeploymentResumed")),
+            // No rollout: its pods have no deadline.
+            AVAILABLE if self.old == 0 => None,
+            _ if is_complete => Some(("True", AVAILABLE)),
+            _ if is_further => Some(("True", "ReplicaSetUpdated")),
+            _ if !is_given_up && now >= self.progressed + DEADLINE => {
+                Some(("False", DEADLINE_EXCEEDED))
+            }
+            _ => None,
+        };
+        let time = at(now).wall.to_string();
+        let new = |of_type: &str, status: &str, reason: &str, message: &str| {
+            json!({
+                "type": of_type, "status": status, "reason": reason, "message": message,
+                "lastUpdateTime": time, "lastTransitionTime": time,
+            })
+        };
+        if verdict.is_some() {
+            self.progressed = now;
+        }
+        let progressing = verdict.map(|(status, reason)| new("Progressing", status, reason, ""));
+        let failed = condition(said, "ReplicaFailure");
+        let is_refused = why.refused && self.made + self.old < wanted + i64::from(self.old > 0);
+        let failure = if why.paused || is_refused && !failed.is_null() {
+            Some(failed.clone())
+        } else {
+            is_refused.then(|| new("ReplicaFailure", "True", "FailedCreate", REFUSED))
+        };
+        let all = [Some(progressing.unwrap_or_else(|| was.clone())), failure];
+        let all: Vec<_> = all
+            .into_iter()
+            .flatten()
+            .filter(|it| !it.is_null())
+            .collect();
+        if all.is_empty() {
+            Value::Null
+        } else {
+            all.into()
+        }
+    }
+}
+
+fn condition<'a>(conditions: &'a Value, of_type: &str) -> &'a Value {
+    let mut all = conditions.as_array().into_iter().flatten();
+    all.find(|one| one["type"] == of_type)
+        .unwrap_or(&Value::Null)
+}
+
+/// Whether its rollout has exceeded the deadline.
+pub fn has_given_up(deployment: &Value) -> bool {
+    condition(&deployment["status"]["conditions"], "Progressing")["reason"] == DEADLINE_EXCEEDED
+}
+
+/// The message about its refused pods.
+pub fn failure(deployment: &Value) -> Option<&str> {
+    condition(&deployment["status"]["conditions"], "ReplicaFailure")["message"].as_str()
+}
+
+/// Whether its rollout waits for a resume.
+pub fn is_held(deployment: &Value) -> bool {
+    let count = |field: &str| deployment["status"][field].as_i64().unwrap_or_default();
+    let (all, updated) = (count("replicas"), count("updatedReplicas"));
+    deployment["spec"]["paused"] == true && (all > updated || all == 0)
+}
