@@ -98,6 +98,8 @@ rename=$(cat <<'PERL'
     my $new = $new{$3};
     defined $1 ? $1 . n($new) . $2 . $new : $new;
   }ge;
+  # A label of its own: another operator's Deployments have this one. The container and the image stay.
+  s{(\bapp["\]\}]*\s*(?::|==?|,)\s*(?:Some\()?"?|\bAPP: &str = ")nginx\b}{$1$ENV{lower}}g;
 PERL
 )
 clash=$(git ls-files | perl -pe "$rename" | sort | uniq -d)
