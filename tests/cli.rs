@@ -89,10 +89,9 @@ const BAD: &[Bad] = &[
     Flag("--lease-retry-period=0s", r#"leader_election.retry_period = "0s" (flag --lease-retry-period): must be a duration from 10ms to 1h"#),
     // At odds with one another.
     Flag("--backoff-initial=30m", r#"backoff.initial = "30m" (flag --backoff-initial): must be at most backoff.max = "1000s" (default)"#),
-    Flag("--lease-duration=10s", r#"leader_election.renew_deadline = "10s" (default): must be over 2s 500ms less than leader_election.lease_duration = "10s" (flag --lease-duration)"#),
+    Flag("--lease-duration=10s", r#"leader_election.renew_deadline = "10s" (default): must be over 720ms less than leader_election.lease_duration = "10s" (flag --lease-duration)"#),
     // A write that was let out at the end of the term would still be on its way when the Lease is another's (hazard H19).
-    Flag("--lease-duration=12s", r#"leader_election.renew_deadline = "10s" (default): must be over 2s 500ms less than leader_election.lease_duration = "12s" (flag --lease-duration)"#),
-    Flag("--lease-renew-deadline=13s", r#"leader_election.renew_deadline = "13s" (flag --lease-renew-deadline): must be over 2s 500ms less than leader_election.lease_duration = "15s" (default)"#),
+    Flag("--lease-renew-deadline=14270ms", r#"leader_election.renew_deadline = "14270ms" (flag --lease-renew-deadline): must be over 730ms less than leader_election.lease_duration = "15s" (default)"#),
     Env("FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE", "2400ms", r#"leader_election.retry_period = "2s" (default): times 1.2 must be less than leader_election.renew_deadline = "2400ms" (environment variable FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE)"#),
     // Names and addresses.
     Flag("--namespace=Default", r#"namespaces = ["Default"] (flag --namespace): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),

@@ -18,7 +18,7 @@ _foo-controller() {
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
-'--workers=[How many objects are reconciled at once\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
+'--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
 '--shutdown-timeout=[How long running work may take once asked to stop; the pod'\''s grace period must grow along\: a duration from 1s to 1h \[key\: shutdown_timeout\] \[default\: 20s\]]:DURATION:_default' \
 '--kubeconfig=[Kubeconfig file; if empty, the pod'\''s service account, else \$KUBECONFIG, else ~/.kube/config\: a path \[key\: kubeconfig\] \[default\: none\]]:FILE:_default' \
@@ -32,7 +32,7 @@ _foo-controller() {
 '--lease-namespace=[Namespace of the Lease, needed outside a pod; if empty, the pod'\''s own\: a namespace name (a-z, 0-9 and -, at most 63 characters) \[key\: leader_election.lease_namespace\] \[default\: none\]]:NAME:_default' \
 '--fencing-record=[ServiceAccount beside the Lease that names the leader for server-side fencing, which it declares to be installed; if empty, lease_name and -fencing, if there is one\: a ServiceAccount'\''s name (a DNS-1123 subdomain, at most 253 characters) \[key\: leader_election.fencing_record\] \[default\: none\]]:NAME:_default' \
 '--lease-duration=[How long a leader that went silent keeps the Lease, and the very first one waits for it\: whole seconds from 1s to 1h \[key\: leader_election.lease_duration\] \[default\: 15s\]]:DURATION:_default' \
-'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
+'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over 700ms and a 500th of itself\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
 '--lease-retry-period=[Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long\: a duration from 10ms to 1h \[key\: leader_election.retry_period\] \[default\: 2s\]]:DURATION:_default' \
 '--http-addr=[Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere\: an IP address and port such as 0.0.0.0\:8080, or \[\:\:\]\:8080 for IPv4 and IPv6 \[key\: http.addr\] \[default\: \[\:\:\]\:8080\]]:ADDRESS:_default' \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
@@ -60,7 +60,7 @@ _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
-'--workers=[How many objects are reconciled at once\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
+'--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
 '--shutdown-timeout=[How long running work may take once asked to stop; the pod'\''s grace period must grow along\: a duration from 1s to 1h \[key\: shutdown_timeout\] \[default\: 20s\]]:DURATION:_default' \
 '--kubeconfig=[Kubeconfig file; if empty, the pod'\''s service account, else \$KUBECONFIG, else ~/.kube/config\: a path \[key\: kubeconfig\] \[default\: none\]]:FILE:_default' \
@@ -74,7 +74,7 @@ _arguments "${_arguments_options[@]}" : \
 '--lease-namespace=[Namespace of the Lease, needed outside a pod; if empty, the pod'\''s own\: a namespace name (a-z, 0-9 and -, at most 63 characters) \[key\: leader_election.lease_namespace\] \[default\: none\]]:NAME:_default' \
 '--fencing-record=[ServiceAccount beside the Lease that names the leader for server-side fencing, which it declares to be installed; if empty, lease_name and -fencing, if there is one\: a ServiceAccount'\''s name (a DNS-1123 subdomain, at most 253 characters) \[key\: leader_election.fencing_record\] \[default\: none\]]:NAME:_default' \
 '--lease-duration=[How long a leader that went silent keeps the Lease, and the very first one waits for it\: whole seconds from 1s to 1h \[key\: leader_election.lease_duration\] \[default\: 15s\]]:DURATION:_default' \
-'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
+'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over 700ms and a 500th of itself\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
 '--lease-retry-period=[Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long\: a duration from 10ms to 1h \[key\: leader_election.retry_period\] \[default\: 2s\]]:DURATION:_default' \
 '--http-addr=[Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere\: an IP address and port such as 0.0.0.0\:8080, or \[\:\:\]\:8080 for IPv4 and IPv6 \[key\: http.addr\] \[default\: \[\:\:\]\:8080\]]:ADDRESS:_default' \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
@@ -93,7 +93,7 @@ _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
-'--workers=[How many objects are reconciled at once\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
+'--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
 '--shutdown-timeout=[How long running work may take once asked to stop; the pod'\''s grace period must grow along\: a duration from 1s to 1h \[key\: shutdown_timeout\] \[default\: 20s\]]:DURATION:_default' \
 '--kubeconfig=[Kubeconfig file; if empty, the pod'\''s service account, else \$KUBECONFIG, else ~/.kube/config\: a path \[key\: kubeconfig\] \[default\: none\]]:FILE:_default' \
@@ -107,7 +107,7 @@ _arguments "${_arguments_options[@]}" : \
 '--lease-namespace=[Namespace of the Lease, needed outside a pod; if empty, the pod'\''s own\: a namespace name (a-z, 0-9 and -, at most 63 characters) \[key\: leader_election.lease_namespace\] \[default\: none\]]:NAME:_default' \
 '--fencing-record=[ServiceAccount beside the Lease that names the leader for server-side fencing, which it declares to be installed; if empty, lease_name and -fencing, if there is one\: a ServiceAccount'\''s name (a DNS-1123 subdomain, at most 253 characters) \[key\: leader_election.fencing_record\] \[default\: none\]]:NAME:_default' \
 '--lease-duration=[How long a leader that went silent keeps the Lease, and the very first one waits for it\: whole seconds from 1s to 1h \[key\: leader_election.lease_duration\] \[default\: 15s\]]:DURATION:_default' \
-'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
+'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over 700ms and a 500th of itself\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
 '--lease-retry-period=[Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long\: a duration from 10ms to 1h \[key\: leader_election.retry_period\] \[default\: 2s\]]:DURATION:_default' \
 '--http-addr=[Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere\: an IP address and port such as 0.0.0.0\:8080, or \[\:\:\]\:8080 for IPv4 and IPv6 \[key\: http.addr\] \[default\: \[\:\:\]\:8080\]]:ADDRESS:_default' \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
@@ -126,7 +126,7 @@ _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
-'--workers=[How many objects are reconciled at once\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
+'--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
 '--shutdown-timeout=[How long running work may take once asked to stop; the pod'\''s grace period must grow along\: a duration from 1s to 1h \[key\: shutdown_timeout\] \[default\: 20s\]]:DURATION:_default' \
 '--kubeconfig=[Kubeconfig file; if empty, the pod'\''s service account, else \$KUBECONFIG, else ~/.kube/config\: a path \[key\: kubeconfig\] \[default\: none\]]:FILE:_default' \
@@ -140,7 +140,7 @@ _arguments "${_arguments_options[@]}" : \
 '--lease-namespace=[Namespace of the Lease, needed outside a pod; if empty, the pod'\''s own\: a namespace name (a-z, 0-9 and -, at most 63 characters) \[key\: leader_election.lease_namespace\] \[default\: none\]]:NAME:_default' \
 '--fencing-record=[ServiceAccount beside the Lease that names the leader for server-side fencing, which it declares to be installed; if empty, lease_name and -fencing, if there is one\: a ServiceAccount'\''s name (a DNS-1123 subdomain, at most 253 characters) \[key\: leader_election.fencing_record\] \[default\: none\]]:NAME:_default' \
 '--lease-duration=[How long a leader that went silent keeps the Lease, and the very first one waits for it\: whole seconds from 1s to 1h \[key\: leader_election.lease_duration\] \[default\: 15s\]]:DURATION:_default' \
-'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
+'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over 700ms and a 500th of itself\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
 '--lease-retry-period=[Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long\: a duration from 10ms to 1h \[key\: leader_election.retry_period\] \[default\: 2s\]]:DURATION:_default' \
 '--http-addr=[Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere\: an IP address and port such as 0.0.0.0\:8080, or \[\:\:\]\:8080 for IPv4 and IPv6 \[key\: http.addr\] \[default\: \[\:\:\]\:8080\]]:ADDRESS:_default' \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
@@ -159,7 +159,7 @@ _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
-'--workers=[How many objects are reconciled at once\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
+'--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
 '--shutdown-timeout=[How long running work may take once asked to stop; the pod'\''s grace period must grow along\: a duration from 1s to 1h \[key\: shutdown_timeout\] \[default\: 20s\]]:DURATION:_default' \
 '--kubeconfig=[Kubeconfig file; if empty, the pod'\''s service account, else \$KUBECONFIG, else ~/.kube/config\: a path \[key\: kubeconfig\] \[default\: none\]]:FILE:_default' \
@@ -173,7 +173,7 @@ _arguments "${_arguments_options[@]}" : \
 '--lease-namespace=[Namespace of the Lease, needed outside a pod; if empty, the pod'\''s own\: a namespace name (a-z, 0-9 and -, at most 63 characters) \[key\: leader_election.lease_namespace\] \[default\: none\]]:NAME:_default' \
 '--fencing-record=[ServiceAccount beside the Lease that names the leader for server-side fencing, which it declares to be installed; if empty, lease_name and -fencing, if there is one\: a ServiceAccount'\''s name (a DNS-1123 subdomain, at most 253 characters) \[key\: leader_election.fencing_record\] \[default\: none\]]:NAME:_default' \
 '--lease-duration=[How long a leader that went silent keeps the Lease, and the very first one waits for it\: whole seconds from 1s to 1h \[key\: leader_election.lease_duration\] \[default\: 15s\]]:DURATION:_default' \
-'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
+'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over 700ms and a 500th of itself\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
 '--lease-retry-period=[Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long\: a duration from 10ms to 1h \[key\: leader_election.retry_period\] \[default\: 2s\]]:DURATION:_default' \
 '--http-addr=[Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere\: an IP address and port such as 0.0.0.0\:8080, or \[\:\:\]\:8080 for IPv4 and IPv6 \[key\: http.addr\] \[default\: \[\:\:\]\:8080\]]:ADDRESS:_default' \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \
@@ -192,7 +192,7 @@ _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
-'--workers=[How many objects are reconciled at once\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
+'--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
 '--shutdown-timeout=[How long running work may take once asked to stop; the pod'\''s grace period must grow along\: a duration from 1s to 1h \[key\: shutdown_timeout\] \[default\: 20s\]]:DURATION:_default' \
 '--kubeconfig=[Kubeconfig file; if empty, the pod'\''s service account, else \$KUBECONFIG, else ~/.kube/config\: a path \[key\: kubeconfig\] \[default\: none\]]:FILE:_default' \
@@ -206,7 +206,7 @@ _arguments "${_arguments_options[@]}" : \
 '--lease-namespace=[Namespace of the Lease, needed outside a pod; if empty, the pod'\''s own\: a namespace name (a-z, 0-9 and -, at most 63 characters) \[key\: leader_election.lease_namespace\] \[default\: none\]]:NAME:_default' \
 '--fencing-record=[ServiceAccount beside the Lease that names the leader for server-side fencing, which it declares to be installed; if empty, lease_name and -fencing, if there is one\: a ServiceAccount'\''s name (a DNS-1123 subdomain, at most 253 characters) \[key\: leader_election.fencing_record\] \[default\: none\]]:NAME:_default' \
 '--lease-duration=[How long a leader that went silent keeps the Lease, and the very first one waits for it\: whole seconds from 1s to 1h \[key\: leader_election.lease_duration\] \[default\: 15s\]]:DURATION:_default' \
-'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over a quarter of this (400ms at least, 2500ms at most)\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
+'--lease-renew-deadline=[How long a leader works on without renewing; lease_duration is longer, by over 700ms and a 500th of itself\: a duration from 100ms to 1h \[key\: leader_election.renew_deadline\] \[default\: 10s\]]:DURATION:_default' \
 '--lease-retry-period=[Pause between tries to get or renew the Lease, renew_deadline being over 1.2 times as long\: a duration from 10ms to 1h \[key\: leader_election.retry_period\] \[default\: 2s\]]:DURATION:_default' \
 '--http-addr=[Where /livez and /readyz are served, and /metrics without http.metrics_auth; if empty, nowhere\: an IP address and port such as 0.0.0.0\:8080, or \[\:\:\]\:8080 for IPv4 and IPv6 \[key\: http.addr\] \[default\: \[\:\:\]\:8080\]]:ADDRESS:_default' \
 '--http-metrics-auth=[Serve metrics over TLS only, to those who the API server says may get /metrics\: true or false \[key\: http.metrics_auth\] \[default\: false\]]::BOOL:_default' \

@@ -42,7 +42,8 @@ const CONNECTING: Duration = SHORTEST.saturating_mul(4);
 pub struct Limits {
     pub connect: Duration,
     pub read: Duration,
-    /// What the kernel sends for so long without an answer breaks its connection (`TCP_USER_TIMEOUT`).
+    /// What the kernel sends for so long without an answer breaks its connection (`TCP_USER_TIMEOUT`, and the time to the
+    /// first retransmission).
     pub send: Duration,
 }
 
@@ -51,10 +52,7 @@ impl Limits {
     pub fn of(config: &Config, role: Role) -> Self {
         let election = &config.leader_election;
         let call = (election.renew_deadline / 2).max(Duration::from_secs(1));
-        let between = election
-            .lease_duration
-            .saturating_sub(election.renew_deadline);
-        let send = between / 2;
+        let send = longest_way(election.lease_duration, election.renew_deadline);
         match role {
             Role::Work => Self {
                 connect: Duration::from_secs(5),
@@ -68,6 +66,12 @@ impl Limits {
             },
         }
     }
+}
+
+/// Two fifths of the time from a term's end to the Lease's, and 600 ms at least.
+pub fn longest_way(lease_duration: Duration, renew_deadline: Duration) -> Duration {
+    let between = lease_duration.saturating_sub(renew_deadline);
+    (between * 2 / 5).max(Duration::from_millis(600))
 }
 
 /// Both clients' connections of one process.

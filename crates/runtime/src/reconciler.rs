@@ -34,7 +34,7 @@ use crate::{
 /// - An error is tried again as [`Failure::retry`] says. A panic costs its object a retry, not the process; in
 ///   [`Cached::decode`](crate::Cached::decode) or [`references`](crate::Cached::references), the object is as if it were not
 ///   there until it changes. The log names the method, the kind and the object.
-/// - A reconcile may take as long as its requests do, each of which ends within 10 s: there is no bound to it as a whole.
+/// - A reconcile may take as long as its requests do, each of which ends within 36 s: there is no bound to it as a whole.
 ///   Liveness fails where it goes on for over two minutes without one of them coming to its end, with an answer or without.
 ///
 /// It may be called again for what is right already, and for an object that is gone from the API server but not yet from the

@@ -4,6 +4,9 @@
     reason = "a test fails by panicking"
 )]
 
+#[cfg(target_os = "linux")]
+mod delivery;
+
 use std::{
     convert::Infallible,
     net::SocketAddr,

@@ -184,7 +184,7 @@ impl Settings {
                 "leader_election.renew_deadline",
                 "leader_election.lease_duration",
                 |a, b| {
-                    let apart = after_the_term(a);
+                    let apart = after_the_term(b);
                     let shown = humantime_serde::re::humantime::format_duration(apart);
                     (a + apart >= b).then(|| format!("must be over {shown} less than"))
                 },

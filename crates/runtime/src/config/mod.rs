@@ -29,8 +29,8 @@ pub(crate) use pairs::{attributes, headers};
 pub use rule::Rule;
 pub(crate) use rule::{CREDENTIALS, is_address, items};
 pub use table::{Key, OTLP, Variable, WORK};
+pub(crate) use types::MUTATION_TIMEOUT;
 pub use types::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry};
-pub(crate) use types::{MUTATION_TIMEOUT, grace};
 
 impl Config {
     /// The shipped configuration of `app`.

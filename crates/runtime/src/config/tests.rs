@@ -18,18 +18,21 @@ fn variable(key: &Key) -> String {
 #[test]
 fn h19_a_lease_that_a_late_write_outlives_is_refused() {
     for (lease_duration, renew_deadline, retry_period, send_timeout) in [
-        ("15s", "10s", "2s", Some(2500)),
-        ("60s", "40s", "5s", Some(10_000)),
-        ("137s", "107s", "26s", Some(15_000)),
-        ("13s", "10s", "2s", Some(1500)),
-        ("3s", "2s", "500ms", Some(500)),
-        ("2s", "1s", "500ms", Some(500)),
-        ("1s", "590ms", "200ms", Some(205)),
-        ("1s", "600ms", "200ms", None),
-        ("2s", "1600ms", "500ms", None),
-        ("15s", "12500ms", "2s", None),
+        ("15s", "10s", "2s", Some(1200)),
+        ("60s", "40s", "5s", Some(6000)),
+        ("137s", "107s", "26s", Some(9200)),
+        ("13s", "10s", "2s", Some(560)),
+        ("3s", "2s", "500ms", Some(80)),
+        ("2s", "1s", "500ms", Some(80)),
+        ("2s", "1295ms", "500ms", Some(80)),
+        ("1s", "297ms", "100ms", Some(80)),
+        ("1s", "298ms", "100ms", None),
+        ("1s", "590ms", "200ms", None),
+        ("2s", "1296ms", "500ms", None),
+        ("15s", "14300ms", "2s", None),
         ("15s", "14999ms", "2s", None),
-        ("3600s", "3598s", "2s", None),
+        ("3600s", "3592s", "2s", Some(2160)),
+        ("3600s", "3593s", "2s", None),
     ] {
         let mut settings = Settings::defaults(&APP);
         let text = format!(

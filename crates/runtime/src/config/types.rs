@@ -14,7 +14,7 @@ pub struct Config {
     /// How often every object is resynced, 1 s to 24 h.
     #[serde(with = "humantime_serde")]
     pub resync: Duration,
-    /// How many objects are reconciled at once, 1 to 1000.
+    /// How many objects are reconciled at once, and as many more where requests hang; 1 to 1000.
     pub workers: u32,
     /// The namespaces of the objects, valid names; empty means all.
     pub namespaces: Vec<String>,
@@ -55,8 +55,8 @@ pub struct Backoff {
     pub burst: u32,
 }
 
-/// The Lease, and how it is held: `lease_duration` is longer than `renew_deadline` by over a quarter of that (400 ms at
-/// least, 2.5 s at most), and that longer than 1.2 × `retry_period` (hazards H8, H19).
+/// The Lease, and how it is held: `lease_duration` is longer than `renew_deadline` by over 700 ms and a 500th of itself, and
+/// that longer than 1.2 × `retry_period` (hazards H8, H19).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaderElection {
@@ -93,38 +93,67 @@ impl LeaderElection {
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
-    /// How long what was sent may be on its way to the API server before the kernel gives it up (H19): half of the time
-    /// from a term's end to the Lease's. The other half is for what the fence grants a write beyond the term.
-    /// `None` without an election: there is nobody who could lead meanwhile.
+    /// The time from a term's end to the Lease's.
+    fn between(&self) -> Duration {
+        self.lease_duration.saturating_sub(self.renew_deadline)
+    }
+
+    /// The longest time from when a write is handed to the kernel to when it reaches the API server (H19). After it, the
+    /// kernel has closed the connection. Two fifths of the time from a term's end to the Lease's; zero without an election.
+    pub(crate) fn way(&self) -> Duration {
+        if self.enabled {
+            (self.between() * 2 / 5).max(SHORTEST_WAY)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// How long after the end of its term a write may still be carried out that reaches the API server without delay: the
+    /// rest of the time to the Lease's end, by the clock of a replica that is as much faster as clocks may be.
+    pub(crate) fn overtime(&self) -> Duration {
+        let taken = self.way() + differ(self.lease_duration);
+        self.between().saturating_sub(taken)
+    }
+
+    /// The longest time that the API server is ever given for a write.
+    pub(crate) fn longest_write(&self) -> Duration {
+        MUTATION_TIMEOUT.min(self.renew_deadline + self.overtime())
+    }
+
+    /// The kernel's `TCP_USER_TIMEOUT`. It counts from the first retransmission, so this is the [way](Self::way) less the
+    /// longest time to that: a tail loss probe and a retransmission, each of which waits for 200 ms and a round trip
+    /// (`TCP_RTO_MIN`). A round trip takes a tenth of the way at most.
+    ///
+    /// `None` without an election: no other replica could lead meanwhile.
     #[must_use]
     pub(crate) fn send_timeout(&self) -> Option<Duration> {
-        let between = self.lease_duration.saturating_sub(self.renew_deadline);
+        let way = self.way();
+        let resent = (RESENT_AFTER + way / 10) * 2;
         // The kernel counts milliseconds, and takes 0 for no limit.
-        self.enabled
-            .then(|| (between / 2).max(Duration::from_millis(1)))
+        let left = way.saturating_sub(resent).max(Duration::from_millis(1));
+        self.enabled.then_some(left)
     }
 }
 
-/// What has to lie between a term's end and the Lease's, and be exceeded, so that no write of the term lands when another
-/// may hold the Lease (H19). The last write that the fence lets out ends [`grace`] after the term, where the way to the API
-/// server takes no time; half of what lies between is for the way ([`LeaderElection::send_timeout`]), and the other half has
-/// to be longer than that. The kernel checks its limit for the way when it has sent for the second time, 200 ms after the
-/// first or later, so that a limit below that is none.
-pub(super) fn after_the_term(renew_deadline: Duration) -> Duration {
-    let longest = MUTATION_TIMEOUT.min(renew_deadline);
-    (grace(longest) * 2).max(FIRST_RESEND * 2)
+/// `lease_duration` has to be longer than `renew_deadline` by more than this, so that a write that is sent at the end of a
+/// term has time to arrive, and 100 ms to be carried out, before the Lease ends (H19).
+pub(super) fn after_the_term(lease_duration: Duration) -> Duration {
+    SHORTEST_WAY + Duration::from_millis(100) + differ(lease_duration)
 }
 
-/// The longest that any write may take; kube's client by itself would wait for ever.
-pub(crate) const MUTATION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What is granted to each write that may take `limit`, for its way to its connection: it may end so much later than its term.
-pub(crate) fn grace(limit: Duration) -> Duration {
-    limit / 8
+/// How much less than this the clock of another machine may count meanwhile: each is off by a thousandth at most.
+fn differ(time: Duration) -> Duration {
+    time / 500
 }
+
+/// A shorter [way](LeaderElection::way) would leave the kernel less than 80 ms from the first retransmission.
+const SHORTEST_WAY: Duration = Duration::from_millis(600);
 
 /// `TCP_RTO_MIN` of Linux.
-const FIRST_RESEND: Duration = Duration::from_millis(200);
+const RESENT_AFTER: Duration = Duration::from_millis(200);
+
+/// The longest time that the API server is given for any write. A webhook may take 30 s.
+pub(crate) const MUTATION_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// What is served over HTTP.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::{future::pending, time::Duration};
 
+use humantime_serde::re::humantime::format_duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube_leader_election::{Error as LockError, LeaseLockResult};
 use tokio::time;
@@ -14,6 +15,9 @@ use super::{
     lease_watch::LeaseWatch,
 };
 use crate::telemetry::trace;
+
+/// How often it is logged that the Lease cannot be acquired or renewed.
+const LOGGED_EACH: Duration = Duration::from_mins(1);
 
 /// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
 const CONFLICTS: u32 = 2;
@@ -59,8 +63,14 @@ impl Candidate {
                 self.outcome(lease)
             }
             Ok(Err(error)) if cause::is_rivalry(&error) => Outcome::Failed,
-            Ok(Err(error)) => self.failed(&cause::of_lock(&error)),
-            Err(_) => self.failed(&format!("no answer from the API server in {within:?}")),
+            Ok(Err(error)) if !self.guard.is_writing() => self.failed(&cause::of_lock(&error)),
+            Err(_) if !self.guard.is_writing() => {
+                self.failed(&format!("no answer from the API server in {within:?}"))
+            }
+            _ => self.failed(&format!(
+                "the Lease can be read, but no answer to its write came in {within:?}; \
+                 does an admission webhook for leases hang? docs/operations.md, \"A webhook on leases\""
+            )),
         };
         let pause = self.host.spread(self.retry_period, 0.1);
         Event::Tried {
@@ -122,6 +132,7 @@ impl Candidate {
             spec.lease_transitions.unwrap_or_default(),
         );
         let was_unheld = std::mem::replace(&mut self.unheld, outcome == Outcome::Unheld);
+        self.failing = None;
         match &outcome {
             Outcome::Held { .. } => {
                 self.trouble.clear();
@@ -146,7 +157,7 @@ impl Candidate {
         outcome
     }
 
-    /// The same trouble is logged once, not at every attempt.
+    /// The same trouble is logged once, and again each minute, not at every attempt.
     fn failed(&mut self, trouble: &str) -> Outcome {
         let span = match Span::current() {
             span if span.is_none() => self.span("renew"),
@@ -154,10 +165,21 @@ impl Candidate {
         };
         trace::failed(&span, "lease", &trouble);
         let _entered = span.entered();
+        let now = self.clock.now();
+        let (since, logged) = self.failing.get_or_insert((now, now));
         if self.failures.is_new(trouble) {
+            *logged = now;
             warn!(
                 lease = self.lease,
                 "cannot acquire or renew the lease: {trouble}"
+            );
+        } else if now.saturating_sub(*logged) >= LOGGED_EACH {
+            *logged = now;
+            let lasted = Duration::from_secs(now.saturating_sub(*since).as_secs());
+            let lasted = format_duration(lasted);
+            warn!(
+                lease = self.lease,
+                "cannot acquire or renew the lease, for {lasted} by now: {trouble}"
             );
         } else {
             debug!(

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Host,
-    config::{LeaderElection, MUTATION_TIMEOUT},
+    config::LeaderElection,
     log_once::Causes,
     telemetry::{Metrics, health::Heartbeat},
 };
@@ -53,6 +53,9 @@ pub struct Candidate {
     pub(super) rejections: Arc<Notify>,
     /// The controller's writes that may still land.
     pub(super) writes: Writes,
+    /// How long after its term a write may still be carried out, and the longest time that the API server is given for one.
+    overtime: Duration,
+    longest_write: Duration,
     /// What the process before this may have had on its way, if this is a container that was started again: it goes on with its
     /// pod's Lease.
     pub(super) before: Option<Write>,
@@ -69,6 +72,8 @@ pub struct Candidate {
     pub(super) unheld: bool,
     /// What went wrong last, until an attempt succeeds: why a term is lost.
     pub(super) trouble: String,
+    /// Since when attempts fail, and when that was last logged, by `clock`.
+    pub(super) failing: Option<(Duration, Duration)>,
     /// What is logged already: of the attempts, and of the watch.
     pub(super) failures: Causes,
     pub(super) watch_failures: Causes,
@@ -127,7 +132,9 @@ impl Candidate {
             term,
             published: None,
             rejections: Arc::default(),
-            writes: Writes::new(settings.send_timeout().unwrap_or_default()),
+            writes: Writes::new(settings.way()),
+            overtime: settings.overtime(),
+            longest_write: settings.longest_write(),
             before: None,
             identity,
             lease: format!("{namespace}/{name}"),
@@ -138,6 +145,7 @@ impl Candidate {
             leader: String::new(),
             unheld: false,
             trouble: String::new(),
+            failing: None,
             failures: Causes::new(QUIET),
             watch_failures: Causes::new(QUIET),
             counts,
@@ -152,7 +160,7 @@ impl Candidate {
     ) {
         let mut stop = pin!(stop.fuse());
         let mut watch: Option<LeaseWatch> = None;
-        self.before = Some(self.writes.begin(MUTATION_TIMEOUT));
+        self.before = Some(self.writes.begin(self.longest_write));
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
             // An attempt and the assertion of the fencing record, or less.
@@ -241,6 +249,7 @@ impl Candidate {
         let term = |held: &Held| {
             Term::new(held.id, held.transitions, held.deadline, self.clock.clone())
                 .rejections_to(Arc::clone(&self.rejections))
+                .with_overtime(self.overtime)
                 .counted_in(self.writes.clone())
         };
         self.term.send_replace(held.as_ref().map(term));

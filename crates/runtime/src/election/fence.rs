@@ -1,7 +1,7 @@
 //! The fence: a tower layer in the controller's client that lets no write past the end of the term (H6, I2).
 //!
-//! A mutation needs a live term, ends with it at the latest, and carries that to the API server (`timeout=`), which
-//! then drops it rather than carry it out late. It needs the term again when it is handed to its connection
+//! A mutation needs a live term, ends before the Lease can be taken by another replica, and carries that to the API server
+//! (`timeout=`), which then drops it rather than carry it out late. Both are checked again when it is handed to its connection
 //! ([`recheck_before_sending`]), and when that hands it to the kernel (`connection.rs`): what waited for either, or in a
 //! process that was frozen, is not sent late. Reads pass: a standby keeps its caches warm. Events, which change nothing that
 //! is reconciled, are exempt, and reviews, which store nothing.
@@ -12,7 +12,6 @@
 
 use super::{term::Term, writes::Write};
 use crate::{
-    config::MUTATION_TIMEOUT,
     layer::{Around, Layered},
     log_once::Causes,
     state,
@@ -48,7 +47,10 @@ pub use permit::Refused;
 /// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
 const REJECTED_FOR: Duration = Duration::from_secs(10);
 
-/// A write whose fate is unknown: no answer came in this time, or before the term ended.
+/// How much longer than the API server's time for a write its answer is waited for.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// A write whose fate is unknown: no answer came in this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer from the API server in {0:?}; the write may or may not have happened")]
 pub struct TimedOut(pub Duration);
@@ -106,10 +108,10 @@ impl FenceLayer {
 
     /// Permits a mutation to begin, limits its time, and gives it what its connection rechecks.
     fn admit(&self, request: &mut Request<Body>) -> Result<(Duration, Option<Write>), BoxError> {
-        let mut limit = MUTATION_TIMEOUT;
+        let mut limit = permit::DEFAULT_WEBHOOK;
         let mut write = None;
         if !is_exempt(request.uri().path()) {
-            limit = limit.min(permit::left(&self.term).ok_or_else(|| self.refused())?);
+            limit = permit::limit(permit::room(&self.term).ok_or_else(|| self.refused())?);
             let term = self.term.borrow();
             write = term.as_ref().map(|term| term.writes().begin(limit));
             request.extensions_mut().insert(Permit {
@@ -129,7 +131,7 @@ impl FenceLayer {
         let ours = term.as_ref().map(Term::id);
         let rejected = rejections.as_ref().filter(|it| Some(it.term) == ours);
         let fence = state::Fence {
-            open: permit::left(&self.term).is_some(),
+            open: permit::room(&self.term).is_some(),
             record: None,
             policy_rejects_for_seconds: rejected.map(|it| state::seconds(it.since.elapsed())),
         };
@@ -355,9 +357,11 @@ where
             Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
         };
         Box::pin(async move {
-            tokio::time::timeout(limit, reply)
+            // The API server's own answer says more.
+            let wait = limit + ANSWER;
+            tokio::time::timeout(wait, reply)
                 .await
-                .map_err(|_| TimedOut(limit))?
+                .map_err(|_| TimedOut(wait))?
         })
     }
 }

@@ -111,6 +111,8 @@ struct Seen {
     deadline: Duration,
     /// The date of the last write.
     dated: Timestamp,
+    /// Whether a write was sent that is not answered.
+    writing: bool,
     record: Option<RecordIs>,
 }
 
@@ -202,6 +204,11 @@ impl LeaseGuardLayer {
         self.seen.0.lock().observed.clone()
     }
 
+    /// Whether a write of the Lease was sent last, after a read that was answered, and is not answered.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.seen.0.lock().writing
+    }
+
     /// Whether somebody else, or nobody, held the Lease when this process first saw it.
     pub(crate) fn found_held_by_another(&self, identity: &str) -> bool {
         let seen = self.seen.0.lock();
@@ -287,7 +294,8 @@ impl LeaseGuardLayer {
     fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
         let mut call = Call::of(&request);
         if let Call::Read { known } = &mut call {
-            *known = self.seen.0.lock().version;
+            let mut seen = self.seen.0.lock();
+            (*known, seen.writing) = (seen.version, false);
         }
         if !matches!(call, Call::Patch { .. } | Call::Create) {
             return Ok((call, request));
@@ -305,6 +313,7 @@ impl LeaseGuardLayer {
         } else if let Some(spec) = write["spec"].as_object_mut() {
             spec.retain(|field, _| !HELD.contains(&field.as_str()));
         }
+        self.seen.0.lock().writing = true;
         let date = serde_json::to_value(MicroTime(self.date()))?;
         for field in DATES {
             if let Some(field) = write["spec"].get_mut(field) {
@@ -335,6 +344,9 @@ impl LeaseGuardLayer {
 
     /// Looks at the reply to a request for the Lease.
     fn reply(&self, call: &Call, status: StatusCode, body: Bytes) -> Result<Bytes, BoxError> {
+        if matches!(call, Call::Patch { .. } | Call::Create) {
+            self.seen.0.lock().writing = false;
+        }
         match call {
             Call::Read { known } if status == StatusCode::NOT_FOUND => {
                 let mut seen = self.seen.0.lock();

@@ -17,6 +17,8 @@ pub struct Term {
     transitions: i32,
     /// `None`: no election is held, so nobody can take over.
     deadline: Option<Duration>,
+    /// How long after that the Lease is this replica's for certain, less the time that a write may be on its way.
+    overtime: Duration,
     clock: Clock,
     rejections: Arc<Notify>,
     writes: Writes,
@@ -30,10 +32,17 @@ impl Term {
             id,
             transitions,
             deadline: Some(deadline),
+            overtime: Duration::ZERO,
             clock,
             rejections: Arc::default(),
             writes: Writes::default(),
         }
+    }
+
+    /// A write that is sent within the term may be carried out until this long after it.
+    #[must_use]
+    pub(super) fn with_overtime(self, overtime: Duration) -> Self {
+        Self { overtime, ..self }
     }
 
     /// Where the writes under this term are kept account of.
@@ -65,6 +74,7 @@ impl Term {
             id: 1,
             transitions: 0,
             deadline: None,
+            overtime: Duration::ZERO,
             clock: Clock::boottime(),
             rejections: Arc::default(),
             writes: Writes::default(),
@@ -96,6 +106,11 @@ impl Term {
 }
 
 impl Term {
+    /// How long the API server may take for a write that is sent now; `None` when the term is over.
+    pub(super) fn room(&self) -> Option<Duration> {
+        Some(self.remaining()?.saturating_add(self.overtime))
+    }
+
     /// For `/debug/state`; `None` when it is over.
     pub(super) fn state(&self) -> Option<state::Term> {
         let left = self.remaining()?;

@@ -19,6 +19,7 @@ use super::{
     *,
 };
 use crate::app::tests::{APP, HOLDER_KEY};
+use crate::fixtures::logged;
 use crate::telemetry::health::{Health, Probe};
 use http::{Method, Request};
 use kube::client::{Body, ClientBuilder};
@@ -299,4 +300,23 @@ async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
     api.put(&json!({"holderIdentity": "b", "leaseDurationSeconds": 15, "leaseTransitions": 9}));
     a.leads(false, RETRY * 2).await;
     assert_eq!(api.holder(), "b");
+}
+
+/// An outage is logged once, and then each minute with how long it has lasted; where only writes hang, with what does that.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_can_write_is_logged_each_minute() {
+    let (lines, _guard) = logged(tracing::Level::WARN);
+    let api = FakeApi::released();
+    api.mood_of(Verb::Patch, Mood::Hangs);
+    let a = Replica::run(&api, "a");
+    sleep(Duration::from_secs(310)).await;
+    let text = String::from_utf8(lines.lock().clone()).unwrap();
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("cannot acquire or renew the lease"))
+        .collect();
+    assert!((5..=6).contains(&lines.len()), "{text}");
+    assert!(lines.iter().all(|line| line.contains("webhook")), "{text}");
+    assert!(lines[4].contains("lease, for 4m"), "{text}");
+    a.crash();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::{
-    config::grace,
+    config::MUTATION_TIMEOUT,
     election::{term::Term, writes::Write},
 };
 
@@ -25,18 +25,31 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// Whether the write can still be sent. The API server may then carry it out for `limit`, so that has to end with
-    /// the term. A [`grace`] is given to that, since each write waits a little on its way to here; the configuration has the
-    /// Lease last longer than that and the way to the API server.
+    /// Whether the write can still be sent: the term is live, and the API server may carry the write out for `limit` before
+    /// the Lease can be taken by another replica. A renewal since the write began counts.
     pub fn is_valid(&self) -> bool {
-        let left = left(&self.term);
-        left.is_some_and(|left| left.saturating_add(grace(self.limit)) >= self.limit)
+        room(&self.term).is_some_and(|room| room >= self.limit)
     }
 }
 
-/// What is left of the term, if it is live.
-pub(super) fn left(term: &watch::Receiver<Option<Term>>) -> Option<Duration> {
-    let left = term.borrow().as_ref().and_then(Term::remaining);
-    // The API server takes `timeout=0ms` for "none".
-    left.filter(|left| *left >= Duration::from_millis(1))
+/// How long the API server may take for a write that is sent now, if the term is live.
+pub(super) fn room(term: &watch::Receiver<Option<Term>>) -> Option<Duration> {
+    term.borrow().as_ref().and_then(Term::room)
 }
+
+/// How long the API server is given for a write that begins now.
+///
+/// The rest of the room is for the time that the write waits for its connection. It is an eighth, or less where a webhook that
+/// fails open after its default time would not leave the API server enough to carry the write out.
+pub(super) fn limit(room: Duration) -> Duration {
+    let for_a_webhook = room.saturating_sub(SHORTEST_WAIT).min(DEFAULT_WEBHOOK);
+    let limit = (room - room / 8).max(for_a_webhook);
+    // The API server takes `timeout=0ms` for "none".
+    limit.clamp(Duration::from_millis(1), MUTATION_TIMEOUT)
+}
+
+/// A webhook's 10 s (its default `timeoutSeconds`), and what the API server does before and after.
+pub(super) const DEFAULT_WEBHOOK: Duration = Duration::from_millis(10_500);
+
+/// The least that is left for a write to wait for its connection, where the room is long.
+const SHORTEST_WAIT: Duration = Duration::from_millis(250);

@@ -5,7 +5,7 @@ mod policy;
 use super::*;
 use crate::{
     app::tests::APP,
-    config::{self, Config, LeaderElection},
+    config::{self, Config, LeaderElection, MUTATION_TIMEOUT},
     election::{
         Clock,
         fake::{FakeApi, Mood, Seen},
@@ -57,6 +57,13 @@ fn uris(requests: Vec<Seen>) -> Vec<String> {
     requests.into_iter().map(|seen| seen.uri).collect()
 }
 
+/// The longest time from when a write is handed to the kernel to when it is delivered: the kernel's limit counts from the first
+/// retransmission, before which there may be a tail loss probe. Each of them waits for 200 ms and a round trip.
+fn on_its_way(election: &LeaderElection) -> Duration {
+    let round_trip = Duration::from_millis(50);
+    election.send_timeout().unwrap() + (Duration::from_millis(200) + round_trip) * 2
+}
+
 /// How long after the term began the last write may land that is permitted at `begun`: handed to its connection at the last
 /// moment, on its way for as long as the kernel lets it, and carried out at the end of the time that the API server has for
 /// it. `None`: it is not permitted.
@@ -66,7 +73,7 @@ fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
         let now = now.clone();
         move || *now.lock()
     });
-    let term = Term::new(1, 0, election.renew_deadline, clock);
+    let term = Term::new(1, 0, election.renew_deadline, clock).with_overtime(election.overtime());
     let (_sender, receiver) = watch::channel(Some(term));
     let mut request = Request::post(DEPLOYMENTS).body(Body::empty()).unwrap();
     let fence = FenceLayer::new(receiver, &Metrics::disconnected(&APP));
@@ -82,7 +89,7 @@ fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
             refused = middle;
         }
     }
-    Some(sent + election.send_timeout().unwrap() + limit)
+    Some(sent + on_its_way(election) + limit)
 }
 
 proptest! {
@@ -108,16 +115,14 @@ proptest! {
         let flags = clap::Command::new("c").args(config::args(&APP)).get_matches_from(["c"]);
         let accepted = config::load(&APP, &flags, env).is_ok();
 
-        let full = election.renew_deadline.saturating_sub(MUTATION_TIMEOUT);
-        let worst = lands(&election, full).unwrap();
-        let some = lands(&election, election.renew_deadline.mul_f64(begun));
         if accepted {
-            prop_assert!(worst < election.lease_duration);
+            let some = lands(&election, election.renew_deadline.mul_f64(begun));
             prop_assert!(some.is_none_or(|some| some < election.lease_duration));
+            let last = lands(&election, election.renew_deadline - Duration::from_millis(1));
+            prop_assert!(last.is_none_or(|last| last < election.lease_duration));
         } else {
-            let given_up = election.send_timeout().unwrap();
-            let in_time = worst + Duration::from_millis(1) < election.lease_duration;
-            prop_assert!(!in_time || given_up <= Duration::from_millis(200));
+            // What is too little for the kernel's limit, and for a write that is sent at the term's end.
+            prop_assert!(lease - renew <= 700 + lease / 500);
         }
     }
 }
@@ -143,10 +148,10 @@ async fn i2_no_mutation_without_a_live_term() {
     send(&client, Method::POST, DEPLOYMENTS).await.unwrap();
     assert_eq!(
         uris(api.requests()),
-        [format!("{DEPLOYMENTS}?timeout=3000ms")]
+        [format!("{DEPLOYMENTS}?timeout=2750ms")]
     );
 
-    advance(Duration::from_millis(2999)).await;
+    advance(Duration::from_millis(2992)).await;
     send(
         &client,
         Method::PATCH,
@@ -156,16 +161,16 @@ async fn i2_no_mutation_without_a_live_term() {
     .unwrap();
     assert_eq!(
         uris(api.requests()),
-        [format!("{DEPLOYMENTS}/d?&fieldManager=f&timeout=1ms")]
+        [format!("{DEPLOYMENTS}/d?&fieldManager=f&timeout=7ms")]
     );
 
-    advance(Duration::from_micros(1)).await;
+    advance(Duration::from_millis(8)).await;
     refused().await;
     sender.send_replace(Some(Term::unlimited()));
     send(&client, Method::DELETE, DEPLOYMENTS).await.unwrap();
     assert_eq!(
         uris(api.requests()),
-        [format!("{DEPLOYMENTS}?timeout=10000ms")]
+        [format!("{DEPLOYMENTS}?timeout=35000ms")]
     );
     sender.send_replace(None);
     refused().await;
@@ -181,24 +186,28 @@ async fn i2_no_mutation_without_a_live_term() {
 async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
     for (method, body) in [(Method::POST, "{}"), (Method::DELETE, "")] {
         for (waited, renewed, sent) in [
-            (Duration::from_millis(1250), false, true),
-            (Duration::from_millis(1251), false, false),
-            (Duration::from_millis(1251), true, true),
-            (Duration::from_secs(10), false, false),
+            (Duration::from_millis(500), false, true),
+            (Duration::from_millis(501), false, false),
+            (Duration::from_millis(501), true, true),
+            // The Lease is this replica's for longer, and its term is over.
+            (Duration::from_secs(8), false, false),
         ] {
             let now = Arc::new(Mutex::new(Duration::ZERO));
             let clock = Clock::from_fn({
                 let now = Arc::clone(&now);
                 move || *now.lock()
             });
-            let until = move |end| Some(Term::new(1, 0, Duration::from_secs(end), clock.clone()));
-            let (term, receiver) = watch::channel(until(10));
+            let until = move |end| {
+                let term = Term::new(1, 0, Duration::from_secs(end), clock.clone());
+                Some(term.with_overtime(Duration::from_secs(3)))
+            };
+            let (term, receiver) = watch::channel(until(8));
             let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
             let address = server.local_addr().unwrap();
             let connect = service_fn(move |_: Uri| {
                 *now.lock() = waited;
                 if renewed {
-                    term.send_replace(until(12));
+                    term.send_replace(until(10));
                 }
                 TcpStream::connect(address).map_ok(TokioIo::new).boxed()
             });
@@ -228,6 +237,20 @@ async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
     }
 }
 
+/// With the settings that ship, and however long ago the last renewal was, which goes out every 2.2 s at the latest: a webhook
+/// that takes its default 10 s and fails open leaves the API server half a second for the write.
+#[test]
+fn a_write_has_time_for_a_webhook_that_fails_open() {
+    let election = Config::shipped(&APP).leader_election;
+    let period = election.retry_period.mul_f64(1.1);
+    for renewed in [Duration::ZERO, period / 2, period] {
+        let room = election.renew_deadline - renewed + election.overtime();
+        let limit = permit::limit(room);
+        assert!(limit >= Duration::from_millis(10_500) && limit < room);
+    }
+    assert_eq!(permit::limit(Duration::MAX), MUTATION_TIMEOUT);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_standby_reads_and_writes_events() {
     let api = FakeApi::new();
@@ -253,9 +276,9 @@ async fn a_standby_reads_and_writes_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h6_a_mutation_ends_with_its_term_at_the_latest() {
+async fn h6_a_mutation_that_is_not_answered_ends() {
     for (left, limit) in [
-        (Duration::from_secs(3), Duration::from_secs(3)),
+        (Duration::from_secs(4), Duration::from_millis(3750)),
         (Duration::MAX, MUTATION_TIMEOUT),
     ] {
         let api = FakeApi::new();
@@ -263,7 +286,7 @@ async fn h6_a_mutation_ends_with_its_term_at_the_latest() {
         let client = fenced(&api, watch::channel(Some(term(left))).1);
         let start = Instant::now();
         let error = send(&client, Method::POST, DEPLOYMENTS).await.unwrap_err();
-        assert_eq!(start.elapsed(), limit);
+        assert_eq!(start.elapsed(), limit + ANSWER);
         assert!(
             error.to_string().contains("may or may not") && !is_refused(&error),
             "{error}"
@@ -289,7 +312,7 @@ async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not
     }
     assert_eq!(open(Mood::Serves).await, Duration::ZERO);
     // Etcd's time was over, or a proxy's with the API server: these wait for it no more, and it may go on.
-    let limit = Duration::from_secs(8);
+    let limit = Duration::from_millis(7750);
     for code in [500, 502, 503, 504] {
         assert_eq!(open(Mood::Fails(code)).await, limit + WAY, "{code}");
     }
@@ -342,6 +365,6 @@ async fn a_write_that_hangs_is_waited_for() {
                 == (cut_off == Duration::MAX)
         );
         term.writes().over().await;
-        assert_eq!(begun.elapsed(), Duration::from_secs(8) + WAY);
+        assert_eq!(begun.elapsed(), Duration::from_millis(7750) + WAY);
     }
 }
