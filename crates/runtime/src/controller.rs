@@ -51,7 +51,7 @@ use crate::{
     writer::Shared,
 };
 
-/// A reconcile that has not got on for longer is stuck: what it waits for is requests, none of which takes more than 10 s.
+/// A reconcile that has not got on for longer is stuck: what it waits for is requests, none of which takes more than 36 s.
 /// How many of them there are is its own affair.
 const STANDSTILL: Duration = Duration::from_mins(2);
 
@@ -441,7 +441,8 @@ impl<R: Reconciler> Controller<R> {
             log: Arc::clone(&self.work.log),
         };
         let mut work = JoinSet::new();
-        for _ in 0..self.config.workers {
+        // Half of them are for slow namespaces.
+        for _ in 0..self.config.workers * 2 {
             let (queue, reconciler) = (queue.clone(), Arc::clone(&self.work));
             let term = term.clone();
             work.spawn(worker.clone().work(move |key| {

@@ -25,15 +25,14 @@
 //!
 //! # Slow namespaces
 //!
-//! A namespace is slow from when an attempt of one of its keys failed after more than a second, as with a webhook that
-//! hangs, until each key that did so has succeeded, or come to another end faster. **Of the workers, at most half are with slow
-//! namespaces**, rounded down, but one at least; the others are there for all the rest. So with two workers or more a
-//! namespace holds up the others once when it begins to hang, for no longer than its first attempts take, however many
-//! keys it has. With one worker, nothing can be kept free.
+//! A namespace is slow from when an attempt of one of its keys has gone on for a second, as with a webhook that hangs, until
+//! each key that did so and failed has come to an end faster, and a minute has passed since one did so and succeeded.
+//! **Slow namespaces have workers of their own, as many as there are for all the others**, and the attempts that make a namespace
+//! slow count as theirs from then on. So a namespace that begins to hang holds up the others for a second, however many keys it
+//! has, and however many workers there are.
 //!
-//! Slow namespaces take turns, each with lanes of its own, so that none of them holds up another for ever. Every eighth
-//! key is theirs if they may have it, and what the others leave. Where a namespace becomes slow, or ceases to be, its
-//! keys that wait go to the end of their new lanes, and count anew.
+//! Slow namespaces take turns, each with lanes of its own, so that none of them holds up another for ever. Where a namespace
+//! becomes slow, or ceases to be, its keys that wait go to the end of their new lanes, and count anew.
 
 mod lane;
 mod limiter;
@@ -77,7 +76,8 @@ impl<K: Clone + Eq + Hash> Clone for Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty queue for so many workers, whose retries are paced as `backoff` says; `namespace` is that of a key.
+    /// An empty queue for so many workers, and as many for slow namespaces, whose retries are paced as `backoff` says; `namespace`
+    /// is that of a key.
     #[must_use]
     pub fn new(backoff: &Backoff, workers: u32, namespace: fn(&K) -> &str) -> Self {
         Self(Arc::new(Shared {
@@ -164,7 +164,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Forgets the failures of `key`; it keeps its place if it is queued, unless its namespace was slow for it alone. For
     /// what that makes ready a worker is called when the key is given back.
     fn forget(&self, key: &K) {
-        self.0.state.lock().forget(key);
+        let now = Instant::now();
+        self.state(now).forget(key, now);
     }
 
     /// Stops the intake: what waits is dropped, later adds are ignored, and every

@@ -10,7 +10,8 @@ use super::{
     Case, STEP, Violation,
 };
 
-/// Row Q7: while attempts of a namespace have failed after a second, no more than half of the workers begin with its objects.
+/// Row Q7: while attempts of a namespace have failed after a second, no more begin with its objects than there are workers for slow
+/// namespaces: as many as for all the others.
 pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
     /// From this on, an attempt hung.
     const HUNG: Duration = Duration::from_secs(1);
@@ -24,8 +25,7 @@ pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
         let Some(life) = case.life(who) else {
             continue;
         };
-        let most = usize::try_from(life.settings.workers / 2).unwrap_or(usize::MAX);
-        let most = most.max(1);
+        let most = usize::try_from(life.settings.workers).unwrap_or(usize::MAX);
         // From the end of an attempt that hung and counted as a failure, as its next one says, to the end of that.
         let slow: Vec<(Time, Time)> = all
             .iter()

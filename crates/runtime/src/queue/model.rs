@@ -20,10 +20,11 @@ const FULL: i64 = 3 * TOKEN;
 const BURST: u64 = 20;
 const INTERVAL: u64 = 1000;
 
-/// What takes longer, in milliseconds, and fails, makes its namespace slow; and the workers that the slow ones may have.
+/// What takes as long, in milliseconds, makes its namespace slow, and for so long if it succeeds; and the workers that there are
+/// for the slow namespaces, and as many for the others.
 const HUNG: u64 = 1000;
-pub const WORKERS: u32 = 5;
-const MOST: usize = 2;
+pub const REMEMBERED: u64 = 60_000;
+pub const WORKERS: u32 = 3;
 
 /// Each is that of three keys.
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -87,13 +88,14 @@ pub struct Model {
     /// since it became slow.
     turn: u64,
     slow_turns: Vec<&'static str>,
-    /// Keys that hung and failed.
+    /// Keys that hang, or hung and failed.
     hung: Vec<Key>,
+    /// Until when each namespace is slow without any; zero where it is not.
+    until: [u64; 3],
     /// Slow namespaces where keys wait, in the order of their turns.
     line: Vec<&'static str>,
     /// Keys of slow namespaces that are held.
     slow_held: Vec<Key>,
-    total: u64,
     adds: u64,
     retries: u64,
     down: bool,
@@ -164,16 +166,11 @@ impl Model {
     }
 
     pub fn get(&mut self) -> Option<Got> {
-        let slow = (self.slow_held.len() < MOST)
-            .then(|| self.line.first())
-            .flatten();
-        let slow = slow.and_then(|name| self.next(Some(name)));
-        let other = self.next(None);
-        let next = match self.total % 8 {
-            7 => slow.or(other),
-            _ => other.or(slow),
-        }?;
-        self.total += 1;
+        let is_free = |taken: usize| taken < WORKERS as usize;
+        let slow = is_free(self.slow_held.len()).then(|| self.line.first());
+        let slow = slow.flatten().and_then(|name| self.next(Some(name)));
+        let other = is_free(self.swift().count()).then(|| self.next(None));
+        let next = other.flatten().or(slow)?;
         let w = self.waiting.remove(next);
         let pool = self.pool(w.key);
         for i in 0..self.waiting.len() {
@@ -219,10 +216,17 @@ impl Model {
         favoured.or(first(Lane::Event)).or(leftover)
     }
 
+    /// Those that are held of no slow namespace, and since when, in the order of that.
+    fn swift(&self) -> impl Iterator<Item = (Key, u64)> {
+        let held = self.held.iter().map(|h| (h.0, h.1));
+        held.filter(|h| !self.slow_held.contains(&h.0))
+    }
+
     /// The key's namespace, if it is slow.
     fn pool(&self, key: Key) -> Option<&'static str> {
         let name = namespace(key);
-        let is_slow = self.hung.iter().any(|key| namespace(*key) == name);
+        let hangs = self.hung.iter().any(|key| namespace(*key) == name);
+        let is_slow = hangs || self.until[usize::from(key / 3)] > 0;
         is_slow.then_some(name)
     }
 
@@ -238,12 +242,15 @@ impl Model {
         }
     }
 
-    /// Notes whether a key hung and failed.
-    fn note(&mut self, key: Key, hung: bool) {
+    /// Notes whether a key hangs, or hung and failed, until when its namespace is slow anyway, if that changes.
+    fn note(&mut self, key: Key, hung: bool, until: Option<u64>) {
         let before = self.pool(key);
         self.hung.retain(|h| *h != key);
         if hung {
             self.hung.push(key);
+        }
+        if let Some(until) = until {
+            self.until[usize::from(key / 3)] = until;
         }
         let after = self.pool(key);
         if before == after {
@@ -267,8 +274,17 @@ impl Model {
     }
 
     fn has_hung(&self, key: Key) -> bool {
-        let held = self.held.iter().find(|h| h.0 == key).unwrap();
-        self.now - held.1 > HUNG
+        let held = self.held.iter().find(|h| h.0 == key);
+        held.is_some_and(|held| self.now - held.1 >= HUNG)
+    }
+
+    /// Notes that the attempt at a key is over that did not fail.
+    fn is_over(&mut self, key: Key) {
+        let hung = self.has_hung(key);
+        if hung {
+            self.note(key, true, None);
+        }
+        self.note(key, false, hung.then_some(self.now + REMEMBERED));
     }
 
     pub fn gets_on(&mut self, key: Key) {
@@ -303,7 +319,7 @@ impl Model {
     pub fn forget(&mut self, key: Key) {
         self.failures.retain(|f| *f != key);
         self.quiet.retain(|f| *f != key);
-        self.note(key, false);
+        self.is_over(key);
     }
 
     pub fn retry(&mut self, key: Key, least: u64) -> Duration {
@@ -322,7 +338,7 @@ impl Model {
     fn back_off(&mut self, key: Key, before: u32, least: u64) -> Duration {
         self.retries += 1;
         let backoff = (INITIAL << before.min(10)).min(MAX);
-        self.note(key, self.has_hung(key));
+        self.note(key, self.has_hung(key), None);
         let mut delay = 0;
         self.again.retain(|a| (a.0, a.1) != (key, Lane::Background));
         let again = self.again.iter().position(|a| a.0 == key);
@@ -350,9 +366,7 @@ impl Model {
 
     pub fn put_off(&mut self, key: Key, delay: u64) -> Duration {
         self.retries += 1;
-        if !self.has_hung(key) {
-            self.note(key, false);
-        }
+        self.is_over(key);
         self.add_after(key, Lane::Retry, delay);
         let delayed = self.delayed.iter().find(|d| d.key == key);
         let delay = delayed.map_or(0, |d| d.due - self.now);
@@ -364,6 +378,20 @@ impl Model {
         for _ in 0..ms {
             self.now += 1;
             self.missing = (self.missing - 1).max(0);
+            let hangs = |held: &(Key, u64)| self.now - held.1 >= HUNG;
+            let hanging: Vec<_> = self.swift().filter(hangs).collect();
+            for (key, _) in hanging {
+                // Unless its namespace is slow by another one.
+                if self.swift().any(|held| held.0 == key) {
+                    self.note(key, true, None);
+                }
+            }
+            for key in [0, 3, 6] {
+                if self.until[usize::from(key / 3)] == self.now {
+                    let hung = self.hung.contains(&key);
+                    self.note(key, hung, Some(0));
+                }
+            }
             while let Some(i) = self.delayed.iter().position(|d| d.due == self.now) {
                 let d = self.delayed.remove(i);
                 self.adds += 1;
@@ -378,6 +406,7 @@ impl Model {
         self.again.clear();
         self.delayed.clear();
         self.hung.clear();
+        self.until = [0; 3];
         self.line.clear();
     }
 

@@ -1,5 +1,5 @@
-//! Namespaces whose work hangs, apart from all others: no more than some of the workers are with them, so that the rest
-//! are there for everybody else. What hangs is one namespace's as a rule: its webhook, its quota's, its mesh's.
+//! Namespaces where attempts hang, apart from all others: they have workers of their own, and take none from the others.
+//! The cause is a namespace's as a rule: a webhook, a service mesh.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -11,37 +11,47 @@ use tokio::time::Instant;
 
 use super::lane::{Lane, Lanes};
 
-/// An attempt that takes longer hung: no healthy API server needs as long for a handful of requests.
+/// An attempt that takes as long hangs: no healthy API server needs as long for a handful of requests.
 pub(super) const HUNG: Duration = Duration::from_secs(1);
 
-/// The slow namespaces: those with a key whose last attempt hung and failed. A new key there would hang as well, so
-/// that the namespace is what is remembered; and one that has nothing to do and succeeds says nothing of the others.
+/// How long a namespace stays slow after an attempt that hung and succeeded. Its key may have nothing to do next, which shows
+/// nothing about the namespace's other keys.
+pub(super) const REMEMBERED: Duration = Duration::from_mins(1);
+
+/// The slow namespaces: those with a key whose attempt hangs, or hung and failed, or hung and succeeded a short while ago. A new
+/// key there would hang as well, so the namespace is remembered; and a key with nothing to do that succeeds shows nothing about
+/// the others.
 pub(super) struct Slow<K> {
     /// The namespace of a key.
     namespace: fn(&K) -> &str,
-    /// How many workers may be with slow namespaces.
-    most: usize,
+    /// How many workers there are for slow namespaces.
+    workers: usize,
     namespaces: HashMap<Box<str>, Namespace<K>>,
     /// Those of them where keys wait, the one whose turn it is first: none holds up another.
     line: VecDeque<Box<str>>,
-    /// What workers are with.
+    /// The keys that workers are with.
     running: HashSet<K>,
+    /// When the next namespace may cease to be slow without an attempt.
+    next_end: Option<Instant>,
 }
 
 struct Namespace<K> {
-    /// The keys that hung and failed; never empty.
+    /// The keys that hang, or hung and failed.
     hung: HashSet<K>,
+    /// Slow until then even without such a key.
+    until: Option<Instant>,
     waiting: Lanes<K>,
 }
 
 impl<K: Clone + Eq + Hash> Slow<K> {
-    pub(super) fn new(workers: u32, namespace: fn(&K) -> &str) -> Self {
+    pub(super) fn new(workers: usize, namespace: fn(&K) -> &str) -> Self {
         Self {
             namespace,
-            most: usize::try_from(workers / 2).unwrap_or(usize::MAX).max(1),
+            workers,
             namespaces: HashMap::new(),
             line: VecDeque::new(),
             running: HashSet::new(),
+            next_end: None,
         }
     }
 
@@ -50,8 +60,8 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         self.namespaces.contains_key((self.namespace)(key))
     }
 
-    /// Notes that a key hung and failed. Returned is what is to be placed anew where its namespace was not slow before, out
-    /// of `waiting`; what of `running` is of that namespace counts from now on.
+    /// Notes that a key hangs, or hung and failed. Returned is what is to be placed anew where its namespace was not slow before,
+    /// out of `waiting`; what of `running` is of that namespace counts from now on.
     pub(super) fn hung<'a>(
         &mut self,
         key: &K,
@@ -69,6 +79,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         }
         let slow = Namespace {
             hung: HashSet::from([key.clone()]),
+            until: None,
             waiting: Lanes::default(),
         };
         self.namespaces.insert(name.into(), slow);
@@ -78,17 +89,51 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         waiting.extract(is_there)
     }
 
+    /// Notes that a key hung and succeeded, in a namespace that is slow.
+    pub(super) fn got_through(&mut self, key: &K, now: Instant) {
+        if let Some(slow) = self.namespaces.get_mut((self.namespace)(key)) {
+            slow.hung.remove(key);
+            let until = now + REMEMBERED;
+            slow.until = Some(until);
+            self.next_end.get_or_insert(until);
+        }
+    }
+
     /// Notes that a key did not hang, or is none any more. Returned is what is to be placed anew where no other one of its
     /// namespace hangs.
     pub(super) fn went_well(&mut self, key: &K) -> Vec<(Lane, K, Instant)> {
         let name = (self.namespace)(key);
-        let Some(slow) = self.namespaces.get_mut(name) else {
+        if let Some(slow) = self.namespaces.get_mut(name) {
+            slow.hung.remove(key);
+        }
+        self.end(name)
+    }
+
+    /// When [`end_next`](Self::end_next) is due.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.next_end
+    }
+
+    /// Has those namespaces cease to be slow whose time is up; returned is what is to be placed anew.
+    pub(super) fn end_next(&mut self, now: Instant) -> Vec<(Lane, K, Instant)> {
+        let mut over = Vec::new();
+        for (name, slow) in &mut self.namespaces {
+            if slow.until.take_if(|until| *until <= now).is_some() {
+                over.push(name.clone());
+            }
+        }
+        over.sort_unstable();
+        let ends = self.namespaces.values().filter_map(|slow| slow.until);
+        self.next_end = ends.min();
+        over.iter().flat_map(|name| self.end(name)).collect()
+    }
+
+    /// Takes the namespace out if nothing makes it slow any more.
+    fn end(&mut self, name: &str) -> Vec<(Lane, K, Instant)> {
+        let slow = self.namespaces.get_mut(name);
+        let Some(slow) = slow.filter(|slow| slow.hung.is_empty() && slow.until.is_none()) else {
             return Vec::new();
         };
-        slow.hung.remove(key);
-        if !slow.hung.is_empty() {
-            return Vec::new();
-        }
         let waiting = slow.waiting.extract(|_| true);
         self.namespaces.remove(name);
         self.line.retain(|other| **other != *name);
@@ -120,7 +165,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
 
     /// Whether a worker may have one of the keys that wait.
     pub(super) fn is_ready(&self) -> bool {
-        self.running.len() < self.most && !self.line.is_empty()
+        self.running.len() < self.workers && !self.line.is_empty()
     }
 
     /// The next key for a worker, if it may have one.
@@ -158,6 +203,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
     pub(super) fn clear(&mut self) {
         self.namespaces.clear();
         self.line.clear();
+        self.next_end = None;
     }
 
     #[cfg(test)]

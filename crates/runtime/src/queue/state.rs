@@ -55,6 +55,8 @@ pub(super) struct Tries {
 
 /// What is known of a key that is with a worker.
 struct Running {
+    /// How many were handed out before it.
+    turn: u64,
     since: Instant,
     /// When the work on it last got on.
     got_on: Instant,
@@ -67,6 +69,10 @@ pub(super) struct State<K> {
     pending: HashMap<K, Pending>,
     /// Keys with a worker.
     processing: HashMap<K, Running>,
+    /// Those of them that count as with one of the workers that are not for slow namespaces: since when, and the turn.
+    swift: BTreeMap<(Instant, u64), K>,
+    /// How many of those workers there are.
+    workers: usize,
     /// Those that are tried again until they succeed.
     tries: HashMap<K, Tries>,
     /// The keys that wait, but for those of slow namespaces.
@@ -79,7 +85,7 @@ pub(super) struct State<K> {
     alarm: Option<Instant>,
     /// The number that the next key to be queued gets.
     ticket: u64,
-    /// How many keys have been handed out.
+    /// How many keys were asked for.
     turn: u64,
     delays: Delays,
     bucket: Bucket,
@@ -96,9 +102,12 @@ impl<K: Clone + Eq + Hash> State<K> {
         namespace: fn(&K) -> &str,
         now: Instant,
     ) -> Self {
+        let workers = usize::try_from(workers).unwrap_or(usize::MAX);
         Self {
             pending: HashMap::new(),
             processing: HashMap::new(),
+            swift: BTreeMap::new(),
+            workers,
             tries: HashMap::new(),
             lanes: Lanes::default(),
             slow: Slow::new(workers, namespace),
@@ -119,17 +128,47 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// the order in time, whether or not a worker was there to see it.
     pub(super) fn advance(&mut self, now: Instant) {
         self.pace.advance(now);
-        while let Some(next) = self
-            .delayed
-            .first_entry()
-            .filter(|next| next.key().0 <= now)
-        {
-            let ((due, _), key) = next.remove_entry();
-            if let Some(Pending::Delayed { lane, .. }) = self.pending.remove(&key) {
+        loop {
+            let hangs = self.next_hang().filter(|at| *at <= now);
+            let ends = self.slow.next_end().filter(|at| *at <= now);
+            let due = self.delayed.first_key_value().map(|((due, _), _)| *due);
+            let due = due.filter(|at| *at <= now);
+            let Some(next) = [hangs, ends, due].into_iter().flatten().min() else {
+                return;
+            };
+            if hangs == Some(next)
+                && let Some(key) = self.swift.values().next().cloned()
+            {
+                self.hung(&key);
+            } else if ends == Some(next) {
+                let moved = self.slow.end_next(next);
+                self.place_all(moved);
+            } else if let Some(((due, _), key)) = self.delayed.pop_first()
+                && let Some(Pending::Delayed { lane, .. }) = self.pending.remove(&key)
+            {
                 self.place(key, lane, due);
                 self.adds += 1;
             }
         }
+    }
+
+    /// When the attempt that has gone on for longest, of those in no slow namespace, will have hung.
+    fn next_hang(&self) -> Option<Instant> {
+        let ((since, _), _) = self.swift.first_key_value()?;
+        Some(*since + HUNG)
+    }
+
+    /// Notes that a key hangs, or hung and failed.
+    fn hung(&mut self, key: &K) {
+        let running = self.processing.keys();
+        let moved = self.slow.hung(key, &mut self.lanes, running);
+        self.swift.retain(|_, key| !self.slow.has(key));
+        self.place_all(moved);
+    }
+
+    /// Whether one of the workers is free that are not for slow namespaces.
+    fn has_room(&self) -> bool {
+        self.swift.len() < self.workers
     }
 
     /// [`Queue::add`](super::Queue::add).
@@ -282,15 +321,16 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// Hands out the next key, which is with a worker from now on.
     pub(super) fn take(&mut self, now: Instant) -> Option<Next<K>> {
-        let (lane, key, since) = if self.turn % 8 == 7 {
-            self.slow.pop().or_else(|| self.lanes.pop())
-        } else {
-            self.lanes.pop().or_else(|| self.slow.pop())
-        }?;
+        let swift = self.has_room().then(|| self.lanes.pop()).flatten();
         self.turn += 1;
+        if let Some((_, key, _)) = &swift {
+            self.swift.insert((now, self.turn), key.clone());
+        }
+        let (lane, key, since) = swift.or_else(|| self.slow.pop())?;
         self.pace.handed_out(&key, lane, now);
         self.pending.remove(&key);
         let running = Running {
+            turn: self.turn,
             since: now,
             got_on: now,
         };
@@ -312,7 +352,9 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// Takes a key back from its worker.
     pub(super) fn release(&mut self, key: &K, now: Instant) {
-        self.processing.remove(key);
+        if let Some(running) = self.processing.remove(key) {
+            self.swift.remove(&(running.since, running.turn));
+        }
         self.slow.release(key);
         if let Some(&Pending::Again { lane, since }) = self.pending.get(key) {
             self.pending.remove(key);
@@ -345,13 +387,12 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     fn back_off(&mut self, key: &K, backoff: Duration, least: Duration, now: Instant) -> Duration {
         self.retries += 1;
-        let moved = if self.has_hung(key, now) {
-            let running = self.processing.keys();
-            self.slow.hung(key, &mut self.lanes, running)
+        if self.has_hung(key, now) {
+            self.hung(key);
         } else {
-            self.slow.went_well(key)
-        };
-        self.place_all(moved);
+            let moved = self.slow.went_well(key);
+            self.place_all(moved);
+        }
         if self.shut_down {
             return Duration::ZERO;
         }
@@ -386,16 +427,25 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Whether the attempt at a key that is with a worker takes too long.
     fn has_hung(&self, key: &K, now: Instant) -> bool {
         let begun = self.processing.get(key);
-        begun.is_some_and(|begun| now - begun.since > HUNG)
+        begun.is_some_and(|begun| now - begun.since >= HUNG)
+    }
+
+    /// Notes how the attempt at a key went that is over, and no failure; or that the key is none any more.
+    fn is_over(&mut self, key: &K, now: Instant) {
+        if self.has_hung(key, now) {
+            // As it does where its namespace was slow when it was handed out, and then was not.
+            self.hung(key);
+            self.slow.got_through(key, now);
+        } else {
+            let moved = self.slow.went_well(key);
+            self.place_all(moved);
+        }
     }
 
     /// Queues a key that is with a worker again after `delay`; says in what time.
     pub(super) fn put_off(&mut self, key: &K, delay: Duration, now: Instant) -> Duration {
         self.retries += 1;
-        if !self.has_hung(key, now) {
-            let moved = self.slow.went_well(key);
-            self.place_all(moved);
-        }
+        self.is_over(key, now);
         self.enqueue_at(key.clone(), Lane::Retry, later(now, delay), None, now);
         self.delay(key, now)
     }
@@ -408,10 +458,9 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    pub(super) fn forget(&mut self, key: &K) {
+    pub(super) fn forget(&mut self, key: &K, now: Instant) {
         self.tries.remove(key);
-        let moved = self.slow.went_well(key);
-        self.place_all(moved);
+        self.is_over(key, now);
     }
 
     /// Drops what waits; nothing is queued from now on.
@@ -429,12 +478,16 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// Whether there is work that no worker in `get` will see by itself.
     pub(super) fn needs_worker(&self) -> bool {
-        !self.lanes.is_empty() || self.slow.is_ready() || self.unwatched().is_some()
+        let swift = self.has_room() && !self.lanes.is_empty();
+        swift || self.slow.is_ready() || self.unwatched().is_some()
     }
 
-    /// The time of the next delayed key, if no worker wakes by then.
+    /// The time of the next delayed key, or when an attempt hangs that others wait for, if no worker wakes by then.
     fn unwatched(&self) -> Option<Instant> {
-        let (&(due, _), _) = self.delayed.first_key_value()?;
+        let due = self.delayed.first_key_value().map(|((due, _), _)| *due);
+        let is_full = !self.lanes.is_empty() && !self.has_room();
+        let hangs = self.next_hang().filter(|_| is_full);
+        let due = [due, hangs].into_iter().flatten().min()?;
         self.alarm.is_none_or(|alarm| due < alarm).then_some(due)
     }
 
@@ -510,6 +563,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
             && self.processing.is_empty()
+            && self.swift.is_empty()
             && self.tries.is_empty()
             && self.pace.is_empty()
             && self.delayed.is_empty()

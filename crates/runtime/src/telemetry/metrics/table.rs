@@ -83,7 +83,7 @@ metrics! {
         ACTIVE_WORKERS: Gauge "controller_runtime_active_workers" "" ["controller"]
             "Reconciles that are running.";
         MAX_CONCURRENT_RECONCILES: Gauge "controller_runtime_max_concurrent_reconciles" "" ["controller"]
-            "Reconciles that can run at once: the configured workers.";
+            "Reconciles that can run at once: the configured workers; as many more may be with namespaces where requests hang.";
     }
     "Queue" {
         QUEUE_DEPTH: Gauge "workqueue_depth" "" ["controller", "name"]
