@@ -57,6 +57,10 @@ pub enum Error {
     #[error("not leading: nothing was written")]
     NotLeading,
 
+    /// The API server did not complete a write of the Deployment in the time that it had. It may have been done.
+    #[error("{0}")]
+    TimedOut(String),
+
     /// The API server did not do it, for a reason that passes; and the time that it asks for, zero where it asks for none.
     #[error("{0}")]
     Transient(String, Duration),
@@ -106,6 +110,7 @@ impl Failure for Error {
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
             Self::NotLeading => "NotLeading",
+            Self::TimedOut(_) => "DeploymentTimedOut",
             Self::Transient(..) => "Transient",
         }
     }
@@ -119,6 +124,7 @@ impl Failure for Error {
                 | Self::DeletionFailed(..)
                 | Self::Overruled(_)
                 | Self::Contested(..)
+                | Self::TimedOut(_)
         );
         reported.then(|| self.name())
     }
@@ -133,7 +139,9 @@ impl Failure for Error {
             Self::Rejected(_, time) | Self::StatusRejected(_, time) | Self::Transient(_, time) => {
                 Retry::Backoff(*time)
             }
-            Self::ResourceExists(..) | Self::Overruled(_) => Retry::Backoff(Duration::ZERO),
+            Self::ResourceExists(..) | Self::Overruled(_) | Self::TimedOut(_) => {
+                Retry::Backoff(Duration::ZERO)
+            }
         }
     }
 }
@@ -150,6 +158,7 @@ impl From<ApiError> for Error {
             ApiError::Foreign(_, name) => Self::ResourceExists(name, String::new()),
             ApiError::Overruled(.., wanted) => Self::Overruled(wanted),
             ApiError::Contested(name, what, time) => Self::Contested(name, what, time),
+            ApiError::TimedOut(words) => Self::TimedOut(words),
             ApiError::Transient(words, time) => Self::Transient(words, time),
         }
     }
@@ -179,6 +188,7 @@ mod tests {
                 Retry::Backoff(time),
                 false,
             ),
+            (Error::TimedOut(text()), soon, true),
             (Error::NamespaceTerminating, Retry::Quiet, false),
             (Error::Conflict, Retry::Conflict, false),
             (Error::NotLeading, Retry::Quiet, false),

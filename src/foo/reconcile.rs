@@ -308,6 +308,7 @@ impl FooReconciler {
             match error {
                 ApiError::Rejected(words)
                 | ApiError::Denied(words, _)
+                | ApiError::TimedOut(words)
                 | ApiError::Transient(words, _) => Error::DeletionFailed(words, retry),
                 ApiError::Contested(..) => Error::DeletionFailed(error.to_string(), retry),
                 other => other.into(),
@@ -391,6 +392,7 @@ impl FooReconciler {
             Err(error @ ApiError::Contested(.., time)) => {
                 Err(Error::StatusContested(error.to_string(), time))
             }
+            Err(ApiError::TimedOut(words)) => Err(Error::StatusRejected(words, Duration::ZERO)),
             updated => Ok(updated?),
         }
     }

@@ -50,6 +50,11 @@ pub enum ApiError {
     #[error("somebody else changes {0:?} again and again: wanted {1}")]
     Contested(String, String, Duration),
 
+    /// The API server did not complete it in the time that it was given, which is longer than a webhook takes by default. It may
+    /// have been done.
+    #[error("{0}")]
+    TimedOut(String),
+
     /// It was not done, for a reason that passes; and the time that the API server asks for, zero where it asks for none.
     #[error("{0}")]
     Transient(String, Duration),
@@ -73,6 +78,7 @@ impl Failure for ApiError {
             Self::Foreign(..) => "Foreign",
             Self::Overruled(..) => "Overruled",
             Self::Contested(..) => "Contested",
+            Self::TimedOut(_) => "TimedOut",
             Self::Transient(..) => "Transient",
         }
     }
@@ -85,6 +91,7 @@ impl Failure for ApiError {
                 | Self::Foreign(..)
                 | Self::Overruled(..)
                 | Self::Contested(..)
+                | Self::TimedOut(_)
         );
         told.then(|| self.name())
     }
@@ -95,7 +102,7 @@ impl Failure for ApiError {
             Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Denied(_, time) | Self::Transient(_, time) => Retry::Backoff(*time),
-            Self::Rejected(_) | Self::Foreign(..) | Self::Overruled(..) => {
+            Self::Rejected(_) | Self::Foreign(..) | Self::Overruled(..) | Self::TimedOut(_) => {
                 Retry::Backoff(Duration::ZERO)
             }
         }
@@ -120,6 +127,9 @@ impl From<kube::Error> for ApiError {
             // 404: the object was deleted meanwhile.
             404 | 409 => Self::Conflict,
             400 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
+            504 if status.message.contains("request did not complete within") => {
+                Self::TimedOut(SLOW.to_owned())
+            }
             code => {
                 let words = format!("the API server answers {code}: {}", brief(&status.message));
                 Self::Transient(words, asks)
@@ -127,6 +137,11 @@ impl From<kube::Error> for ApiError {
         }
     }
 }
+
+/// What a write comes to that an admission webhook takes too long for: the API server's words name neither. The same words for
+/// each of them, so that none of them is news.
+const SLOW: &str = "the API server did not complete the write in the time that it had: an admission webhook that hangs is the \
+                    usual cause, see the ValidatingWebhookConfigurations and MutatingWebhookConfigurations that cover the namespace";
 
 /// What the API server says of a webhook that it cannot reach has the port of that attempt (`read tcp FROM->TO: …`), which would
 /// make each of them news.

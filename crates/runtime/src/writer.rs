@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 /// Writes the objects of one kind, and reads them from its store.
 ///
 /// Each write is one request. It is sent under a live term only, or fails with [`ApiError::NotLeading`]; it is based on the
-/// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 10 s; and its answer is in the store
+/// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 36 s; and its answer is in the store
 /// when it returns. What somebody else undoes again and again, or the reconciler itself, by making and deleting an object within
 /// seconds for the same, is written ten times at once, then after 1 s, 2 s and so on up to 5 min, and fails with [`ApiError::Contested`] meanwhile: until the object being reconciled asks for something else, or
 /// nothing is undone for twice as long as the next one would wait, a minute at least. What the API server answers with
@@ -458,7 +458,8 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Transient(..)
                 | ApiError::Foreign(..)
                 | ApiError::Overruled(..)
-                | ApiError::Contested(..),
+                | ApiError::Contested(..)
+                | ApiError::TimedOut(_),
             ) => {}
         }
         if let Err(ApiError::Rejected(_) | ApiError::Denied(..)) = &answer {

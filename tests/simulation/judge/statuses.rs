@@ -163,6 +163,10 @@ impl<'a> Report<'a> {
                 states.into_iter().flatten().any(|one| !self.is_its(one))
             }
             "DeploymentRejected" => asked.any(|call| is_refused(call) && self.is_for_it(call)),
+            "DeploymentTimedOut" => {
+                let timed_out = |call: &&&Call| call.answered.is_some_and(|(_, code)| code == 504);
+                asked.filter(timed_out).any(|call| self.is_for_it(call))
+            }
             "DeploymentContested" => {
                 let served = text(&self.foo["status"]["deploymentName"]);
                 self.has_written_often(|name| name == wanted || name == served)

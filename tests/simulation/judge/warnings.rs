@@ -22,7 +22,7 @@ use super::{
 pub const OVERRULED: &str = "DeploymentOverruled";
 
 /// What is the user's to mend, of the reasons of conditions.
-pub const TOLD: [&str; 9] = [
+pub const TOLD: [&str; 10] = [
     OVERRULED,
     "ReplicaFailure",
     "DeploymentPaused",
@@ -31,6 +31,7 @@ pub const TOLD: [&str; 9] = [
     "InvalidSpec",
     "DeploymentRejected",
     "DeploymentContested",
+    "DeploymentTimedOut",
     "DeletionFailed",
 ];
 
@@ -38,7 +39,7 @@ pub const TOLD: [&str; 9] = [
 const OTHERWISE: &str = "stored otherwise than asked";
 
 /// What is in the way of an event, or in that of those before it, is tried to be got past for so long, and its last try may take
-/// 10 s.
+/// 11 s.
 pub const LATE: Duration = Duration::from_secs(75);
 
 /// What it may take to say it.

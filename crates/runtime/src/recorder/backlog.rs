@@ -23,7 +23,7 @@ pub(super) const CAPACITY: usize = WAITING;
 pub(super) const NAMESPACE_CAPACITY: usize = WAITING / 2;
 
 /// A try of what is in the backlog may last so many times as long as the first one.
-pub(super) const PATIENCE: u32 = 10;
+pub(super) const PATIENCE: u32 = 11;
 
 /// The pause before the second try, doubled before each of the next.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -57,8 +57,8 @@ const SERIES: Duration = Duration::from_mins(6);
 /// The pause between what fails in different namespaces, doubled up to [`MAX_GAP`] until something is written.
 const GAP: Duration = Duration::from_millis(100);
 const MAX_GAP: Duration = Duration::from_secs(1);
-/// How long the first try may hold up the events of others, and how long each of the next may last: as long as the API
-/// server gives a webhook by default.
+/// How long the first try may hold up the events of others, and how long each of the next may last: longer than the 10 s
+/// that the API server gives a webhook by default, so that one that fails open lets the event through.
 pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) const RETRY_TIMEOUT: Duration = FIRST_TIMEOUT.saturating_mul(PATIENCE);
 

@@ -50,7 +50,10 @@ impl<P: Primary> Writer<P> {
         }
         let written = self.write_status(cx, seen, status).await;
         // Of which the answer may be lost.
-        if matches!(written, Ok(()) | Err(ApiError::Transient(..))) {
+        if matches!(
+            written,
+            Ok(()) | Err(ApiError::Transient(..) | ApiError::TimedOut(_))
+        ) {
             cx.event(event);
         }
         written
