@@ -18,8 +18,10 @@ mod generated;
 mod invariants;
 mod prometheus;
 mod proxy;
+mod webhooks;
 
 // Tests.
+mod admission;
 mod campaign;
 mod checker;
 mod cli;
