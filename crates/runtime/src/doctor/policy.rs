@@ -1,17 +1,24 @@
 //! Server-side fencing (`deploy/components/fencing`): whether its policy judges, and by the Lease that this program goes by.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
     coordination::v1::Lease,
     core::v1::{Pod, ServiceAccount},
 };
 use kube::{
-    Api, Resource, ResourceExt as _,
-    api::{ApiResource, DynamicObject, ListParams},
+    Api, Client, ResourceExt as _,
+    api::{DynamicObject, ListParams, PostParams},
 };
 use serde_json::Value;
 
-use super::{Doctor, Verdict, error, failed, is_forbidden, ok, skipped, warning};
+use super::{
+    Doctor, Grade, Verdict,
+    cluster::{all, text},
+    error, failed, is_forbidden, ok, skipped, warning,
+};
 use crate::{
     App,
     election::{account_key, holder_key},
@@ -41,11 +48,7 @@ struct Election {
 }
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
-    let (namespace, lease) = match doctor.lease() {
-        Ok(lease) => lease,
-        Err(verdict) => return verdict,
-    };
-    match found(doctor, namespace, lease).await {
+    match found(doctor).await {
         Ok(verdict) => verdict,
         Err(error) if is_forbidden(&error) => {
             skipped("not allowed to look at it: that takes the rights of an administrator")
@@ -58,34 +61,138 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
     }
 }
 
-async fn found(doctor: &Doctor, namespace: &str, lease: &str) -> kube::Result<Verdict> {
+async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     let client = &doctor.client;
-    let policies = all::<ValidatingAdmissionPolicy>(doctor).await?;
-    let bindings = all::<ValidatingAdmissionPolicyBinding>(doctor).await?;
-    let records: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-    let record = doctor.config.leader_election.record_name();
+    let settings = &doctor.config.leader_election;
+    let part = format!("{}-fencing", doctor.app.name);
+    let mut policies = all::<ValidatingAdmissionPolicy>(client, &ListParams::default()).await?;
+    // As the fence knows its refusals.
+    policies.retain(|it| it.name_any().contains(&part));
+    let bindings = all::<ValidatingAdmissionPolicyBinding>(client, &ListParams::default()).await?;
+    let Some(namespace) = doctor.namespace.as_deref() else {
+        return Ok(nowhere(&policies, &bindings));
+    };
     let [key, account] = [holder_key(doctor.app), account_key(doctor.app)];
-    let recorded = records.get_metadata_opt(&record).await?;
-    let named = recorded
-        .as_ref()
-        .and_then(|it| it.annotations().get(&account));
+    let record = settings.record_name();
+    let found = record_in(client, namespace, &record).await?;
+    let recorded = found.as_ref().map(|it| it.get(&key).cloned());
+    let named = found.as_ref().and_then(|it| it.get(&account));
     let named = named.map_or(doctor.app.name, String::as_str);
     let user = format!("{ACCOUNT}{namespace}:{named}");
-    let recorded = recorded.map(|it| it.annotations().get(&key).cloned().unwrap_or_default());
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    let lease = leases.get_opt(lease).await?.and_then(|lease| lease.spec);
-    let holder = lease.and_then(|lease| lease.holder_identity);
+    // Without an election, the Lease is no matter.
+    let lease = if settings.enabled {
+        leases.get_opt(&settings.lease_name).await?
+    } else {
+        None
+    };
+    let holder = lease.and_then(|lease| lease.spec?.holder_identity);
     let holder = holder.unwrap_or_default();
     let election = Election {
         namespace: namespace.to_owned(),
         record,
         key,
-        recorded,
+        recorded: recorded.map(Option::unwrap_or_default),
         account: (account, user),
         user: user_of(doctor, namespace, &holder).await?,
         holder,
     };
-    Ok(judge(doctor.app, &election, &policies, &bindings))
+    let mut elsewhere = Vec::new();
+    for binding in &bindings {
+        let spec = &binding.data["spec"];
+        let is_one = policies
+            .iter()
+            .any(|it| spec["policyName"] == it.name_any());
+        let [at, of] = record_of(spec);
+        if is_one && at != namespace && record_in(client, at, of).await?.is_some() {
+            elsewhere.push((text(&spec["policyName"]).to_owned(), at.to_owned()));
+        }
+    }
+    // Another installation's, with a record of its own.
+    policies.retain(|it| !elsewhere.iter().any(|(name, _)| *name == it.name_any()));
+    if policies.is_empty()
+        && let Some((name, at)) = elsewhere.first()
+    {
+        return Ok(skipped(format!(
+            "not installed for this installation: {name} protects the one in {at}; deploy/components/fencing has it"
+        )));
+    }
+    let verdict = judge(doctor.app, &election, &policies, &bindings);
+    if verdict.0 != Grade::Ok {
+        return Ok(verdict);
+    }
+    Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
+}
+
+/// Whether a policy rejects all writes of a replica that runs without an election: outside a pod, without the namespace of a
+/// record, that replica can be named by none.
+fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
+    let names = policies.iter().map(|it| it.name_any());
+    let mut bound = names.filter(|name| {
+        let mut bindings = bindings.iter();
+        bindings.any(|it| it.data["spec"]["policyName"] == **name)
+    });
+    match bound.next() {
+        None => skipped("not installed; deploy/components/fencing has it"),
+        Some(name) => warning(format!(
+            "leader_election.enabled is false, and {name} rejects the writes of its service account unless the fencing record names the \
+             replica: set leader_election.lease_namespace, or turn the election on, or take deploy/components/fencing away"
+        )),
+    }
+}
+
+/// The annotations of a fencing record, if there is one.
+async fn record_in(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> kube::Result<Option<BTreeMap<String, String>>> {
+    let records: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let found = records.get_metadata_opt(name).await?;
+    Ok(found.map(|it| it.metadata.annotations.unwrap_or_default()))
+}
+
+/// Whether the service account that the record names exists, and may write the record.
+async fn has_an_account(client: &Client, election: &Election) -> kube::Result<Option<Verdict>> {
+    let Election {
+        namespace,
+        record,
+        account: (key, user),
+        ..
+    } = election;
+    let Some(account) = user.rsplit(':').next() else {
+        return Ok(None);
+    };
+    if record_in(client, namespace, account).await?.is_none() {
+        return Ok(Some(error(format!(
+            "the fencing policy judges no writes: it is about {user}, and there is no such service account; name the controller's in the \
+             annotation {key} of serviceaccount/{record} in {namespace}"
+        ))));
+    }
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.clone()),
+            resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.clone()),
+                verb: Some("patch".to_owned()),
+                resource: Some("serviceaccounts".to_owned()),
+                name: Some(record.clone()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    // Without the permission to ask, it is not known.
+    let answer = reviews.create(&PostParams::default(), &review).await;
+    let status = answer.ok().and_then(|it| it.status);
+    let is_refused = status.is_some_and(|it| !it.allowed && it.evaluation_error.is_none());
+    Ok(is_refused.then(|| {
+        error(format!(
+            "{user} has no permission to patch serviceaccount/{record} in {namespace}, so the policy rejects each leader: {APPLY}"
+        ))
+    }))
 }
 
 /// The service account of the pod that holds the Lease, as long as that is in the Lease's namespace.
@@ -103,29 +210,14 @@ async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result
     Ok(account.map(|account| format!("{ACCOUNT}{namespace}:{account}")))
 }
 
-/// As they are: little of them is looked at.
-async fn all<K: Resource<DynamicType = ()>>(doctor: &Doctor) -> kube::Result<Vec<DynamicObject>> {
-    let resource = ApiResource::erase::<K>(&());
-    let all: Api<DynamicObject> = Api::all_with(doctor.client.clone(), &resource);
-    Ok(all.list(&ListParams::default()).await?.items)
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 fn judge(
     app: &App,
     election: &Election,
     policies: &[DynamicObject],
     bindings: &[DynamicObject],
 ) -> Verdict {
-    // As the fence knows its refusals.
     let part = format!("{}-fencing", app.name);
-    let all: Vec<_> = policies
-        .iter()
-        .filter(|it| it.name_any().contains(&part))
-        .collect();
+    let all: Vec<_> = policies.iter().collect();
     // Others may be another installation's.
     let goes_by_ours = |policy: &&&DynamicObject| {
         bindings.iter().any(|binding| {
@@ -281,6 +373,7 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
 
 #[cfg(test)]
 mod tests {
+    use kube::api::ApiResource;
     use serde_json::json;
 
     use super::*;
@@ -337,6 +430,11 @@ mod tests {
         );
         let two = format!("{ours} is not the only one that goes by this record: there is {older}");
         assert!(judged.1.starts_with(&two), "{judged:?}");
+        // Without an election and a namespace, any of them may be ours.
+        let (grade, text) = nowhere(&all, &[bound(&ours, "n")]);
+        assert_eq!(grade, Grade::Warning, "{text}");
+        assert!(text.contains(&format!("{ours} rejects")), "{text}");
+        assert_eq!(nowhere(&all, &[]).0, Grade::Skipped);
         // Ours is not bound.
         let judged = judge(&APP, &election, &all[..2], &[bound(&theirs, "m")]);
         assert!(

@@ -102,9 +102,9 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
 
 /// To the fencing record. Who may not read it takes server-side fencing for not installed.
 pub async fn of_record(doctor: &Doctor) -> Verdict {
-    let (namespace, _) = match doctor.lease() {
-        Ok(lease) => lease,
-        Err(verdict) => return verdict,
+    // Without an election there is one, too.
+    let Some(namespace) = doctor.namespace.as_deref() else {
+        return skipped("leader_election.lease_namespace is not set");
     };
     let record = doctor.config.leader_election.record_name();
     let name = Some(&*record);
