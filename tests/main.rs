@@ -49,5 +49,6 @@ mod scenarios;
 mod second_kind;
 mod simulation;
 mod state;
+mod stderr;
 mod takeover;
 mod telemetry;

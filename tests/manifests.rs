@@ -960,11 +960,11 @@ async fn names_and_numbers_agree() {
         assert_eq!((&get["port"], &get["path"]), (&json!("http"), &json!(path)));
     }
     // The longest stop: running work; an attempt at the Lease, the writes that may still land, and the release, each for
-    // half of a term; the last events and exports.
+    // half of a term; the last events, exports and lines of the log.
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
     let stop = config.shutdown_timeout
         + config.leader_election.renew_deadline / 2 * 3
-        + Duration::from_millis(1500);
+        + Duration::from_secs(2);
     assert!(Duration::from_secs(grace) > stop, "{grace} s for {stop:?}");
     let image = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
     assert_eq!(container["image"], image);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, eventually},
-    collector::{Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS, page},
+    collector::{Balancer, Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS, page},
     controller::Controller,
     foos::{self, DEADLINE, with_pods},
     proxy::{Answer, Proxy},
@@ -744,6 +744,131 @@ async fn a_bad_collector_holds_nobody_up() {
     }
 }
 
+/// What the last export at the end loses is logged, whichever signals there are: the traces alone, the logs, the metrics, all.
+#[tokio::test]
+async fn a_last_export_that_is_lost_is_logged() {
+    let cluster = with_pods().await;
+    let namespace = cluster.namespace("last").await;
+    let collector = Collector::start().await;
+    let refused = Mock::start(Behaviour::Refuse).await;
+    for (number, exported) in ["TRACES", "LOGS", "METRICS", "all"].into_iter().enumerate() {
+        for (endpoint, lost) in [(collector.endpoint(), false), (refused.endpoint(), true)] {
+            let mut controller = controller(cluster, &namespace, &endpoint, |command| {
+                // Nothing is exported before the end.
+                for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BLRP_SCHEDULE_DELAY"] {
+                    command.env(name, "3600000");
+                }
+                command.env("OTEL_METRIC_EXPORT_INTERVAL", "3600000");
+                for signal in ["TRACES", "LOGS", "METRICS"] {
+                    if exported != "all" && exported != signal {
+                        command.env(format!("OTEL_{signal}_EXPORTER"), "none");
+                    }
+                }
+            });
+            let name = format!("last-{number}-{lost}");
+            apply(&namespace, &foo(&name, &name, 1)).await;
+            controller.wait_for_log("created the Deployment").await;
+            assert_eq!(controller.stop().await, 0);
+            let logged = controller.logged("still to be exported is lost");
+            assert_eq!(
+                logged,
+                usize::from(lost),
+                "{exported}: {}",
+                controller.log()
+            );
+        }
+    }
+}
+
+/// Certificates, keys and the authority are rotated at the same paths: the next connection is made with the new ones, and while
+/// the files do not go together, with the old ones.
+#[tokio::test]
+async fn rotated_certificates_are_read_again() {
+    let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
+    let namespace = cluster.namespace("rotated").await;
+    let (certificate, key) = collector.client();
+    let controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
+        command
+            .env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca())
+            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate)
+            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key);
+    });
+    let arrives = async |collector: &Collector, name: &str| {
+        apply(&namespace, &foo(name, name, 1)).await;
+        let traced = |received: &Received| (!received.reconciles(name).is_empty()).then_some(());
+        collector.wait_for("a trace", traced).await;
+    };
+    arrives(&collector, "before").await;
+
+    let old = std::fs::read(&key).unwrap();
+    std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\n").unwrap();
+    collector.kill();
+    collector.restart().await;
+    controller
+        .wait_for_log("keeps the certificates that it has")
+        .await;
+    arrives(&collector, "amid").await;
+    std::fs::write(&key, old).unwrap();
+
+    collector.kill();
+    collector.rotate();
+    collector.restart().await;
+    arrives(&collector, "after").await;
+    controller.wait_for_log("were read again").await;
+    assert!(
+        controller.logged("keeps the certificates") <= 3,
+        "once for each signal"
+    );
+}
+
+/// A load balancer forgets connections on which nothing is sent for a while, and resets them when something is: nothing is lost.
+#[tokio::test]
+async fn a_connection_that_is_reset_loses_nothing() {
+    const PAUSES: usize = 6;
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
+    let address = collector.endpoint().replace("http://", "");
+    let balancer = Balancer::start(address).await;
+    let namespace = cluster.namespace("reset").await;
+    let controller = controller(cluster, &namespace, &balancer.endpoint(), |_| {});
+    let arrived = |name: String| {
+        move |received: &Received| {
+            let traces = received.reconciles(&name);
+            traces
+                .iter()
+                .any(|trace| {
+                    trace
+                        .logs
+                        .iter()
+                        .any(|log| log.body == "created the Deployment")
+                })
+                .then_some(())
+        }
+    };
+    for pause in 0..PAUSES {
+        // Connections are there, and have nothing to send.
+        controller.wait_for_log("started workers").await;
+        balancer.forget();
+        let name = format!("pause-{pause}");
+        apply(&namespace, &foo(&name, &name, 1)).await;
+        collector
+            .wait_for("the trace and its log record", arrived(name))
+            .await;
+    }
+    let metrics = metrics(&controller).await;
+    for signal in ["traces", "logs", "metrics"] {
+        let lost = format!("foo_controller_telemetry_lost_total{{signal=\"{signal}\"}} 0\n");
+        assert!(metrics.contains(&lost), "{metrics}");
+    }
+}
+
+/// What the controller has on /metrics.
+async fn metrics(controller: &Controller) -> String {
+    let url = format!("http://{}", controller.http_addr().await);
+    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+    let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+    client.request_text(request).await.unwrap()
+}
+
 /// A collector that is gone amid the work costs what it would have got; it is counted and logged once, and that it is back.
 #[tokio::test]
 async fn a_collector_that_comes_back_gets_what_comes_then() {
@@ -787,11 +912,8 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
 
 /// Waits until an export of spans has failed. (What is logged first may be about the metrics.)
 async fn loses_traces(controller: &Controller) {
-    let url = format!("http://{}", controller.http_addr().await);
-    let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
     eventually(DEADLINE, "spans that are lost", async || {
-        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
-        let metrics = client.request_text(request).await.unwrap();
+        let metrics = metrics(controller).await;
         let lost = r#"foo_controller_telemetry_lost_total{signal="traces"} "#;
         let count = metrics.lines().find_map(|line| line.strip_prefix(lost));
         count

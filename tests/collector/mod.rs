@@ -10,6 +10,7 @@
     reason = "a test uses its part of this, fails by panicking, and shows the log then"
 )]
 
+mod balancer;
 mod mock;
 mod page;
 mod received;
@@ -28,6 +29,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{bound_command, eventually};
 
+pub use balancer::Balancer;
 pub use mock::{Behaviour, Mock, WORDS};
 pub use page::page;
 pub use received::{
@@ -174,6 +176,12 @@ impl Collector {
     pub fn ca(&self) -> PathBuf {
         assert!(self.tls != Tls::Nobody, "Collector::start_tls");
         self.path("ca.crt")
+    }
+
+    /// Makes other certificates of another authority, at the same paths. It has its own at its next start.
+    pub fn rotate(&self) {
+        assert!(self.tls != Tls::Nobody, "Collector::start_tls");
+        write_certificates(self.folder.path(), self.host);
     }
 
     /// The files of a client's certificate and its key, in PEM.

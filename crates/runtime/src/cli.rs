@@ -21,9 +21,13 @@ use crate::{
     client::Cluster,
     config::{self, Problems},
     doctor, manager,
-    telemetry::{self, LogLevel, Telemetry},
+    telemetry::{self, LogLevel, Telemetry, stderr},
     version,
 };
+
+/// How long the end of the process waits for a standard error that does not take the last lines; and after a second signal.
+const LAST_LINES: Duration = Duration::from_millis(500);
+const LAST_LINE: Duration = Duration::from_millis(50);
 
 /// The whole program: flags → configuration → [`run`](crate::run) → exit code. `crds` are printed by its command `crd`;
 /// `build` declares what is watched, and is given the application's part of the configuration.
@@ -32,8 +36,7 @@ pub fn main<R: Reconciler, C: DeserializeOwned>(
     crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
     build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
 ) -> ExitCode {
-    // Nothing can be done about a standard error that does not take what it is given.
-    match run(app, crds, build) {
+    let code = match run(app, crds, build) {
         Ok(code) => code,
         // --help and --version, too, come here; clap knows what they exit with.
         Err(Failure::Usage(answer)) => {
@@ -42,21 +45,23 @@ pub fn main<R: Reconciler, C: DeserializeOwned>(
         }
         Err(Failure::Configuration(problems)) => {
             for problem in problems.lines() {
-                let _ = writeln!(io::stderr(), "error: {problem}");
+                stderr::line(&format!("error: {problem}"));
             }
             ExitCode::from(2)
         }
         // `config | head -1`: the reader has what it wanted.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "error: {failure}");
+            stderr::line(&format!("error: {failure}"));
             match failure {
                 Failure::Run(error) if error.is_configuration() => ExitCode::from(2),
                 Failure::Telemetry(_) => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
             }
         }
-    }
+    };
+    stderr::flush(LAST_LINES);
+    code
 }
 
 /// Why the program did not do what it was asked to.
@@ -270,6 +275,7 @@ fn stop_asked() -> io::Result<impl Future<Output = ()>> {
         tracing::info!("stopping: running work may finish, unless a second signal comes");
         tokio::spawn(async move {
             next(&mut interrupt, &mut terminate).await;
+            stderr::flush(LAST_LINE);
             std::process::exit(1);
         });
     })

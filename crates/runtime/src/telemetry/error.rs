@@ -1,5 +1,7 @@
 //! Why there is no telemetry.
 
+use std::io;
+
 use opentelemetry_otlp::ExporterBuildError;
 
 use crate::failure::with_causes;
@@ -10,6 +12,9 @@ pub enum Error {
     /// An `OTEL_*` variable that there is no doing without is not what it must be; the text names it.
     #[error("{0}")]
     Variable(String),
+    /// The log cannot be written.
+    #[error("cannot start the thread that writes standard error: {0}")]
+    Stderr(io::Error),
     /// No connection can be made of what is configured.
     #[error("{signal} cannot be exported: {}", with_causes(.error))]
     Connection {

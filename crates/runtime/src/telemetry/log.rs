@@ -31,6 +31,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::stderr::Lines;
 use crate::config::{App, Directives, Log, LogFormat};
 
 /// What the libraries log for themselves is said by us once, with its cause, where it matters.
@@ -112,7 +113,7 @@ pub(super) fn start(
     };
     let mut layers = before;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(stderr)
+        .with_writer(|| Lines)
         .event_format(Line {
             json,
             colour: terminal,
@@ -206,7 +207,9 @@ impl Line {
 fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
     let mut object = Json::default();
     object.put("timestamp", time);
-    object.put("level", event.metadata().level().as_str());
+    let level = event.metadata().level();
+    object.put("level", level.as_str());
+    object.put("severity", severity(*level));
     event.record(&mut object);
     object.put("target", event.metadata().target());
     if trace.is_valid() {
@@ -214,6 +217,16 @@ fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
         object.put("span_id", trace.span_id().to_string());
     }
     object.finish()
+}
+
+/// The level as Google Cloud Logging has it, which takes a line of standard error for an error otherwise.
+fn severity(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "ERROR",
+        Level::WARN => "WARNING",
+        Level::INFO => "INFO",
+        _ => "DEBUG",
+    }
 }
 
 /// Whether a character could end a line, or change how a terminal shows what is around it.
@@ -239,7 +252,14 @@ impl Visit for Text {
 }
 
 /// The keys of a line that are not an event's to use.
-const RESERVED: [&str; 5] = ["timestamp", "level", "target", "trace_id", "span_id"];
+const RESERVED: [&str; 6] = [
+    "timestamp",
+    "level",
+    "severity",
+    "target",
+    "trace_id",
+    "span_id",
+];
 
 /// The fields of an event as JSON: an object that is not closed yet.
 #[derive(Default)]

@@ -5,7 +5,9 @@
 //! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
 //! not fit is dropped and counted.
 
+mod again;
 pub mod auth;
+mod connection;
 mod env;
 mod error;
 pub mod health;
@@ -16,8 +18,10 @@ mod otlp;
 mod outage;
 pub mod request;
 mod resource;
+pub(crate) mod stderr;
 mod tls;
 pub mod trace;
+mod trust;
 
 use std::time::Duration;
 
@@ -36,7 +40,7 @@ use tracing::{Level, Metadata, info, warn};
 use tracing_subscriber::{Layer as _, filter::filter_fn};
 
 pub(crate) use self::otlp::Way;
-use self::{env::Env, otlp::Exporters};
+use self::{env::Env, otlp::Exporters, outage::Failures};
 pub use self::{error::Error, log::LogLevel, metrics::Metrics};
 use crate::{App, Config, Host};
 
@@ -64,6 +68,7 @@ pub struct Telemetry {
     meters: SdkMeterProvider,
     traces: Option<SdkTracerProvider>,
     logs: Option<SdkLoggerProvider>,
+    failures: Failures,
 }
 
 impl Telemetry {
@@ -72,6 +77,7 @@ impl Telemetry {
     /// # Errors
     /// See [`Error`]. A collector that cannot be reached is none.
     pub fn start(app: &'static App, host: &Host, config: &Config) -> Result<Self, Error> {
+        stderr::start().map_err(Error::Stderr)?;
         let env = Env::new(host.variables());
         let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
         let resource = resource::resource(app, host, env.attributes());
@@ -128,8 +134,9 @@ impl Telemetry {
             let ours = filter_fn(ours).with_max_level_hint(Level::INFO);
             before.push(layer.with_filter(ours).boxed());
         }
+        let failures = Failures::default();
         if exports {
-            before.push(outage::export_events(metrics.clone()).boxed());
+            before.push(outage::export_events(metrics.clone(), failures.clone()).boxed());
         }
         let bridge = logs.as_ref().map(OpenTelemetryTracingBridge::new);
         let level = log::start(app, &config.log, before, bridge);
@@ -145,6 +152,7 @@ impl Telemetry {
             meters,
             traces,
             logs,
+            failures,
         })
     }
 
@@ -167,8 +175,10 @@ impl Telemetry {
             meters,
             traces,
             logs,
+            failures,
             ..
         } = self;
+        let failed = failures.count();
         // Side by side, since each may take all of the time; and given up from outside, since the metrics'
         // shutdown takes longer than it is given.
         let all = join_all([
@@ -177,6 +187,7 @@ impl Telemetry {
             spawn_blocking(move || Some(meters.shutdown_with_timeout(limit))),
         ]);
         let ended = timeout(limit, all).await;
+        // The providers of traces and logs answer Ok to a last batch that was refused: only the export's events show it.
         let lost = match &ended {
             Ok(ended) => ended.iter().any(|ended| {
                 matches!(
@@ -188,7 +199,7 @@ impl Telemetry {
             }),
             Err(_) => true,
         };
-        if lost {
+        if lost || failures.count() > failed {
             warn!("what was still to be exported is lost: the collector did not take it");
         }
     }

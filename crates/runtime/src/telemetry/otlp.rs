@@ -1,40 +1,27 @@
-//! The way out by OTLP/gRPC: a connection for each signal that goes anywhere, and its exporter.
-//!
-//! The connections are ours, since the SDK's own have no limit for being made: a collector that is a black
-//! hole would hold a flush for two minutes.
+//! The export by OTLP/gRPC: a connection for each exported signal, and its exporter.
 
-use std::{fs, mem, time::Duration};
+use std::mem;
 
 use http::Uri;
 use opentelemetry_otlp::{
     Compression, LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithTonicConfig,
 };
-use tonic::{
-    Request,
-    metadata::MetadataMap,
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
-};
+use tonic::{Request, metadata::MetadataMap, transport::Channel};
 
 use super::{
+    again::Again,
+    connection::Connection,
     env::{Env, Signal},
     error::Error,
+    trust::Trust,
 };
-
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// A collector that is silent for [`KEEPALIVE`] in the middle of an export, and then answers no ping, is gone:
-/// found out within one export, and looked for anew. Between exports no ping is sent, which gRPC servers take
-/// for abuse.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// An exporter for each signal that goes anywhere.
 #[derive(Default)]
 pub(super) struct Exporters {
-    pub traces: Option<SpanExporter>,
-    pub logs: Option<LogExporter>,
-    pub metrics: Option<MetricExporter>,
+    pub traces: Option<Again<SpanExporter>>,
+    pub logs: Option<Again<LogExporter>>,
+    pub metrics: Option<Again<MetricExporter>>,
     /// Where they go, for the log: `traces to http://...`.
     pub targets: Vec<String>,
     /// What is wrong with the environment, for the log.
@@ -57,20 +44,21 @@ impl Exporters {
         exporters.warnings = env.warnings(&signals)?;
         for (signal, endpoint) in wanted {
             exporters.targets.push(format!("{signal} to {endpoint}"));
-            let channel = connection(env, signal, endpoint)?.connect_lazy();
+            let connection = connection(env, signal, endpoint)?;
+            let (channel, breaks) = (connection.channel(), connection.breaks());
             match signal {
                 Signal::Traces => {
                     let exporter = set(env, signal, channel, SpanExporter::builder().with_tonic());
-                    exporters.traces = Some(exporter.build()?);
+                    exporters.traces = Some(Again::new(exporter.build()?, breaks));
                 }
                 Signal::Logs => {
                     let exporter = set(env, signal, channel, LogExporter::builder().with_tonic());
-                    exporters.logs = Some(exporter.build()?);
+                    exporters.logs = Some(Again::new(exporter.build()?, breaks));
                 }
                 Signal::Metrics => {
                     let exporter = MetricExporter::builder().with_temporality(env.temporality());
                     let exporter = set(env, signal, channel, exporter.with_tonic());
-                    exporters.metrics = Some(exporter.build()?);
+                    exporters.metrics = Some(Again::new(exporter.build()?, breaks));
                 }
             }
         }
@@ -95,7 +83,7 @@ pub(crate) struct Way {
     /// Where it leads.
     pub address: String,
     /// The connection, not made yet.
-    pub connection: Endpoint,
+    pub connection: Connection,
 }
 
 /// The way of each signal that goes anywhere, by what [`Exporters::new`] goes by.
@@ -142,56 +130,12 @@ fn set<E: WithTonicConfig + WithExportConfig>(
     }
 }
 
-fn connection(env: &Env, signal: Signal, endpoint: String) -> Result<Endpoint, Error> {
+fn connection(env: &Env, signal: Signal, endpoint: String) -> Result<Connection, Error> {
     let tls = endpoint.starts_with("https://");
-    let failed = |error| Error::Connection {
+    let trust = tls.then(|| Trust::new(env, signal)).transpose()?;
+    let connection = Connection::new(endpoint, trust, env.timeout(signal));
+    connection.map_err(|error| Error::Connection {
         signal: signal.to_string(),
         error,
-    };
-    let mut connection = Endpoint::from_shared(endpoint)
-        .map_err(failed)?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(env.timeout(signal))
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-    if tls {
-        connection = connection.tls_config(trust(env, signal)?).map_err(failed)?;
-    }
-    Ok(connection)
-}
-
-/// Whom to trust, and who we are.
-fn trust(env: &Env, signal: Signal) -> Result<ClientTlsConfig, Error> {
-    let tls = ClientTlsConfig::new();
-    let tls = match file(env, signal, "CERTIFICATE")? {
-        Some(authorities) => tls.ca_certificate(Certificate::from_pem(authorities)),
-        None => tls.with_native_roots(),
-    };
-    let certificate = file(env, signal, "CLIENT_CERTIFICATE")?;
-    let key = file(env, signal, "CLIENT_KEY")?;
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(tls.identity(Identity::from_pem(certificate, key))),
-        (None, None) => Ok(tls),
-        _ => Err(Error::Variable(format!(
-            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY (environment variables): \
-             one without the other, for {signal}"
-        ))),
-    }
-}
-
-/// The PEM file that a variable names.
-fn file(env: &Env, signal: Signal, what: &str) -> Result<Option<String>, Error> {
-    let Some((name, path)) = env.strict_for(signal, what)? else {
-        return Ok(None);
-    };
-    let wrong = |wrong: &dyn std::fmt::Display| {
-        Error::Variable(format!("{name} = {path:?} (environment variable): {wrong}"))
-    };
-    let text =
-        fs::read_to_string(path).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
-    if text.contains("-----BEGIN ") {
-        Ok(Some(text))
-    } else {
-        Err(wrong(&"holds nothing in PEM format"))
-    }
+    })
 }

@@ -7,7 +7,7 @@ use std::{
     fmt::Debug,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -76,9 +76,21 @@ impl ExportEvent {
     }
 }
 
-/// The layer that counts in `metrics`, and the task that logs. Must be called within a Tokio
-/// runtime.
-pub(super) fn export_events(metrics: Metrics) -> impl Layer<Registry> + Send + Sync {
+/// Number of exports that failed so far, of all signals.
+#[derive(Clone, Default)]
+pub(super) struct Failures(Arc<AtomicU64>);
+
+impl Failures {
+    pub fn count(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The layer that counts in `metrics` and in `failures`, and the task that logs. Must be called within a Tokio runtime.
+pub(super) fn export_events(
+    metrics: Metrics,
+    failures: Failures,
+) -> impl Layer<Registry> + Send + Sync {
     let series = |signal: Signal| {
         let labels = [KeyValue::new("signal", signal.to_string())];
         Series {
@@ -94,6 +106,7 @@ pub(super) fn export_events(metrics: Metrics) -> impl Layer<Registry> + Send + S
     let events = ExportEvents {
         sender,
         series: Signal::ALL.map(series),
+        failures,
         dropping: Arc::clone(&dropping),
     };
     tokio::spawn(async move {
@@ -115,6 +128,7 @@ pub(super) fn export_events(metrics: Metrics) -> impl Layer<Registry> + Send + S
 struct ExportEvents {
     sender: mpsc::Sender<(ExportEvent, String)>,
     series: [Series; Signal::ALL.len()],
+    failures: Failures,
     /// Whether anything was ever dropped.
     dropping: Arc<AtomicBool>,
 }
@@ -145,6 +159,7 @@ impl<S: Subscriber> Layer<S> for ExportEvents {
                 return;
             }
             ExportEvent::Failed(signal) => {
+                self.failures.0.fetch_add(1, Relaxed);
                 if let Some(series) = series(*signal) {
                     series.lost.add(1);
                     let said = std::mem::take(&mut *series.said.lock());

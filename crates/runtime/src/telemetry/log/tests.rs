@@ -82,10 +82,28 @@ fn both_formats_hold_the_same() {
     let mut value: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
     value["timestamp"] = "t".into();
     let expected = serde_json::json!({
-        "timestamp": "t", "level": "INFO", "message": "said", "thing": "ns/a", "reason": "R", "attempt": 3,
+        "timestamp": "t", "level": "INFO", "severity": "INFO", "message": "said", "thing": "ns/a", "reason": "R", "attempt": 3,
         "target": "operator_runtime::telemetry::log::tests",
     });
     assert_eq!(value, expected);
+}
+
+/// Google Cloud Logging finds in each line how severe it is, by its own names.
+#[test]
+fn a_line_has_its_severity() {
+    let lines = lines_at("trace", true, &mut LogLevel::default(), |_| {
+        error!("");
+        warn!("");
+        info!("");
+        tracing::debug!("");
+        tracing::trace!("");
+    });
+    let severity = |line: &String| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["severity"].as_str().unwrap().to_owned()
+    };
+    let severities: Vec<_> = lines.iter().map(severity).collect();
+    assert_eq!(severities, ["ERROR", "WARNING", "INFO", "DEBUG", "DEBUG"]);
 }
 
 /// A line that belongs to a trace says to which.
@@ -180,6 +198,7 @@ proptest! {
         let mut object = Json::default();
         object.put("timestamp", "t");
         object.put("level", "INFO");
+        object.put("severity", "INFO");
         for name in &names {
             object.field(name, 1);
         }
@@ -222,6 +241,7 @@ fn a_field_takes_no_key_of_the_lines() {
     let json = lines(true, &mut LogLevel::default(), |_| {
         info!(
             level = "debug",
+            severity = "low",
             timestamp = 1,
             target = "there",
             trace_id = 2,
@@ -233,12 +253,14 @@ fn a_field_takes_no_key_of_the_lines() {
     keys.sort_unstable();
     let expected = [
         "fields.level",
+        "fields.severity",
         "fields.span_id",
         "fields.target",
         "fields.timestamp",
         "fields.trace_id",
         "level",
         "message",
+        "severity",
         "target",
         "timestamp",
     ];

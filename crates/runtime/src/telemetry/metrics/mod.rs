@@ -36,6 +36,7 @@ use opentelemetry_sdk::{
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use super::{again::Again, stderr};
 use crate::{App, version};
 
 pub use self::timer::{Timer, number};
@@ -73,7 +74,7 @@ impl Metrics {
     pub fn new(
         app: &'static App,
         resource: Resource,
-        otlp: Option<PeriodicReader<MetricExporter>>,
+        otlp: Option<PeriodicReader<Again<MetricExporter>>>,
     ) -> (Self, SdkMeterProvider) {
         let reader = Arc::new(ManualReader::default());
         let mut provider = SdkMeterProvider::builder()
@@ -104,6 +105,9 @@ impl Metrics {
                 }
             });
         }
+        metrics.observe(&table::LOG_LINES_LOST, |see| {
+            see(number(stderr::lost()), &[]);
+        });
         // The export reads on a thread of its own, which has no runtime.
         if let Ok(runtime) = Handle::try_current() {
             metrics.observe(&table::TOKIO_TASKS, move |see| {

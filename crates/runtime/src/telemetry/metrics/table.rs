@@ -152,6 +152,8 @@ metrics! {
             "Tasks of the asynchronous runtime that have not ended.";
         PROCESS_START: Gauge "process_start_time_seconds" "s" []
             "When the process started, in seconds since 1970.";
+        LOG_LINES_LOST: Counter "{app}_log_lines_lost_total" "" []
+            "Log lines that standard error did not take: its reader is too slow or gone, or the disk is full.";
         BUILD_INFO: Gauge "{app}_build_info" "" ["revision", "version"]
             "Always 1; the labels say the version, and the commit that it was built from, or unknown.";
     }

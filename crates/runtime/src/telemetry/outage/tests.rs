@@ -83,7 +83,7 @@ fn the_collectors_own_words_are_in_the_cause() {
 #[tokio::test]
 async fn an_export_costs_no_scrape() {
     let metrics = Metrics::disconnected(&APP);
-    let layer = export_events(metrics.clone());
+    let layer = export_events(metrics.clone(), Failures::default());
     let subscriber =
         tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
     let _default = tracing::subscriber::set_default(subscriber);
@@ -119,7 +119,7 @@ async fn all_losses_are_counted() {
     let (metrics, _provider) = Metrics::new(&APP, resource, None);
     let subscriber = tracing_subscriber::layer::SubscriberExt::with(
         tracing_subscriber::registry(),
-        export_events(metrics.clone()),
+        export_events(metrics.clone(), Failures::default()),
     );
     tracing::subscriber::with_default(subscriber, || {
         // More than the channel has room for.

@@ -1,0 +1,192 @@
+//! The connections of the export.
+//!
+//! They are made here for three reasons. The SDK's own have no limit for being made: a collector that is a black hole would
+//! block a flush for two minutes. Certificates are read again for each connection ([`Trust`]). And a connection that breaks is
+//! noticed ([`Breaks`]).
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic::transport::{Channel, Endpoint, Error};
+use tower::{BoxError, Service, service_fn};
+
+use super::trust::Trust;
+
+/// How long a connection may take to be made, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A collector that is silent for [`PING`] in the middle of an export, and then answers no ping, is gone: noticed within one
+/// export. Between exports no ping is sent, which gRPC servers take for abuse.
+const PING: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Between exports, TCP keepalives are sent instead: load balancers do not forget the connection, or reset it before the next
+/// export needs it.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// Number of connections of one signal that broke: that ended otherwise than by this process.
+#[derive(Clone, Debug, Default)]
+pub struct Breaks(Arc<AtomicU64>);
+
+impl Breaks {
+    pub fn count(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// Makes the connections of one signal.
+pub struct Connection {
+    endpoint: Endpoint,
+    address: Uri,
+    trust: Option<Arc<Trust>>,
+    breaks: Breaks,
+}
+
+impl Connection {
+    /// To `address`, with TLS where there is `trust`. Each export has `limit` for its response.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn new(address: String, trust: Option<Trust>, limit: Duration) -> Result<Self, Error> {
+        let endpoint = Endpoint::from_shared(address)?;
+        let address = endpoint.uri().clone();
+        // Or tonic would add TLS of its own.
+        let endpoint = Endpoint::from_static("http://collector")
+            .origin(address.clone())
+            .timeout(limit)
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PING_TIMEOUT);
+        Ok(Self {
+            endpoint,
+            address,
+            trust: trust.map(Arc::new),
+            breaks: Breaks::default(),
+        })
+    }
+
+    pub fn breaks(&self) -> Breaks {
+        self.breaks.clone()
+    }
+
+    /// A channel that connects when it is needed, and again when its connection has ended.
+    pub fn channel(&self) -> Channel {
+        self.endpoint.connect_with_connector_lazy(self.connector())
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub async fn connect(&self) -> Result<(), Error> {
+        let channel = self.endpoint.connect_with_connector(self.connector());
+        channel.await.map(drop)
+    }
+
+    fn connector(
+        &self,
+    ) -> impl Service<Uri, Response = TokioIo<Watched>, Error = BoxError, Future: Send> + Send + 'static
+    {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        let (address, trust, breaks) = (
+            self.address.clone(),
+            self.trust.clone(),
+            self.breaks.clone(),
+        );
+        service_fn(move |_| {
+            let connect = connect(tcp.clone(), address.clone(), trust.clone());
+            let breaks = breaks.clone();
+            async move {
+                let connected = timeout(CONNECT_TIMEOUT, connect).await;
+                let io =
+                    connected.map_err(|_| format!("not connected in {CONNECT_TIMEOUT:?}"))??;
+                Ok(TokioIo::new(Watched { io, breaks }))
+            }
+        })
+    }
+}
+
+async fn connect(
+    mut tcp: HttpConnector,
+    address: Uri,
+    trust: Option<Arc<Trust>>,
+) -> Result<Box<dyn Io>, BoxError> {
+    let host = address.host().unwrap_or_default().to_owned();
+    let stream: TcpStream = tcp.call(address).await?.into_inner();
+    Ok(match trust {
+        None => Box::new(stream),
+        Some(trust) => Box::new(trust.handshake(&host, stream).await?),
+    })
+}
+
+/// A connection, secure or not.
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A connection that counts its break.
+struct Watched {
+    io: Box<dyn Io>,
+    breaks: Breaks,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.io).poll_read(cx, buffer));
+        if read.is_err() || buffer.filled().len() == before {
+            self.breaks.add();
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, bytes));
+        if written.is_err() {
+            self.breaks.add();
+        }
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,85 @@
+//! A load balancer before a collector, which can forget the connections that it has.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+/// A load balancer on a loopback port, until it is dropped. It lives on the runtime of the test that started it.
+pub struct Balancer {
+    address: SocketAddr,
+    /// The age that connections have to be of to be known.
+    age: Arc<AtomicU64>,
+    _accepting: JoinSet<()>,
+}
+
+impl Balancer {
+    /// Starts one before `collector`, `127.0.0.1:PORT`.
+    pub async fn start(collector: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let age = Arc::<AtomicU64>::default();
+        let known = Arc::clone(&age);
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(serve(client, collector.clone(), Arc::clone(&known)));
+            }
+        });
+        Self {
+            address,
+            age,
+            _accepting: accepting,
+        }
+    }
+
+    /// Its address, `http://127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Forgets all connections of now: the next bytes on one of them are answered with a reset.
+    pub fn forget(&self) {
+        self.age.fetch_add(1, Relaxed);
+    }
+}
+
+async fn serve(client: TcpStream, collector: String, age: Arc<AtomicU64>) {
+    let born = age.load(Relaxed);
+    let Ok(server) = TcpStream::connect(collector).await else {
+        return;
+    };
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let back = async { copy(&mut from_server, &mut to_client).await.map(drop) };
+    let forth = async {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = from_client.read(&mut buffer).await?;
+            if read == 0 {
+                return Ok(());
+            }
+            if age.load(Relaxed) != born {
+                // Closed with this, it is reset.
+                from_client.as_ref().set_zero_linger()?;
+                return Ok(());
+            }
+            to_server.write_all(&buffer[..read]).await?;
+        }
+    };
+    let _: std::io::Result<()> = tokio::select! {
+        ended = back => ended,
+        ended = forth => ended,
+    };
+}
