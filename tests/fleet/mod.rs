@@ -124,8 +124,8 @@ pub enum Way {
     Balancer,
 }
 
-/// A clock that libfaketime sets: the wall clock, and what the timers of the process go by. The clock of the election's
-/// deadlines (`CLOCK_BOOTTIME`) is right: the process asks the kernel for it, and not libc.
+/// A clock that libfaketime sets. The clock of the election's deadlines (`CLOCK_BOOTTIME`) is right: the process reads it from
+/// the kernel, and not from libc.
 /// What each replica begins with is in libfaketime's words (`+3600`, `+0 x1.1`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clock {
@@ -133,7 +133,8 @@ pub enum Clock {
     True,
     /// The wall clock differs, and jumps where [`Fleet::clock`] is written to. Timers are right.
     Wall([&'static str; 3]),
-    /// The wall clock, and all timers, go at another rate.
+    /// The wall clock and tokio's timers have another rate. Timed waits of the standard library never end: libfaketime gives
+    /// them a deadline in seconds since 1970, and the kernel counts from the boot.
     Rate([&'static str; 3]),
 }
 
