@@ -541,6 +541,22 @@ async fn prometheus_scrapes_and_judges() {
     });
     span.await;
 
+    // So are the queries of the dashboard, with its variables as Grafana has them by default.
+    let mut queries = Vec::new();
+    let dashboard = dashboard::dashboard().replace("$namespace", "n");
+    let dashboard = dashboard
+        .replace("$cluster", ".*")
+        .replace("$__rate_interval", "1m");
+    collect(&serde_json::from_str(&dashboard).unwrap(), &mut queries);
+    for query in queries {
+        let found = prometheus.query(&query).await;
+        // A rate takes two scrapes, and a quantile something to count.
+        assert!(
+            query.contains("rate(") || query.contains("otel_") || !found.is_empty(),
+            "{query}"
+        );
+    }
+
     let groups = prometheus.get("/api/v1/rules").await;
     let rules = groups
         .pointer("/groups/0/rules")
@@ -553,6 +569,43 @@ async fn prometheus_scrapes_and_judges() {
         assert_ne!(rule["state"], "firing", "{rule}");
     }
     drop(scene.controller);
+}
+
+/// Part 8: where the Prometheus Operator has several shards scrape, each has all replicas, by the rules that it adds to those of
+/// the PodMonitor.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes Debian's prometheus"]
+async fn each_shard_scrapes_all_replicas() {
+    let yaml = fs::read_to_string(Path::new(COMPONENT).join("podmonitor.yaml")).unwrap();
+    let monitor: Value = serde_saphyr::from_str(&yaml).unwrap();
+    let endpoints = monitor["spec"]["podMetricsEndpoints"].as_array().unwrap();
+    for (endpoint, shard) in endpoints.iter().zip(0..2) {
+        let mut rules = Vec::new();
+        for rule in endpoint["relabelings"].as_array().unwrap() {
+            rules.push(
+                json!({"target_label": rule["targetLabel"], "replacement": rule["replacement"]}),
+            );
+        }
+        let hash = ["__address__", "__tmp_hash"];
+        rules.extend([
+            json!({"source_labels": hash, "target_label": "__tmp_hash", "regex": "(.+);", "replacement": "$1"}),
+            json!({"source_labels": ["__tmp_hash"], "target_label": "__tmp_hash", "modulus": 2, "action": "hashmod"}),
+            json!({
+                "source_labels": ["__tmp_hash", "__tmp_disable_sharding"], "regex": format!("{shard};|.+;.+"), "action": "keep",
+            }),
+        ]);
+        let targets: Vec<_> = (1..5).map(|host| format!("127.0.0.{host}:1")).collect();
+        let scrape = json!([{
+            "job_name": "foo-controller", "static_configs": [{"targets": targets}], "relabel_configs": rules,
+        }]);
+        let prometheus = Prometheus::start(scrape, &[]).await;
+        eventually(DEADLINE, "targets", async || {
+            let found = prometheus.get("/api/v1/targets?state=active").await;
+            let active = found["activeTargets"].as_array().unwrap().len();
+            if active == 4 { Ok(()) } else { Err(found) }
+        })
+        .await;
+    }
 }
 
 /// Part 8: the component finds the pods, and Grafana the dashboard.
@@ -613,13 +666,79 @@ async fn alerts_fire_when_they_should() {
     promtool(&["check", "rules", rules.to_str().unwrap()], "")
         .await
         .unwrap();
-    let cases = folder.path().join("alerts.yaml");
-    fs::copy(
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/prometheus/alerts.yaml"),
-        &cases,
-    )
-    .unwrap();
-    promtool(&["test", "rules", cases.to_str().unwrap()], "")
+    for file in ["alerts.yaml", "day.yaml"] {
+        fs::copy(cases(file), folder.path().join(file)).unwrap();
+        test_rules(&folder, file).await;
+    }
+}
+
+/// Part 8: so they do where one Prometheus has two clusters, each of them from a pair of Prometheus servers, and the same
+/// metrics came by OTLP, too: from each cluster the same alerts, and no others.
+#[tokio::test]
+#[ignore = "takes Debian's prometheus"]
+async fn alerts_fire_when_they_should_in_any_setup() {
+    let folder = TempDir::new().unwrap();
+    rules_in(&folder);
+    let alerts = fs::read_to_string(cases("alerts.yaml")).unwrap();
+    let mut alerts: Value = serde_saphyr::from_str(&alerts).unwrap();
+    let array = |value: &mut Value| value.as_array_mut().map(std::mem::take).unwrap_or_default();
+    for case in alerts["tests"].as_array_mut().unwrap() {
+        let series = array(&mut case["input_series"]);
+        let name = |series: &Value| series["series"].as_str().unwrap().to_owned();
+        // What comes by OTLP alone, or names its cluster, stays as it is.
+        let plain = |series: &Value| {
+            let name = name(series);
+            name.contains("pod=") && !name.contains("cluster=")
+        };
+        if series.is_empty() || !series.iter().all(plain) {
+            case["input_series"] = series.into();
+            continue;
+        }
+        let mut all = Vec::new();
+        for one in &series {
+            let mut with = |labels: &str| {
+                let mut one = one.clone();
+                one["series"] = name(&one).replacen('{', &format!("{{{labels},"), 1).into();
+                all.push(one);
+            };
+            for cluster in CLUSTERS {
+                for replica in 0..2 {
+                    with(&format!(
+                        "cluster={cluster:?},prometheus_replica=\"{replica}\""
+                    ));
+                }
+            }
+            let mut by_otlp = one.clone();
+            let labels = name(one).replace("namespace=", "k8s_namespace_name=");
+            by_otlp["series"] = labels.replace("pod=", "instance=").into();
+            all.push(by_otlp);
+        }
+        case["input_series"] = all.into();
+        for expected in case["alert_rule_test"].as_array_mut().unwrap() {
+            let alerts = array(&mut expected["exp_alerts"]);
+            let of_each = alerts.iter().flat_map(|alert| {
+                CLUSTERS.map(|cluster| {
+                    let mut alert = alert.clone();
+                    alert["exp_labels"]["cluster"] = cluster.into();
+                    alert
+                })
+            });
+            expected["exp_alerts"] = of_each.collect();
+        }
+    }
+    fs::write(folder.path().join("setup.yaml"), alerts.to_string()).unwrap();
+    test_rules(&folder, "setup.yaml").await;
+}
+
+const CLUSTERS: [&str; 2] = ["one", "two"];
+
+fn cases(file: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/prometheus")).join(file)
+}
+
+async fn test_rules(folder: &TempDir, file: &str) {
+    let file = folder.path().join(file);
+    promtool(&["test", "rules", file.to_str().unwrap()], "")
         .await
         .unwrap();
 }

@@ -55,7 +55,12 @@ pub fn dashboard() -> String {
             y += HEIGHT;
         }
     }
-    let namespaces = "label_values(foo_controller_build_info{job=\"foo-controller\"}, namespace)";
+    let values = |label: &str, from: &str| {
+        let query = format!(
+            "label_values(foo_controller_build_info{{job=\"foo-controller\"{from}}}, {label})"
+        );
+        json!({"query": query, "refId": label})
+    };
     let dashboard = json!({
         "uid": "foo-controller",
         "title": "foo-controller",
@@ -65,9 +70,14 @@ pub fn dashboard() -> String {
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [
             {"name": "datasource", "type": "datasource", "query": "prometheus"},
+            // A Prometheus with one cluster has no such label.
+            {
+                "name": "cluster", "type": "query", "datasource": datasource(), "refresh": 2,
+                "query": values("cluster", ""), "includeAll": true, "allValue": ".*",
+            },
             {
                 "name": "namespace", "type": "query", "datasource": datasource(), "refresh": 2,
-                "query": {"query": namespaces, "refId": "namespace"},
+                "query": values("namespace", r#",cluster=~"$cluster""#),
             },
         ]},
         "panels": panels,
@@ -81,25 +91,27 @@ fn datasource() -> Value {
 
 fn panel(id: usize, place: &Value, metric: &Metric) -> Value {
     let (name, labels) = (metric.name(&APP), metric.labels);
-    let from = r#"{job="foo-controller",namespace="$namespace"}"#;
+    let from = r#"{job="foo-controller",cluster=~"$cluster",namespace="$namespace",pod!=""}"#;
     // There is but one controller, and it has one queue.
     let labels = labels.iter().copied();
     let labels = labels.filter(|label| !matches!(*label, "controller" | "name"));
     let by = |first| [first].into_iter().chain(labels.clone());
-    let sum_by = |first| format!("sum by ({})", by(first).collect::<Vec<_>>().join(", "));
+    let list = |first| by(first).collect::<Vec<_>>().join(", ");
+    // One series of each pod, also where a pair of Prometheus servers has two copies.
+    let of_pod = format!("max by (cluster, {})", list("pod"));
     let legend = by("pod").map(|label| format!("{{{{{label}}}}}"));
     let legend = legend.collect::<Vec<_>>().join(" ");
     let targets = match metric.kind {
         Kind::Counter => {
-            let rate = format!("{} (rate({name}{from}[$__rate_interval]))", sum_by("pod"));
+            let rate = format!("{of_pod} (rate({name}{from}[$__rate_interval]))");
             vec![(rate, legend)]
         }
-        Kind::Gauge => vec![(format!("{name}{from}"), legend)],
+        Kind::Gauge => vec![(format!("{of_pod} ({name}{from})"), legend)],
         Kind::Histogram => [50, 99]
             .map(|percent| {
                 let sum = format!(
-                    "{} (rate({name}_bucket{from}[$__rate_interval]))",
-                    sum_by("le")
+                    "sum by ({}) (rate({name}_bucket{from}[$__rate_interval]))",
+                    list("le")
                 );
                 let legend = legend.replace("{{pod}}", &format!("p{percent}"));
                 (format!("histogram_quantile(0.{percent}, {sum})"), legend)
