@@ -109,8 +109,8 @@ impl Scene {
 
 /// How kstatus judges an object, in a word.
 fn kstatus(object: &str) -> String {
-    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/build.sh");
-    let built = Command::new(build).arg("kstatus").output().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/build.sh");
+    let built = Command::new(script).arg("kstatus").output().unwrap();
     assert!(built.status.success(), "{built:?}");
     let folder = String::from_utf8(built.stdout).unwrap();
     let mut command = Command::new(Path::new(folder.trim()).join("kstatus"));
@@ -130,7 +130,7 @@ fn kstatus(object: &str) -> String {
     said.split_once(": ").unwrap().0.to_owned()
 }
 
-/// Row A5: the API server refuses the pods, or their ReplicaSet. The Foo has the Deployment's message until that is mended.
+/// Row A5: the API server refuses the pods, or their `ReplicaSet`. The Foo has the Deployment's message until that is mended.
 #[tokio::test]
 async fn a5_refused_pods_are_a_reason() {
     let scene = Scene::new("refused").await;
@@ -453,7 +453,7 @@ async fn r11_what_serves_meanwhile_is_counted_and_scaled() {
     );
 }
 
-/// Row R4: a backup without ownerReferences is restored: Deployments first, then Foos, with other UIDs. The command in the message
+/// Row R4: a backup without `ownerReferences` is restored: Deployments first, then Foos, with other UIDs. The command in the message
 /// gives the Deployment back to its Foo, and the pods stay.
 #[tokio::test]
 async fn r4_a_restored_deployment_is_given_back_without_downtime() {

@@ -125,7 +125,7 @@ pub fn of(
 /// The conditions that the controller writes. kstatus takes `Stalled=True` for a failure.
 const TYPES: [&str; 3] = ["Ready", "Progressing", "Stalled"];
 
-/// The pods, or the ReplicaSet, are refused.
+/// The pods, or the `ReplicaSet`, are refused.
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// A person has to resume the Deployment.
 const PAUSED: &str = "DeploymentPaused";
@@ -158,14 +158,15 @@ fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdi
     let asked = foo.spec.as_ref().ok().and_then(|spec| spec.replicas);
     let wanted = asked.unwrap_or(view.replicas);
     let overruled = deployed.overruled.as_ref();
-    let mut message = format!("Deployment {name:?} has {}", count(view, wanted));
-    if let Some(error) = overruled {
-        message += &format!("; {error}");
-    }
-    let old = serving.filter(|serving| serving.key != deployed.key);
-    if let Some(old) = old.filter(|_| !view.is_complete()) {
-        message += &format!("; until then, Deployment {:?} serves", old.key.name());
-    }
+    let asked_otherwise = overruled.map_or(String::new(), |error| format!("; {error}"));
+    let old = serving.filter(|serving| serving.key != deployed.key && !view.is_complete());
+    let until_then = old.map_or(String::new(), |old| {
+        format!("; until then, Deployment {:?} serves", old.key.name())
+    });
+    let message = format!(
+        "Deployment {name:?} has {}{asked_otherwise}{until_then}",
+        count(view, wanted)
+    );
     let verdict = |status, reason| Verdict {
         status,
         reason,

@@ -117,7 +117,7 @@ pub struct Progress {
     pub available: i32,
     /// Whether it has given up making progress (`ProgressDeadlineExceeded`).
     pub stuck: bool,
-    /// Why it gets no pods, or no ReplicaSet: the message of its condition.
+    /// Why it gets no pods, or no `ReplicaSet`: the message of its condition.
     pub failure: Option<Box<str>>,
 }
 
@@ -209,7 +209,7 @@ struct ConditionWire {
 }
 
 impl DeploymentStatusWire {
-    /// A refused pod belongs to the observed generation. With a refused ReplicaSet, the generation is never observed.
+    /// A refused pod belongs to the observed generation. With a refused `ReplicaSet`, the generation is never observed.
     fn failure(&self, generation: i64) -> Option<Box<str>> {
         let is_observed = self.observed_generation >= generation;
         let failed = self.conditions.iter().find(|c| match &*c.type_ {

@@ -241,7 +241,7 @@ fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
     assert_eq!(made_for("uid", "web"), "8ec4771fe8120f2b");
 }
 
-/// Row A5: why there are no pods, or no ReplicaSet, in the Deployment's words; whether it is paused; and whether it has lost its
+/// Row A5: why there are no pods, or no `ReplicaSet`, in the Deployment's words; whether it is paused; and whether it has lost its
 /// Foo.
 #[test]
 fn what_keeps_a_deployment_from_getting_further_is_kept() {

@@ -401,11 +401,7 @@ fn what_a_person_has_to_mend_is_said() {
     let refused = format!("3 of 3 replicas created: {words}");
     let of_four = format!("0 of 3 replicas updated{resume}");
     for (change, reason, says) in [
-        (
-            fails,
-            "ReplicaFailure",
-            refused.replace("created", "created"),
-        ),
+        (fails, "ReplicaFailure", refused.clone()),
         (held, "DeploymentPaused", of_four.clone()),
         (both, "DeploymentPaused", of_four),
         (late, "ReplicaFailure", refused),

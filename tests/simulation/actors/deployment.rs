@@ -1,4 +1,4 @@
-//! The Deployment controller and its ReplicaSets, in the states that statuses show: `pkg/controller/deployment` of Kubernetes 1.36.
+//! The Deployment controller and its `ReplicaSets`, in the states that statuses show: `pkg/controller/deployment` of Kubernetes 1.36.
 
 use std::cmp::Ordering;
 
@@ -36,7 +36,7 @@ const REFUSED: &str = "pods \"app\" is forbidden: exceeded quota: pods";
 pub struct Rollout {
     /// When the next pod comes or goes.
     due: Option<Time>,
-    /// The pods' template, and whether it has a ReplicaSet.
+    /// The pods' template, and whether it has a `ReplicaSet`.
     template: Value,
     is_made: bool,
     /// When it made progress last.
@@ -88,7 +88,7 @@ impl Rollout {
         }
         next.create(self.made, wanted, why);
         let conditions = next.conditions(self, &status["conditions"], wanted, why, world.now);
-        let counts = next.counts(generation, conditions);
+        let counts = next.counts(generation, &conditions);
         let reason = condition(&counts["conditions"], "Progressing")["reason"].clone();
         let may_time_out = [AVAILABLE, DEADLINE_EXCEEDED, PAUSED]
             .iter()
@@ -161,7 +161,7 @@ impl Rollout {
         };
     }
 
-    fn counts(&self, generation: &Value, conditions: Value) -> Value {
+    fn counts(&self, generation: &Value, conditions: &Value) -> Value {
         // Go omits a zero.
         let number = |count: i64| Some(count).filter(|count| *count != 0);
         let (replicas, available) = (self.made + self.old, self.ready + self.old);
