@@ -370,7 +370,7 @@ async fn webhooks_in_the_way_are_named() {
             &up(ca),
             0,
             format!(
-                "warning webhooks on writes: {id} may take 30s for writes to deployments in judged, and each is given up after 10s: while \
+                "warning webhooks on writes: {id} may take 30s for writes to deployments in judged, and each is given up after 10.5s: while \
                  it does not answer, nothing is written there, whatever its failurePolicy: give it a shorter timeoutSeconds, or the \
                  election a longer lease_duration and renew_deadline"
             ),

@@ -27,7 +27,7 @@ use super::{
     matching::{self, Judges, Labels, Write},
     ok, warning, worst,
 };
-use crate::{Kind, config::MUTATION_TIMEOUT, scopes::Right};
+use crate::{Kind, config::MUTATION_TIMEOUT, election::fence::write_limit, scopes::Right};
 
 /// `timeoutSeconds` where none is given.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -259,7 +259,9 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let writes = writes(doctor).await;
     let election = &doctor.config.leader_election;
     let limit = if election.enabled {
-        MUTATION_TIMEOUT.min(election.renew_deadline)
+        // At the end of a retry period, just before a renewal.
+        let room = election.renew_deadline + election.overtime();
+        write_limit(room.saturating_sub(election.retry_period))
     } else {
         MUTATION_TIMEOUT
     };

@@ -43,6 +43,7 @@ use tracing::{debug, info, warn};
 
 use permit::Permit;
 pub use permit::Refused;
+pub(crate) use permit::limit as write_limit;
 
 /// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
 const REJECTED_FOR: Duration = Duration::from_secs(10);

@@ -41,7 +41,7 @@ pub(super) fn room(term: &watch::Receiver<Option<Term>>) -> Option<Duration> {
 ///
 /// The rest of the room is for the time that the write waits for its connection. It is an eighth, or less where a webhook that
 /// fails open after its default time would not leave the API server enough to carry the write out.
-pub(super) fn limit(room: Duration) -> Duration {
+pub(crate) fn limit(room: Duration) -> Duration {
     let for_a_webhook = room.saturating_sub(SHORTEST_WAIT).min(DEFAULT_WEBHOOK);
     let limit = (room - room / 8).max(for_a_webhook);
     // The API server takes `timeout=0ms` for "none".
