@@ -117,6 +117,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/conditions.rs",
         "jsonpath={.status.conditions[?(@.type==\"Ready\")].message}",
     ),
+    (
+        "kubectl create namespace foo-system",
+        "tests/takeover.rs",
+        "cluster.namespace(\"first\")",
+    ),
+    (
+        "kubectl create -f - <<'EOF'",
+        "tests/takeover.rs",
+        "recipe.split_once(\"<<'EOF'",
+    ),
     ("nix build .#sbom", "tests/nix/check.sh", " .#sbom)"),
     ("nix build", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#image", "tests/nix/image.sh", "\".#image\""),
