@@ -572,7 +572,7 @@ async fn prometheus_scrapes_and_judges() {
 }
 
 /// Part 8: where the Prometheus Operator has several shards scrape, each has all replicas, by the rules that it adds to those of
-/// the PodMonitor.
+/// the `PodMonitor`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's prometheus"]
 async fn each_shard_scrapes_all_replicas() {

@@ -95,7 +95,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
     // Ends when the reader is dropped.
-    thread::spawn(move || while filler.write_all(&[b'\n'; 1 << 16]).is_ok() {});
+    thread::spawn(move || while filler.write_all(&[b'\n'; 1 << 12]).is_ok() {});
     (reader, writer)
 }
 
