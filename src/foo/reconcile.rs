@@ -244,10 +244,13 @@ impl FooReconciler {
         deployed: Option<&Deployed>,
         error: Option<&Error>,
     ) -> Option<(Desired<'a>, Snapshot<Deployment>)> {
-        use Error::{Contested, Rejected, ResourceExists};
+        use Error::{Contested, Rejected, ResourceExists, TimedOut};
         let is_to_come = match error {
             None => deployed.is_some_and(|new| !new.view.is_complete()),
-            Some(error) => matches!(error, ResourceExists(..) | Rejected(..) | Contested(..)),
+            Some(error) => matches!(
+                error,
+                ResourceExists(..) | Rejected(..) | Contested(..) | TimedOut(_)
+            ),
         };
         let served = foo
             .status

@@ -355,8 +355,7 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
         let deadline = life.settings.renew_deadline;
         let lease = life.settings.lease_duration;
         // Clocks differ by a 500th.
-        let overtime =
-            (lease - lease / 500 - deadline).saturating_sub(longest_way(lease, deadline));
+        let overtime = lease.saturating_sub(deadline + lease / 500 + longest_way(lease, deadline));
         let overtime = case.takes(life.who, overtime);
         let identity = life.identity();
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);

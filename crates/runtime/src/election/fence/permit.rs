@@ -43,7 +43,7 @@ pub(super) fn room(term: &watch::Receiver<Option<Term>>) -> Option<Duration> {
 /// fails open after its default time would not leave the API server enough to carry the write out.
 pub(crate) fn limit(room: Duration) -> Duration {
     let for_a_webhook = room.saturating_sub(SHORTEST_WAIT).min(DEFAULT_WEBHOOK);
-    let limit = (room - room / 8).max(for_a_webhook);
+    let limit = (room / 8 * 7).max(for_a_webhook);
     // The API server takes `timeout=0ms` for "none".
     limit.clamp(Duration::from_millis(1), MUTATION_TIMEOUT)
 }

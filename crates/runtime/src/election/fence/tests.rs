@@ -118,7 +118,7 @@ proptest! {
         if accepted {
             let some = lands(&election, election.renew_deadline.mul_f64(begun));
             prop_assert!(some.is_none_or(|some| some < election.lease_duration));
-            let last = lands(&election, election.renew_deadline - Duration::from_millis(1));
+            let last = lands(&election, election.renew_deadline.saturating_sub(Duration::from_millis(1)));
             prop_assert!(last.is_none_or(|last| last < election.lease_duration));
         } else {
             // What is too little for the kernel's limit, and for a write that is sent at the term's end.
@@ -244,7 +244,7 @@ fn a_write_has_time_for_a_webhook_that_fails_open() {
     let election = Config::shipped(&APP).leader_election;
     let period = election.retry_period.mul_f64(1.1);
     for renewed in [Duration::ZERO, period / 2, period] {
-        let room = election.renew_deadline - renewed + election.overtime();
+        let room = election.renew_deadline.saturating_sub(renewed) + election.overtime();
         let limit = permit::limit(room);
         assert!(limit >= Duration::from_millis(10_500) && limit < room);
     }

@@ -236,7 +236,7 @@ async fn q7_what_succeeds_slowly_is_remembered_for_a_minute() {
         let _ = queue.stats();
         queue.0.state.lock().is_slow(&0)
     };
-    advance(HUNG - MS).await;
+    advance(HUNG.saturating_sub(MS)).await;
     assert!(!is_slow());
     advance(MS).await;
     assert!(is_slow(), "while it is with its worker");
