@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn rule(groups: &str, versions: &str, resources: &str, operations: &str) -> Value {
-        let list = |text: &str| Value::from_iter(text.split(','));
+        let list = |text: &str| text.split(',').collect::<Value>();
         json!({ "apiGroups": list(groups), "apiVersions": list(versions), "resources": list(resources),
                 "operations": list(operations), "scope": "*" })
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     core::v1::{Pod, ServiceAccount},
 };
 use kube::{
-    Api, Client, ResourceExt as _,
+    Api, Client, ResourceExt,
     api::{DynamicObject, ListParams, PostParams},
 };
 use serde_json::Value;
@@ -127,7 +127,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
 /// Whether a policy rejects all writes of a replica that runs without an election: outside a pod, without the namespace of a
 /// record, that replica can be named by none.
 fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
-    let names = policies.iter().map(|it| it.name_any());
+    let names = policies.iter().map(ResourceExt::name_any);
     let mut bound = names.filter(|name| {
         let mut bindings = bindings.iter();
         bindings.any(|it| it.data["spec"]["policyName"] == **name)
