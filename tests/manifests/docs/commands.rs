@@ -118,6 +118,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "jsonpath={.status.conditions[?(@.type==\"Ready\")].message}",
     ),
     (
+        "kubectl annotate foo/x retry=1",
+        "tests/mended.rs",
+        "[(\"annotate\", \"annotated\")",
+    ),
+    (
         "kubectl create namespace foo-system",
         "tests/takeover.rs",
         "cluster.namespace(\"first\")",
