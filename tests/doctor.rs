@@ -451,6 +451,10 @@ async fn led_by_a_pod_of(account: &str) -> Said {
 }
 
 /// A fencing policy that is not the one of this Lease, or judges nothing, protects nobody.
+#[allow(
+    clippy::too_many_lines,
+    reason = "one policy, one mistake after the other"
+)]
 #[tokio::test]
 async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     let _alone = installed().await;

@@ -56,7 +56,7 @@ fn named(line: &str) -> BTreeSet<String> {
 fn called(name: &str) -> BTreeSet<String> {
     let log = CLUSTER.ready().audit_log.as_ref().unwrap();
     let log = std::fs::read_to_string(log).unwrap();
-    let events = log.lines().map(|line| serde_json::from_str::<Value>(line));
+    let events = log.lines().map(serde_json::from_str::<Value>);
     let name = format!("{name}.example.com");
     let called = events.filter_map(Result::ok).filter_map(|event| {
         let annotations = event["annotations"].as_object()?;
@@ -228,6 +228,7 @@ async fn serve(ready: Option<bool>) {
 }
 
 /// A webhook that is in the way is named with the cause, and a webhook that only judges is not in the way.
+#[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test]
 async fn webhooks_in_the_way_are_named() {
     let _alone = judged().await;

@@ -1,10 +1,10 @@
-//! Admission webhooks on loopback that hang, are slow, or refuse: each with a server and a ValidatingWebhookConfiguration for
+//! Admission webhooks on loopback that hang, are slow, or refuse: each with a server and a `ValidatingWebhookConfiguration` for
 //! one namespace. `mod webhooks;` beside `mod cluster;`.
 
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Collected, Full};
 use hyper::{
     body::{Bytes, Incoming},
     server::conn::http1,
@@ -72,9 +72,9 @@ impl Webhook {
         let port = listener.local_addr().unwrap().port();
         let server = tokio::spawn(serve(listener, Arc::new(config).into(), self.does));
 
-        let mut parts = self.resources.split('/');
-        let mut part = || parts.next().unwrap_or_default();
-        let (group, version, resources) = (part(), part(), [part(), part()]);
+        let mut segments = self.resources.split('/');
+        let mut next = || segments.next().unwrap_or_default();
+        let (group, version, resources) = (next(), next(), [next(), next()]);
         let resources = resources.join("/");
         let name = format!("hangs-{namespace}");
         let ca = pem::encode(&pem::Pem::new("CERTIFICATE", made.cert.der().to_vec()));
@@ -145,7 +145,7 @@ async fn answer(
     does: Does,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = request.into_body().collect().await;
-    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.map(Collected::to_bytes).unwrap_or_default();
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     let allowed = match does {
         Does::Hangs => pending().await,
