@@ -14,6 +14,7 @@ use http::header::HeaderValue;
 use k8s_openapi::jiff::Timestamp;
 use kube::config::{ExecConfig, ExecInteractiveMode};
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::{
@@ -265,7 +266,12 @@ impl Exec {
         };
         let pairs = config.env.iter().flatten();
         let pairs = pairs.filter_map(|pair| Some((pair.get("name")?, pair.get("value")?)));
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        if !interactive {
+            // A group of its own, so that all of it is ended. A terminal is for the group in the foreground.
+            command.process_group(0);
+        }
+        let mut child = command
             .args(config.args.iter().flatten())
             .envs(pairs)
             .env("KUBERNETES_EXEC_INFO", info.to_string())
@@ -278,12 +284,15 @@ impl Exec {
                 let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
                 format!("it cannot be started: {error}{hint}")
             })?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let mut group = Group(group.filter(|_| !interactive));
         let mut printed = Vec::new();
         if let Some(stdout) = child.stdout.take() {
             let read = stdout.take(MOST).read_to_end(&mut printed).await;
             read.map_err(|error| error.to_string())?;
         }
         let status = child.wait().await.map_err(|error| error.to_string())?;
+        group.0 = None;
         if !status.success() {
             return Err(format!(
                 "it failed ({status}), for the cause that it printed"
@@ -304,6 +313,18 @@ impl Exec {
     }
 }
 
+/// The processes of a run, which are killed where it is given up.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // Fails where all have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
 /// A hint may have several lines.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -316,7 +337,7 @@ mod tests {
     use futures::future::join_all;
     use kube::config::AuthInfo;
     use tempfile::TempDir;
-    use tokio::time::{advance, pause, resume};
+    use tokio::time::{advance, pause, resume, sleep};
 
     use super::*;
 
@@ -387,11 +408,31 @@ mod tests {
         assert_eq!(number(&exec).await.1, 2);
     }
 
-    #[tokio::test(start_paused = true)]
+    /// With the processes that it has started.
+    #[tokio::test]
     async fn a_plugin_that_hangs_is_ended() {
         let folder = tempfile::tempdir().unwrap();
-        let error = start(&folder, "sleep 1000", 100).await.err().unwrap();
-        let error = error.to_string();
+        let child = folder.path().join("child");
+        let script = "sh -c 'echo $$ > new && mv new child && exec sleep 1000' && true";
+        let started = async {
+            while !child.exists() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            pause();
+        };
+        let (error, ()) = tokio::join!(start(&folder, script, 100), started);
+        resume();
+        let error = error.err().unwrap().to_string();
         assert_eq!(error, "exec plugin sh: not done after 60s");
+        // It is a zombie until its new parent has noticed.
+        let id = std::fs::read_to_string(child).unwrap();
+        let stat = format!("/proc/{}/stat", id.trim());
+        let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let ended = async {
+            while runs() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), ended).await.unwrap();
     }
 }
