@@ -108,7 +108,7 @@ impl<'a> Desired<'a> {
         }
     }
 
-    /// The same, for a Deployment that is known to be this Foo's.
+    /// The [difference](Self::difference), for a Deployment that is known to be this Foo's.
     #[must_use]
     pub fn plan(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
         self.difference(&actual.view).ok().flatten()

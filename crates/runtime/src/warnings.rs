@@ -2,18 +2,48 @@
 //! `PodSecurity` would refuse the pods of a Deployment. Each text is logged once, with the object of the first such response, as
 //! in client-go.
 
+use std::{collections::HashSet, time::Duration};
+
 use http::{Request, Response, header::WARNING};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::warn;
 
-use crate::{Key, log_once::Causes};
+use crate::Key;
 
 /// The code of the API server's warnings. Caches use other codes.
 const MISCELLANEOUS: &str = "299";
 
+/// How many texts are remembered. A text may contain a name or a number, so there is no limit to how many there are: after these,
+/// one new text is logged in each [`INTERVAL`].
+const TEXTS: usize = 64;
+const INTERVAL: Duration = Duration::from_mins(1);
+
 /// The texts that were logged.
 #[derive(Default)]
-pub(crate) struct Warnings(Mutex<Causes>);
+pub(crate) struct Warnings(Mutex<Logged>);
+
+#[derive(Default)]
+struct Logged {
+    texts: HashSet<String>,
+    last: Option<Instant>,
+}
+
+impl Logged {
+    fn is_new(&mut self, text: &str) -> bool {
+        if self.texts.contains(text) {
+            return false;
+        }
+        let now = Instant::now();
+        if self.texts.len() < TEXTS {
+            self.texts.insert(text.to_owned());
+        } else if self.last.is_some_and(|last| now < last + INTERVAL) {
+            return false;
+        }
+        self.last = Some(now);
+        true
+    }
+}
 
 impl Warnings {
     /// Logs the new warnings of a response about this object.
@@ -165,6 +195,6 @@ mod tests {
             warnings.log("foos n/a", &response(&number.to_string()));
         }
         let logged = String::from_utf8(std::mem::take(&mut *lines.lock())).unwrap();
-        assert!(logged.lines().count() < 10, "{logged}");
+        assert!(logged.lines().count() <= TEXTS, "{logged}");
     }
 }
