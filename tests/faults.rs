@@ -313,8 +313,17 @@ async fn idle_watches_that_are_reset_go_on() {
         let more = format!("more-{round}");
         create(&client, &namespace, std::slice::from_ref(&more)).await;
         owned(&client, &namespace, &more, &more).await;
-        let mut reads = proxy.requests();
-        reads.retain(|request| request.starts_with("GET "));
+        let mut reads = Vec::new();
+        eventually(DEADLINE, "both watches are opened again", async || {
+            reads.extend(proxy.requests());
+            reads.retain(|request| request.starts_with("GET "));
+            if reads.len() < 2 {
+                Err(reads.clone())
+            } else {
+                Ok(())
+            }
+        })
+        .await;
         let goes_on = |request: &String| {
             request.contains("watch=true")
                 && !request.contains("resourceVersion=&")
