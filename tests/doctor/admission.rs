@@ -64,7 +64,9 @@ fn called(name: &str) -> BTreeSet<String> {
         let of = &event["objectRef"];
         // Not the writes of the API server itself, to a Lease of its own.
         let namespace = of["namespace"].as_str()?;
-        ["foo-system", "judged"].contains(&namespace).then_some(())?;
+        ["foo-system", "judged"]
+            .contains(&namespace)
+            .then_some(())?;
         let resource = of["resource"].as_str()?;
         let subresource = of["subresource"].as_str();
         Some(match subresource {
