@@ -633,12 +633,16 @@ async fn what_the_podmonitor_scrapes_gives_metrics() {
                 assert_eq!(default, u64::from(defaults.addr.unwrap().port()));
                 controller.http_addr().await
             };
-            let said = scrape(cluster, &objects, endpoint, address).await;
-            let metrics = said.unwrap_or_else(|error| panic!("{base} {components:?}: {error}"));
-            assert!(
-                metrics.contains("\nleader_election_master_status{"),
-                "{metrics}"
-            );
+            eventually(DEADLINE, "metrics", async || {
+                let metrics = scrape(cluster, &objects, endpoint, address).await;
+                let metrics = metrics.map_err(|error| error.to_string())?;
+                if metrics.contains("\nleader_election_master_status{") {
+                    Ok(())
+                } else {
+                    Err(format!("{base} {components:?}: {metrics}"))
+                }
+            })
+            .await;
             scraped.push(&port["name"]);
         }
         assert_eq!(

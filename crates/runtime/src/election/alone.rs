@@ -29,6 +29,8 @@ pub(super) async fn run(
 ) {
     let mut stop = pin!(stop);
     let app = metrics.app();
+    let counts = Counts::new(metrics, &settings.lease_name);
+    counts.leading.record(0);
     // Outside a pod nothing tells where the record would be.
     let mut record = settings.lease_namespace.as_deref().map(|namespace| {
         let record = FencingRecord::new(app, client, namespace, settings, identity);
@@ -45,7 +47,7 @@ pub(super) async fn run(
     let rejections = Arc::<Notify>::default();
     let unlimited = Term::unlimited().rejections_to(Arc::clone(&rejections));
     term.send_replace(Some(unlimited));
-    Counts::new(metrics, &settings.lease_name).leading.record(1);
+    counts.leading.record(1);
     match &mut record {
         None => stop.await,
         Some(record) => {
