@@ -192,7 +192,7 @@ mod tests {
             "{logged}"
         );
         for number in 0..1000 {
-            warnings.log("foos n/a", &response(&number.to_string()));
+            warnings.log("parents n/a", &response(&number.to_string()));
         }
         let logged = String::from_utf8(std::mem::take(&mut *lines.lock())).unwrap();
         assert!(logged.lines().count() <= TEXTS, "{logged}");

@@ -193,7 +193,7 @@ mod tests {
     /// Row by row like `rules.go` of the API server.
     #[test]
     fn rules_match_as_those_of_the_api_server() {
-        let status = &write("UPDATE", "example.com/v1", "foos/status");
+        let status = &write("UPDATE", "example.com/v1", "parents/status");
         let pods = &write("CREATE", "v1", "pods");
         for (write, [groups, versions, resources, operations], expected) in [
             (pods, ["", "v1", "pods", "CREATE"], true),
@@ -208,9 +208,13 @@ mod tests {
             (pods, ["apps", "v1", "pods", "CREATE"], false),
             (status, ["*", "*", "*", "*"], false),
             (status, ["*", "*", "*/*", "*"], true),
-            (status, ["example.com", "v1", "foos", "UPDATE"], false),
-            (status, ["example.com", "v1", "foos/*", "UPDATE"], true),
-            (status, ["example.com", "v1", "foos/status", "UPDATE"], true),
+            (status, ["example.com", "v1", "parents", "UPDATE"], false),
+            (status, ["example.com", "v1", "parents/*", "UPDATE"], true),
+            (
+                status,
+                ["example.com", "v1", "parents/status", "UPDATE"],
+                true,
+            ),
             (status, ["example.com", "v1", "*/status", "UPDATE"], true),
             (status, ["example.com", "v1", "*/scale", "UPDATE"], false),
         ] {
@@ -266,12 +270,11 @@ mod tests {
             let hook = json!({ "rules": [all], "namespaceSelector": selector });
             assert_eq!(webhook(&hook, &pods, &namespace), expected, "{hook}");
         }
-        let hook =
-            json!({ "rules": [all], "objectSelector": { "matchLabels": { "app": "nginx" } } });
+        let hook = json!({ "rules": [all], "objectSelector": { "matchLabels": { "app": "web" } } });
         for (labels, expected) in [
             (None, Judges::Maybe),
             (Some(Labels::new()), Judges::No),
-            (Some(labels(&[("app", "nginx")])), Judges::Yes),
+            (Some(labels(&[("app", "web")])), Judges::Yes),
         ] {
             let pods = Write {
                 labels,
