@@ -200,6 +200,6 @@ async fn a_log_that_is_read_again_reports_what_is_missing() {
         assert!(line.starts_with("20") && line.contains('Z'), "{line}");
     }
     // A library traces the end of its own parts later.
-    let last = lines.iter().rev().find(|line| !line.contains(" TRACE "));
-    assert!(last.unwrap().contains("INFO stopped"), "{last:?}");
+    let end = lines.iter().rev().find(|line| !line.contains(" TRACE "));
+    assert!(end.unwrap().contains("INFO stopped"), "{end:?}");
 }
