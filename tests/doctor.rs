@@ -599,7 +599,7 @@ async fn a_collector_that_is_down_is_told() {
     let endpoint = silent.endpoint().replace("http://", "https://");
     let said = with(&format!("--otlp-endpoint={endpoint}")).await;
     let unanswered = format!(
-        "warning collector: traces, logs, metrics: cannot connect to {endpoint}/: no answer in 5s{then}"
+        "warning collector: traces, logs, metrics: cannot connect to {endpoint}/: not connected in 3s{then}"
     );
     said.is_but_for(0, &[&unanswered]);
 }
