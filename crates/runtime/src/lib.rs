@@ -279,15 +279,9 @@
 //! // 5. The program.
 //!
 //! static APP: App = App {
-//!     name: "greeter",
 //!     about: "Each Greeting gets a ConfigMap",
-//!     version: "0.1.0",
-//!     group: "example.com",
-//!     controller: "greeting",
-//!     reporter: "greeter",
-//!     defaults: "",
-//!     keys: &[],
 //!     crates: &["greeter"],
+//!     ..App::new("greeter", "0.1.0", "example.com", "greeting")
 //! };
 //!
 //! /// It adds nothing to the configuration.
