@@ -24,17 +24,27 @@ pub static APP: App = App {
     controller: "foo",
     reporter: "sample-controller",
     defaults: include_str!("../config/foo-controller.toml"),
-    keys: &[Key {
-        name: "image",
-        flag: "image",
-        heading: WORK,
-        placeholder: "IMAGE",
-        rule: Rule::Text(
-            is_image,
-            "an image name without blanks, at most 1024 characters",
-        ),
-        help: "What the one container of every Deployment runs",
-    }],
+    keys: &[
+        Key {
+            name: "image",
+            flag: "image",
+            heading: WORK,
+            placeholder: "IMAGE",
+            rule: Rule::Text(
+                is_image,
+                "an image name without blanks, at most 1024 characters",
+            ),
+            help: "What the one container of every Deployment runs",
+        },
+        Key {
+            name: "max_rollouts",
+            flag: "max-rollouts",
+            heading: WORK,
+            placeholder: "N",
+            rule: Rule::Whole(0, 100_000),
+            help: "How many Deployments may roll out a new pod template at once, all if 0",
+        },
+    ],
     crates: &["foo_controller"],
     // The image that the pods run is the user's; nginx, by default, runs as root.
     pod_security: PodSecurity::Baseline,
@@ -42,7 +52,7 @@ pub static APP: App = App {
 
 /// All metrics, by what they are about.
 pub fn metrics() -> impl Iterator<Item = (&'static str, &'static [Metric])> {
-    let foos: (&str, &[Metric]) = ("Foos", &[foo::FOOS]);
+    let foos: (&str, &[Metric]) = ("Foos", &[foo::FOOS, foo::ROLLOUTS]);
     SECTIONS.iter().copied().chain([foos])
 }
 

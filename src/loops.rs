@@ -246,6 +246,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
     let mut health = Health::new(&host);
     let foo = FooConfig {
         image: "nginx".into(),
+        max_rollouts: 10,
     };
     let mut controller = Controller::new(
         &host,

@@ -7,9 +7,10 @@ pub mod error;
 mod fixtures;
 pub mod plan;
 pub mod reconcile;
+pub mod rollouts;
 pub mod status;
 
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc};
 
 use opentelemetry::KeyValue;
 use operator_runtime::{
@@ -24,7 +25,7 @@ use operator_runtime::{
 };
 use serde::Deserialize;
 
-use self::{cached::Foo, reconcile::FooReconciler};
+use self::{cached::Foo, reconcile::FooReconciler, rollouts::Rollouts};
 
 /// Foos by whether they are ready.
 pub const FOOS: Metric = Metric {
@@ -35,22 +36,50 @@ pub const FOOS: Metric = Metric {
     help: "Foos by the status of their condition Ready: true, false or unknown.",
 };
 
+/// Rollouts of Deployments.
+pub const ROLLOUTS: Metric = Metric {
+    template: "{app}_rollouts",
+    kind: Kind::Gauge,
+    unit: "",
+    labels: &["state"],
+    help: "Rollouts of Foos' Deployments: under_way, or queued for the limit max_rollouts.",
+};
+
 /// What Foo adds to the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FooConfig {
     /// The image of every Deployment's container, not empty.
     pub image: String,
+    /// The limit on rollouts under way; 0: none.
+    pub max_rollouts: usize,
 }
 
 /// What is watched: Foos, and the Deployments that they own.
 pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
-    let foos = builder.primary();
+    let FooConfig {
+        image,
+        max_rollouts,
+    } = config;
+    let (foos, deployments) = (builder.primary(), builder.owns());
+    let store = Arc::clone(deployments.store());
+    let rollouts = Arc::new(Rollouts::new(store, image.clone(), NonZeroUsize::new(max_rollouts)));
     observe(builder.metrics(), Arc::clone(foos.store()));
+    observe_rollouts(builder.metrics(), Arc::clone(&rollouts));
     FooReconciler {
         foos,
-        deployments: builder.owns(),
-        image: config.image,
+        deployments,
+        image,
+        rollouts,
     }
+}
+
+fn observe_rollouts(metrics: &Metrics, rollouts: Arc<Rollouts>) {
+    metrics.observe(&ROLLOUTS, move |see| {
+        let (under_way, queued) = rollouts.count();
+        for (state, count) in [("under_way", under_way), ("queued", queued)] {
+            see(number(count as u64), &[KeyValue::new("state", state)]);
+        }
+    });
 }
 
 /// Counted when somebody asks, rather than at each change.

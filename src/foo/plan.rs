@@ -36,6 +36,8 @@ pub struct Desired<'a> {
     /// `None`: not ours to say.
     replicas: Option<i32>,
     image: &'a str,
+    /// Whether the pod template of the Deployment stays as it is.
+    keeps_template: bool,
 }
 
 impl<'a> Desired<'a> {
@@ -60,7 +62,35 @@ impl<'a> Desired<'a> {
             },
             replicas: spec.replicas,
             image,
+            keeps_template: false,
         })
+    }
+
+    /// The same, but for the pod template, whose rollout has to wait.
+    #[must_use]
+    pub fn keeping_template(mut self) -> Self {
+        self.keeps_template = true;
+        self
+    }
+
+    /// Whether the pod template stays as it is.
+    #[must_use]
+    pub fn keeps_template(&self) -> bool {
+        self.keeps_template
+    }
+
+    /// Whether the [difference](Self::difference) starts a rollout.
+    #[must_use]
+    pub fn changes_template(&self, actual: &Deployment) -> bool {
+        !self.keeps_template && (self.changes_image(actual) || self.changes_pod_labels(actual))
+    }
+
+    fn changes_image(&self, actual: &Deployment) -> bool {
+        actual.image.as_deref() != Some(self.image)
+    }
+
+    fn changes_pod_labels(&self, actual: &Deployment) -> bool {
+        *actual.pod_labels != self.labels
     }
 
     /// What puts the Deployment of that name right, as a strategic merge patch of just the fields that
@@ -208,8 +238,9 @@ impl<'a> Desired<'a> {
             labels,
             // Immutable: what the API server accepted at the creation stays.
             selector: _,
-            pod_labels,
-            image,
+            // Of the template.
+            pod_labels: _,
+            image: _,
             replicas,
             // A person's, who resumes it.
             paused: _,
@@ -221,11 +252,11 @@ impl<'a> Desired<'a> {
         if let Some(wanted) = self.replicas.filter(|wanted| wanted != replicas) {
             spec["replicas"] = wanted.into();
         }
-        if image.as_deref() != Some(self.image) {
+        if !self.keeps_template && self.changes_image(actual) {
             spec["template"]["spec"]["containers"] =
                 json!([{ "name": CONTAINER, "image": self.image }]);
         }
-        if **pod_labels != self.labels {
+        if !self.keeps_template && self.changes_pod_labels(actual) {
             spec["template"]["metadata"]["labels"] = json!(self.labels.to_map());
         }
         if **labels != self.labels {

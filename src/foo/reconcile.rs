@@ -15,6 +15,7 @@ use super::{
     cached::{Deployment, Foo},
     error::Error,
     plan::Desired,
+    rollouts::Rollouts,
     status::{self, Deployed, Serving},
 };
 
@@ -26,6 +27,8 @@ pub struct FooReconciler {
     pub deployments: Writer<Deployment>,
     /// The container image of every Deployment.
     pub image: String,
+    /// The limit on rollouts.
+    pub rollouts: Arc<Rollouts>,
 }
 
 /// What a Foo's Deployment needs.
@@ -52,6 +55,9 @@ impl Reconciler for FooReconciler {
         let (deployed, result) = self.deploy(cx, foo).await;
         let error = result.as_ref().err();
         let reported = self.report(cx, foo, deployed.as_ref(), error).await;
+        for queued in self.rollouts.released() {
+            cx.enqueue(queued);
+        }
         combined(result, reported)
     }
 
@@ -124,7 +130,21 @@ impl FooReconciler {
         foo: &Snapshot<Foo>,
     ) -> Result<Deployed, Error> {
         let (key, view) = (cx.key(), &*foo.view);
-        match self.compare(key, view)? {
+        let mut need = self.compare(key, view)?;
+        // Held until the answer to the patch is in the store.
+        let _starting;
+        if let Need::Patch(desired, actual) = &need
+            && desired.changes_template(&actual.view)
+        {
+            match self.rollouts.start(key, &actual.view) {
+                Some(starting) => _starting = starting,
+                None => {
+                    trace::decided("rollout queued");
+                    need = self.need(desired.clone().keeping_template())?;
+                }
+            }
+        }
+        match need {
             Need::Nothing(deployed) => Ok(deployed),
             Need::Create(desired) => {
                 trace::decided("create");
@@ -136,6 +156,7 @@ impl FooReconciler {
                     key: desired.key,
                     changed: true,
                     overruled: None,
+                    is_queued: false,
                 })
             }
             Need::Patch(desired, actual) => {
@@ -151,6 +172,7 @@ impl FooReconciler {
                     cx.event(Event::failed(missing));
                 }
                 Ok(Deployed {
+                    is_queued: desired.keeps_template(),
                     key: desired.key,
                     view: patched.view,
                     changed: patched.changed,
@@ -183,7 +205,10 @@ impl FooReconciler {
 
     /// What the Deployment needs: to be created, to be put right, or nothing.
     fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Need<'a>, Error> {
-        let desired = Desired::of(key, foo, &self.image)?;
+        self.need(Desired::of(key, foo, &self.image)?)
+    }
+
+    fn need<'a>(&self, desired: Desired<'a>) -> Result<Need<'a>, Error> {
         let Some(actual) = self.deployments.store().get(&desired.key) else {
             return Ok(Need::Create(desired));
         };
@@ -197,6 +222,7 @@ impl FooReconciler {
             return Ok(Need::Patch(desired, actual));
         }
         Ok(Need::Nothing(Deployed {
+            is_queued: desired.keeps_template(),
             key: desired.key,
             view: actual.view,
             changed: false,

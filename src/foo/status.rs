@@ -24,6 +24,8 @@ pub struct Deployed {
     pub changed: bool,
     /// What keeps it from being as the Foo says, where the API server stores something else: [`Error::Overruled`].
     pub overruled: Option<Error>,
+    /// Whether its pod template waits for other rollouts to end.
+    pub is_queued: bool,
 }
 
 /// The Deployment that serves a Foo, which its status names and counts.
@@ -163,8 +165,13 @@ fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdi
     let until_then = old.map_or(String::new(), |old| {
         format!("; until then, Deployment {:?} serves", old.key.name())
     });
+    let queued = if deployed.is_queued {
+        "; its rollout waits until fewer than max_rollouts others are under way"
+    } else {
+        ""
+    };
     let message = format!(
-        "Deployment {name:?} has {}{asked_otherwise}{until_then}",
+        "Deployment {name:?} has {}{asked_otherwise}{until_then}{queued}",
         count(view, wanted)
     );
     let verdict = |status, reason| Verdict {
@@ -182,10 +189,12 @@ fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdi
         (verdict.clone(), verdict)
     };
     if view.is_complete() && view.replicas == wanted {
-        (
-            verdict(true, "DeploymentAvailable"),
-            verdict(false, "DeploymentComplete"),
-        )
+        let progressing = if deployed.is_queued {
+            verdict(true, "RolloutQueued")
+        } else {
+            verdict(false, "DeploymentComplete")
+        };
+        (verdict(true, "DeploymentAvailable"), progressing)
     } else if view.deleting {
         let verdict = |status| Verdict {
             message: format!("Deployment {name:?} is being deleted"),

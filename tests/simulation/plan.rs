@@ -37,6 +37,8 @@ pub struct Settings {
     pub renew_deadline: Duration,
     pub retry_period: Duration,
     pub image: &'static str,
+    /// 0: no limit.
+    pub max_rollouts: usize,
     /// Whose Foos are looked after; `None`: all.
     pub namespace: Option<&'static str>,
 }
@@ -371,6 +373,7 @@ impl Default for Settings {
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
             image: "nginx:latest",
+            max_rollouts: 10,
             namespace: None,
         }
     }

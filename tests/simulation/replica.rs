@@ -164,6 +164,7 @@ impl Replica {
         };
         let part = FooConfig {
             image: settings.image.to_owned(),
+            max_rollouts: settings.max_rollouts,
         };
         let (metrics, meters) = Metrics::new(&APP, Resource::builder_empty().build(), None);
         let its_metrics = metrics.clone();

@@ -441,6 +441,7 @@ fn settings(draw: &mut Draws) -> Settings {
         lease_duration: ms(lease_duration),
         renew_deadline: ms(renew_deadline),
         retry_period: ms(retry_period),
+        max_rollouts: draw.of(&[0, 1, 1, 2, 10]),
         namespace: draw.of(&[None, None, Some(world::FOOS)]),
         ..Settings::default()
     }

@@ -37,7 +37,7 @@ use crate::{
     log_once::LogDeduplication,
     panics::{Panicked, catch},
     queue::{Lane, Queue, WorkItem},
-    reconciler::Failed,
+    reconciler::{Attempt, Detached, Failed},
     recorder::{About, Recorder},
     resync,
     scopes::{Place, Reason, Scopes},
@@ -100,9 +100,7 @@ impl<R: Reconciler> Work<R> {
     pub async fn reconcile(
         &self,
         key: &Key,
-        others_wait: &(dyn Fn() -> bool + Sync),
-        leads: &(dyn Fn() -> bool + Sync),
-        gets_on: &(dyn Fn() + Sync),
+        attempt: &dyn Attempt,
     ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
@@ -115,7 +113,7 @@ impl<R: Reconciler> Work<R> {
         if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
             trace::because_of(by);
         }
-        let cx = self.context(key, &seen, others_wait, leads, gets_on);
+        let cx = self.context(key, &seen, attempt);
         self.check(&cx, &seen).await.inspect_err(|error| {
             let kind = R::Primary::KIND.kind;
             trace::decided(match error {
@@ -143,9 +141,7 @@ impl<R: Reconciler> Work<R> {
         &'a self,
         key: &'a Key,
         seen: &'a Snapshot<R::Primary>,
-        others_wait: &'a (dyn Fn() -> bool + Sync),
-        leads: &'a (dyn Fn() -> bool + Sync),
-        gets_on: &'a (dyn Fn() + Sync),
+        attempt: &'a dyn Attempt,
     ) -> Context<'a, R::Primary> {
         Context {
             key,
@@ -153,9 +149,7 @@ impl<R: Reconciler> Work<R> {
             host: &self.host,
             recorder: &self.recorder,
             log: &self.log,
-            others_wait,
-            leads,
-            gets_on,
+            attempt,
             inputs: self.informers.inputs(key, &seen.view),
             rehearses: false,
             would_act: AtomicBool::new(false),
@@ -201,7 +195,7 @@ impl<R: Reconciler> Work<R> {
         let is_up_to_date = {
             let cx = Context {
                 rehearses: true,
-                ..self.context(key, &seen, &|| false, &|| true, &|| {})
+                ..self.context(key, &seen, &Detached { leads: true })
             };
             self.reconciler.is_up_to_date(&cx, &seen)
         };
@@ -443,18 +437,16 @@ impl<R: Reconciler> Controller<R> {
         let mut work = JoinSet::new();
         // Half of them are for slow namespaces.
         for _ in 0..self.config.workers * 2 {
-            let (queue, reconciler) = (queue.clone(), Arc::clone(&self.work));
-            let term = term.clone();
+            let work_on = Arc::clone(&self.work);
+            let attempt = TermAttempt {
+                kind: R::Primary::KIND.kind,
+                agenda: agenda.clone(),
+                term: term.clone(),
+                id,
+            };
             work.spawn(worker.clone().work(move |key| {
-                let (queue, reconciler) = (queue.clone(), Arc::clone(&reconciler));
-                let term = term.clone();
-                async move {
-                    let others_wait = || queue.is_busy(Lane::Event);
-                    let leads = || is_live(term.borrow().as_ref(), id);
-                    let gets_on = || queue.gets_on(&key);
-                    let reconcile = reconciler.reconcile(&key, &others_wait, &leads, &gets_on);
-                    reconcile.await
-                }
+                let (work_on, attempt) = (Arc::clone(&work_on), attempt.clone());
+                async move { work_on.reconcile(&key, &attempt).await }
             }));
         }
         work.spawn({
@@ -692,6 +684,33 @@ async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
     let other = |term: &Option<Term>| term.as_ref().is_none_or(|term| term.id() != id);
     // A closed channel is the end of the election: nobody renews the term any more.
     term.wait_for(other).await.map(drop).unwrap_or_default();
+}
+
+/// An attempt of a worker of the term `id`.
+#[derive(Clone)]
+struct TermAttempt {
+    kind: &'static str,
+    agenda: Agenda,
+    term: channel::Receiver<Option<Term>>,
+    id: u64,
+}
+
+impl Attempt for TermAttempt {
+    fn others_wait(&self) -> bool {
+        self.agenda.queue.is_busy(Lane::Event)
+    }
+
+    fn leads(&self) -> bool {
+        is_live(self.term.borrow().as_ref(), self.id)
+    }
+
+    fn gets_on(&self, key: &Key) {
+        self.agenda.queue.gets_on(key);
+    }
+
+    fn enqueue(&self, key: Key) {
+        self.agenda.changed(key, self.kind);
+    }
 }
 
 /// Whether this is the term `id`, and not over.

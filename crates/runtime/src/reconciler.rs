@@ -113,10 +113,7 @@ pub struct Context<'a, P> {
     pub(crate) host: &'a Host,
     pub(crate) recorder: &'a Recorder,
     pub(crate) log: &'a LogDeduplication,
-    pub(crate) others_wait: &'a (dyn Fn() -> bool + Sync),
-    pub(crate) leads: &'a (dyn Fn() -> bool + Sync),
-    /// Is told of each request that has come to its end, whatever that is: the reconcile gets on.
-    pub(crate) gets_on: &'a (dyn Fn() + Sync),
+    pub(crate) attempt: &'a dyn Attempt,
     /// A fingerprint of what is read of others: see [`Informers::inputs`](crate::builder::Informers::inputs).
     pub(crate) inputs: u64,
     /// Whether nothing is to be done.
@@ -142,7 +139,15 @@ impl<P: Primary> Context<'_, P> {
     /// Whether others wait that may need more than a status.
     #[must_use]
     pub fn others_wait(&self) -> bool {
-        (self.others_wait)()
+        self.attempt.others_wait()
+    }
+
+    /// Enqueues another object of the primary kind, for a dependency that no reference and no watch shows. It has no effect after
+    /// the end of the term; a new leader reconciles every object that is not up to date.
+    pub fn enqueue(&self, key: Key) {
+        if !self.rehearses {
+            self.attempt.enqueue(key);
+        }
     }
 
     /// Notes that something would be done, if not now.
@@ -188,6 +193,40 @@ impl<P: Primary> Context<'_, P> {
             generation: self.seen.view.generation(),
         }
     }
+}
+
+/// The queue and the term that a reconcile is part of.
+pub(crate) trait Attempt: Sync {
+    /// Whether others wait that may need more than a status.
+    fn others_wait(&self) -> bool;
+
+    /// Whether this replica leads.
+    fn leads(&self) -> bool;
+
+    /// Notes that a request of this object's reconcile has ended: the reconcile is not stuck.
+    fn gets_on(&self, key: &Key);
+
+    /// Enqueues an object of the primary kind.
+    fn enqueue(&self, key: Key);
+}
+
+/// A reconcile without a queue, which leads or not.
+pub(crate) struct Detached {
+    pub leads: bool,
+}
+
+impl Attempt for Detached {
+    fn others_wait(&self) -> bool {
+        false
+    }
+
+    fn leads(&self) -> bool {
+        self.leads
+    }
+
+    fn gets_on(&self, _: &Key) {}
+
+    fn enqueue(&self, _: Key) {}
 }
 
 /// Why a reconcile did not come to its end: what its error says of itself, asked once.

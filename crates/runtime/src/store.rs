@@ -275,10 +275,9 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// How often an object has come, gone or got another version: while this stays as it is, whoever looks finds what
-    /// was found before.
+    /// The number of additions, updates and deletions so far: while it stays the same, so does the content of the store.
     #[must_use]
-    pub(crate) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.state.read().changes
     }
 

@@ -7,11 +7,13 @@ use std::{
 };
 
 use kube::Client;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
     Action, App, Builder, Cached, Context, Host, Key, Object, Reconciler, Snapshot, Store,
     controller::Work,
+    reconciler::Attempt,
     recorder::{About, Recorder},
     scopes::Scopes,
     telemetry::Metrics,
@@ -21,6 +23,7 @@ use crate::{
 /// A reconciler with stores that nobody watches, and without an election. Its events go nowhere.
 pub struct Harness<R: Reconciler> {
     work: Work<R>,
+    enqueued: Enqueued,
     client: Client,
 }
 
@@ -63,6 +66,7 @@ impl<R: Reconciler> Harness<R> {
                 log: Arc::default(),
                 host,
             },
+            enqueued: Enqueued::default(),
             client: client.clone(),
         }
     }
@@ -88,7 +92,13 @@ impl<R: Reconciler> Harness<R> {
     /// # Errors
     /// Those of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
-        self.work.reconcile(key, &|| false, &|| true, &|| {}).await
+        self.work.reconcile(key, &self.enqueued).await
+    }
+
+    /// The keys that were [enqueued](Context::enqueue) since the last call.
+    #[must_use]
+    pub fn enqueued(&self) -> Vec<Key> {
+        std::mem::take(&mut *self.enqueued.0.lock())
     }
 
     /// What a reconcile of this object is given, to try writers by themselves.
@@ -98,7 +108,7 @@ impl<R: Reconciler> Harness<R> {
         key: &'a Key,
         seen: &'a Snapshot<R::Primary>,
     ) -> Context<'a, R::Primary> {
-        self.work.context(key, seen, &|| false, &|| true, &|| {})
+        self.work.context(key, seen, &self.enqueued)
     }
 
     /// Whether a resync would leave the object alone.
@@ -110,6 +120,26 @@ impl<R: Reconciler> Harness<R> {
     /// Checks the rights whenever a refused write calls for it; for ever.
     pub fn check_rights(&self) -> impl Future<Output = ()> + use<R> {
         Arc::clone(&self.work.scopes).check_rights(0, self.client.clone())
+    }
+}
+
+/// An attempt without a queue or an election, which keeps what it is to enqueue.
+#[derive(Default)]
+struct Enqueued(Mutex<Vec<Key>>);
+
+impl Attempt for Enqueued {
+    fn others_wait(&self) -> bool {
+        false
+    }
+
+    fn leads(&self) -> bool {
+        true
+    }
+
+    fn gets_on(&self, _: &Key) {}
+
+    fn enqueue(&self, key: Key) {
+        self.0.lock().push(key);
     }
 }
 

@@ -396,7 +396,7 @@ impl<V: Cached> Writer<V> {
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
         let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
-        (cx.gets_on)();
+        cx.attempt.gets_on(cx.key());
         let answer = answer.map_err(|_| {
             ApiError::transient(format!(
                 "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
@@ -439,7 +439,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         answer: kube::Result<T>,
     ) -> Result<T, ApiError> {
-        (cx.gets_on)();
+        cx.attempt.gets_on(cx.key());
         let lacked = answer.as_ref().is_err_and(for_want_of_a_right);
         let answer = answer.map_err(ApiError::from);
         match &answer {

@@ -84,6 +84,23 @@ impl Deployment {
         self.progress.observed_generation >= self.generation
     }
 
+    /// Whether pods of an earlier template are being replaced. Left out are rollouts that another image would not mend: one that is
+    /// paused, one whose pods are refused, and one of another image that has exceeded its deadline.
+    #[must_use]
+    pub fn rolls_out(&self, image: &str) -> bool {
+        let progress = &self.progress;
+        let is_ours = self.foo_generation.is_some() && !self.deleting;
+        let is_held = self.paused || progress.failure.is_some();
+        let is_given_up = progress.stuck && self.image.as_deref() != Some(image);
+        let replaces = if self.is_observed() {
+            progress.replicas > progress.updated
+        } else {
+            // Without a Deployment controller, no pod is replaced.
+            progress.observed_generation > 0
+        };
+        is_ours && replaces && !is_held && !is_given_up
+    }
+
     /// Whether its rollout waits for `kubectl rollout resume`. A paused Deployment is scaled nevertheless.
     #[must_use]
     pub fn is_held(&self) -> bool {

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod refused;
+mod rollouts;
 mod superseded;
 
 use std::{convert::Infallible, ops::Deref, time::Duration};
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::foo::{
     FooConfig,
+    cached::Labels,
     fixtures::{deployment, foo, object},
 };
 
@@ -60,6 +62,7 @@ async fn settled_is_what_needs_nothing() {
             view: deployment.view.clone().into(),
             changed: false,
             overruled: None,
+            is_queued: false,
         };
         let now = Timestamp::now();
         let serving = Serving {
@@ -467,6 +470,7 @@ async fn what_serves_is_counted_where_the_spec_is_invalid() {
 fn reconciler(client: &Client, foo: Object<Foo>, deployment: Object<Deployment>) -> Fixture {
     let config = FooConfig {
         image: "nginx:latest".into(),
+        max_rollouts: 1,
     };
     let build = |builder: &mut _| crate::foo::build(builder, config);
     let fixture = Fixture(Harness::new(&crate::APP, client, build));

@@ -17,6 +17,7 @@ fn deployed(change: impl FnOnce(&mut Deployment)) -> Deployed {
         view: object.view.into(),
         changed: false,
         overruled: None,
+        is_queued: false,
     }
 }
 

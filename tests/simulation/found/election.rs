@@ -190,6 +190,7 @@ pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
             renew_deadline: us(10_000_000),
             retry_period: us(5_000_000),
             image: "nginx:latest",
+            max_rollouts: 10,
             namespace: None,
         },
         replicas: vec![Machine::SOUND; 3],

@@ -381,6 +381,7 @@ pub fn gone_while_the_watch_is_stuck() -> Plan {
             renew_deadline: us(10_000_000),
             retry_period: us(2_000_000),
             image: "nginx:latest",
+            max_rollouts: 10,
             namespace: Some("foos"),
         },
         replicas: vec![Machine::SOUND; 5],

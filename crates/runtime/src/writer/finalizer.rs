@@ -76,7 +76,7 @@ impl<P: Finalizable> Finalizer<P> {
             return Err(ApiError::Conflict);
         }
         // The answer may have been long in coming.
-        if !(cx.leads)() {
+        if !cx.attempt.leads() {
             return Err(ApiError::NotLeading);
         }
         act().map_err(|error| ApiError::transient(brief(&error.to_string())))

@@ -26,6 +26,7 @@ use crate::{
     app::tests::APP,
     corrections::AT_ONCE,
     error::Failure as _,
+    reconciler::Detached,
     recorder::{About, Recorder},
     telemetry::Metrics,
     testing::Harness,
@@ -381,7 +382,7 @@ async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
         let wishes = harness.reconciler();
         let (key, seen) = (key(), wishes.wishes.store().get(&key()).unwrap());
         let cx = Context {
-            leads: &|| leads,
+            attempt: &Detached { leads },
             ..harness.context(&key, &seen)
         };
         let granted = wishes.grant(&cx).await;

@@ -1,0 +1,123 @@
+//! The limit on rollouts.
+
+use super::*;
+use crate::foo::cached::Progress;
+
+const OLD: &str = "nginx:old";
+
+/// A Foo and its Deployment of this name, with another image than the configured one.
+fn outdated(name: &str) -> (Object<Foo>, Object<Deployment>) {
+    let (mut foo, mut deployment) = (foo(), deployment());
+    foo.key = foo.key.sibling(name);
+    foo.view.spec.as_mut().unwrap().deployment_name = name.to_owned();
+    deployment.key = deployment.key.sibling(name);
+    deployment.view.owner.as_mut().unwrap().name = name.into();
+    deployment.view.labels = Arc::new(Labels {
+        controller: Some(name.into()),
+        ..(*deployment.view.labels).clone()
+    });
+    deployment.view.pod_labels = Arc::clone(&deployment.view.labels);
+    deployment.view.image = Some(OLD.into());
+    (foo, deployment)
+}
+
+/// The new pods have not replaced the old ones.
+fn roll_out(deployment: &mut Deployment) {
+    deployment.image = Some("nginx:latest".into());
+    deployment.progress = Progress {
+        replicas: 4,
+        updated: 1,
+        ..deployment.progress.clone()
+    };
+}
+
+/// A full limit holds the pod template back, and nothing else. When a rollout is done, a Foo that waits is enqueued.
+#[tokio::test]
+async fn a_full_limit_holds_back_the_pod_template_alone() {
+    let patches = Arc::<Mutex<Vec<Value>>>::default();
+    let statuses = Arc::<Mutex<Vec<Value>>>::default();
+    let (client, _) = server({
+        let (patches, statuses) = (Arc::clone(&patches), Arc::clone(&statuses));
+        move |method, _, body| match *method {
+            Method::PATCH => {
+                patches.lock().push(body["spec"].clone());
+                (500, Value::Null)
+            }
+            Method::PUT => {
+                statuses.lock().push(body["status"].clone());
+                (500, Value::Null)
+            }
+            _ => (404, Value::Null),
+        }
+    });
+    let (first, mut rolling) = outdated("first");
+    roll_out(&mut rolling.view);
+    let reconciler = reconciler(&client, first.clone(), rolling.clone());
+    let (mut second, waiting) = outdated("second");
+    reconciler.apply_foo(second.clone());
+    reconciler.apply_deployment(waiting.clone());
+
+    reconciler.reconcile(&second.key).await.unwrap_err();
+    assert_eq!(*patches.lock(), [Value::Null; 0]);
+    let conditions = statuses.lock().pop().unwrap()["conditions"].clone();
+    assert_eq!(conditions[0]["reason"], "DeploymentAvailable");
+    assert_eq!(conditions[1]["reason"], "RolloutQueued");
+    assert_eq!(
+        conditions[1]["message"],
+        "Deployment \"second\" has 3 of 3 replicas available; its rollout waits until fewer than max_rollouts others are under \
+         way"
+    );
+    assert!(!reconciler.is_up_to_date(&second.key), "a resync tries again");
+
+    // The user's change does not wait.
+    (second.version, second.view.spec.as_mut().unwrap().replicas) = (8, Some(5));
+    reconciler.apply_foo(second.clone());
+    reconciler.reconcile(&second.key).await.unwrap_err();
+    assert_eq!(patches.lock().pop(), Some(json!({ "replicas": 5 })));
+
+    // Nor does the Deployment that rolls out.
+    (rolling.version, rolling.view.image) = (10, Some("nginx:bad".into()));
+    reconciler.apply_deployment(rolling.clone());
+    reconciler.reconcile(&first.key).await.unwrap_err();
+    let template = json!({ "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] } });
+    assert_eq!(patches.lock().pop(), Some(json!({ "template": template })));
+    assert_eq!(reconciler.enqueued(), []);
+
+    let mut done = outdated("first").1;
+    (done.version, done.view.image) = (11, Some("nginx:latest".into()));
+    reconciler.apply_deployment(done);
+    reconciler.reconcile(&first.key).await.unwrap_err();
+    assert_eq!(reconciler.enqueued(), [second.key.clone()]);
+    reconciler.reconcile(&second.key).await.unwrap_err();
+    let both = json!({ "replicas": 5, "template": template });
+    assert_eq!(patches.lock().pop(), Some(both));
+}
+
+/// Another image would not mend these, or they are nobody's rollouts: they hold up no other.
+#[test]
+fn what_another_image_does_not_mend_is_no_rollout() {
+    let rolls_out = |change: fn(&mut Deployment)| {
+        let mut view = deployment().view;
+        roll_out(&mut view);
+        change(&mut view);
+        view.rolls_out("nginx:latest")
+    };
+    assert!(rolls_out(|_| {}));
+    assert!(rolls_out(|d| d.image = Some(OLD.into())));
+    assert!(rolls_out(|d| d.progress.stuck = true));
+    assert!(!rolls_out(|d| {
+        d.progress.stuck = true;
+        d.image = Some(OLD.into());
+    }));
+    assert!(!rolls_out(|d| d.paused = true));
+    assert!(!rolls_out(|d| d.progress.failure = Some("quota".into())));
+    assert!(!rolls_out(|d| d.deleting = true));
+    assert!(!rolls_out(|d| d.foo_generation = None));
+    assert!(!rolls_out(|d| d.progress.replicas = 1), "all are new");
+    // Not observed: from the patch until the Deployment controller counts the pods of the new template.
+    assert!(rolls_out(|d| {
+        d.progress.replicas = 1;
+        d.generation += 1;
+    }));
+    assert!(!rolls_out(|d| d.progress.observed_generation = 0), "new");
+}
