@@ -136,7 +136,7 @@ impl FooReconciler {
         if let Need::Patch(desired, actual) = &need
             && desired.changes_template(&actual.view)
         {
-            match self.rollouts.start(key, &actual.view) {
+            match self.rollouts.start(key, (&desired.key, &actual.view)) {
                 Some(starting) => _starting = starting,
                 None => {
                     trace::decided("rollout queued");

@@ -25,7 +25,7 @@ struct State {
     /// [`Store::changes`] when `under_way` was counted.
     changes: Option<u64>,
     under_way: usize,
-    /// The Foos whose Deployment's template is being patched.
+    /// The Deployments whose template is being patched.
     starting: BTreeSet<Key>,
     /// The Foos whose rollout was put off.
     queued: BTreeSet<Key>,
@@ -46,15 +46,15 @@ impl Rollouts {
     /// Lets the Foo patch the template of its Deployment while the result is held; `None`: it waits for another rollout to end.
     /// A Deployment that rolls out already is one of those under way, and may be given another template.
     #[must_use]
-    pub fn start(&self, foo: &Key, deployment: &Deployment) -> Option<Starting<'_>> {
+    pub fn start(&self, foo: &Key, (deployment, view): (&Key, &Deployment)) -> Option<Starting<'_>> {
         let mut state = self.state.lock();
-        if self.free(&mut state) == 0 && !deployment.rolls_out(&self.image) {
+        if self.free(&mut state) == 0 && !view.rolls_out(&self.image) {
             state.queued.insert(foo.clone());
             return None;
         }
         state.queued.remove(foo);
-        state.starting.insert(foo.clone());
-        Some(Starting(self, foo.clone()))
+        state.starting.insert(deployment.clone());
+        Some(Starting(self, deployment.clone()))
     }
 
     /// The Foos that need not wait any longer.
@@ -81,7 +81,14 @@ impl Rollouts {
         let Some(max) = self.max else {
             return usize::MAX;
         };
-        let taken = self.under_way(state) + state.starting.len();
+        let under_way = self.under_way(state);
+        // The answer to a patch is in the store before the worker goes on.
+        let is_counted = |deployment: &Key| {
+            let stored = self.deployments.get(deployment);
+            stored.is_some_and(|stored| stored.view.rolls_out(&self.image))
+        };
+        let starting = state.starting.iter().filter(|one| !is_counted(one));
+        let taken = under_way + starting.count();
         max.get().saturating_sub(taken)
     }
 

@@ -16,6 +16,7 @@ mod rates;
 mod record;
 mod reports;
 mod retries;
+mod rollouts;
 mod sizes;
 mod statuses;
 mod warnings;
@@ -121,6 +122,7 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     asked::check(&case, &mut found);
     owners::are_waited_for(&case, &mut found);
     statuses::check(&case, &mut found);
+    rollouts::check(&case, &mut found);
     reports::in_time(&case, &mut found);
     events::said_once(&case, &mut found);
     events::are_true(&case, &mut found);

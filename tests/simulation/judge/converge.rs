@@ -19,6 +19,7 @@ use super::{
     deployments::is_going,
     made, name_of, named,
     retries::own_delay,
+    rollouts::{QUEUED, is_queued, rolls_out},
     statuses::verdicts,
     warnings::{is_fenced, is_known_to_be_refused},
 };
@@ -321,12 +322,22 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
             });
     }
     let asked = typed.spec.replicas;
+    let max = case.last_leader().and_then(|leader| case.life(leader));
+    let max = max.map_or(0, |life| life.settings.max_rollouts);
+    let under_way = deployments.iter().filter(|(one, _)| rolls_out(one)).count();
+    let is_queued = is_queued(foo) && max > 0 && under_way >= max;
     let typed_actual = serde_json::from_value::<Deployment>(Value::clone(asked_for));
     let mut typed_actual = typed_actual.map_err(|error| error.to_string())?;
     if let Some(spec) = typed_actual.spec.as_mut() {
         spec.replicas = spec.replicas.or(typed.spec.replicas);
     }
-    if let Some(wrong) = unsettled(&[typed], &[typed_actual], image(case)).pop() {
+    let its = typed_actual.spec.as_ref().and_then(|spec| {
+        let pod = spec.template.spec.as_ref()?;
+        pod.containers.first()?.image.clone()
+    });
+    let image = its.as_deref().filter(|_| is_queued);
+    let image = image.unwrap_or_else(|| self::image(case));
+    if let Some(wrong) = unsettled(&[typed], &[typed_actual.clone()], image).pop() {
         return Err(wrong.trim_start_matches("I3 ").to_owned());
     }
     if !is_complete(actual) && (hangs(case, wanted) || is_held(actual)) {
@@ -349,13 +360,16 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let says = (says, text(&status["selector"]), progressing);
     // A policy may have another number of replicas than the Foo asks for.
     let asked = &foo["spec"]["replicas"];
-    let verdict = if asked.is_null() || *asked == actual["spec"]["replicas"] {
+    let verdict = if is_queued {
+        ("True", QUEUED.1)
+    } else if asked.is_null() || *asked == actual["spec"]["replicas"] {
         ("True", "DeploymentComplete")
     } else {
         ("False", "DeploymentOverruled")
     };
     let is = (counts(&actual["status"]), wanted, verdict.0);
-    let is = (is, &*selector, ("False", verdict.1));
+    let at_work = if is_queued { QUEUED.0 } else { "False" };
+    let is = (is, &*selector, (at_work, verdict.1));
     if says != is {
         return Err(format!("its status says {says:?}, and it is {is:?}"));
     }

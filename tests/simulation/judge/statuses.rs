@@ -16,6 +16,7 @@ use super::{
     deployments::is_going,
     known::Known,
     made, named,
+    rollouts::{self, QUEUED},
     warnings::{foo_of, is_in_the_way, is_refused},
 };
 use crate::invariants::GENERATION;
@@ -143,13 +144,37 @@ impl<'a> Report<'a> {
                 (false, true) => its,
                 (false, false) => of_served || may_be_gone && its,
             };
-            let expected = [verdicts[0], if fails { progressing } else { verdicts[1] }];
+            let is_complete = verdicts[0].0 == "True";
+            let expected = match () {
+                () if fails => progressing,
+                () if self.is_queued() && is_complete => QUEUED,
+                () => verdicts[1],
+            };
+            let expected = [verdicts[0], expected];
             [ready, progressing] == expected && is_counted && self.says_how_many(deployment)
         };
         let mut its = self.known.states(wanted).into_iter().flatten();
         self.is_valid()
             && (!fails || self.is_true("DeletionFailed"))
+            && (!self.is_queued() || self.others_roll_out())
             && its.any(|one| self.is_its(one) && says(one) && self.is_as_asked(one))
+    }
+
+    fn is_queued(&self) -> bool {
+        rollouts::is_queued(&self.call.body)
+    }
+
+    /// Whether as many other Deployments may have rolled out as may at once.
+    fn others_roll_out(&self) -> bool {
+        let max = self.case.life(self.call.who);
+        let max = max.map_or(0, |life| life.settings.max_rollouts);
+        let others = self.case.deployments.keys();
+        let others = others.filter(|name| **name != self.wanted());
+        let roll_out = others.filter(|name| {
+            let mut states = self.known.states(name).into_iter().flatten();
+            states.any(rollouts::rolls_out)
+        });
+        max > 0 && roll_out.count() >= max
     }
 
     /// Whether there was such an error.
@@ -372,9 +397,10 @@ impl<'a> Report<'a> {
         let image = life.map_or("", |life| life.settings.image);
         let name = &self.foo["metadata"]["name"];
         let is = fields(deployment);
+        let is_queued = self.is_queued();
         let asked = [
             replicas.map_or(is[0].clone(), Value::from),
-            image.into(),
+            if is_queued { is[1].clone() } else { image.into() },
             APP.into(),
             APP.into(),
             name.clone(),

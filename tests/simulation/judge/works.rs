@@ -16,6 +16,7 @@ use super::{
     hindered::{is_gone, is_hindered},
     leader::{holder, lease},
     made, named,
+    rollouts::is_queued,
 };
 
 /// How soon what is to be looked at is with a worker: there are few objects, and each takes a few requests.
@@ -299,7 +300,7 @@ fn is_right(case: &Case, who: Who, foo: &Value, deployment: &Value) -> bool {
         || metadata["labels"]["app"] == "nginx"
             && metadata["labels"]["controller"] == foo["metadata"]["name"]
             && (replicas.is_null() || *replicas == spec["replicas"])
-            && case.life(who).is_none_or(is_image)
+            && (is_queued(foo) || case.life(who).is_none_or(is_image))
 }
 
 /// The Foo, by its name, that has to be looked at after this.

@@ -1,0 +1,81 @@
+//! The limit on rollouts.
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        actors::{failure, is_held},
+        api::Kind,
+    },
+    Case, Violation,
+    converge::text,
+    deployments::is_going,
+    made, named,
+};
+
+/// I17: no process has more rollouts under way than it may have that it has started and that nobody has changed since.
+pub fn check(case: &Case, found: &mut Vec<Violation>) {
+    // The Deployments of each process, each with the version that its template was patched to.
+    let mut started = Vec::new();
+    for (index, revision) in case.store.history().iter().enumerate() {
+        if revision.key.kind != Kind::Deployment {
+            continue;
+        }
+        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
+        let writer = case.writer(index).map(|call| call.who);
+        let template = |of: Option<&Value>| of.map(|of| of["spec"]["template"].clone());
+        let generation = |of: Option<&Value>| of.map(|of| of["metadata"]["generation"].clone());
+        let is_start = before.is_some() && after.is_some() && template(before) != template(after);
+        let is_observed = || after.is_some_and(|now| rolls_out(now) || !is_observed(now));
+        // Another's change, or the end of the rollout.
+        if generation(before) != generation(after) && writer.is_none() || !is_observed() {
+            started.retain(|(_, key)| *key != &revision.key);
+        }
+        let Some(who) = writer.filter(|_| is_start) else {
+            continue;
+        };
+        let was_under_way = started.iter().any(|one| *one == (who, &revision.key));
+        let is_paused = after.is_some_and(|now| now["spec"]["paused"] == true);
+        if was_under_way || is_paused || before.is_some_and(rolls_out) {
+            continue;
+        }
+        started.push((who, &revision.key));
+        let max = case.life(who).map_or(0, |life| life.settings.max_rollouts);
+        let its = started.iter().filter(|one| one.0 == who).count();
+        if max > 0 && its > max {
+            found.push(Violation {
+                invariant: "I17",
+                at: made(revision),
+                object: named(&revision.key),
+                what: format!("is rollout {its} of {who}, which may have {max}"),
+            });
+        }
+    }
+}
+
+/// Whether the status says that the rollout waits for others.
+pub fn is_queued(foo: &Value) -> bool {
+    let conditions = foo["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| text(&condition["message"]).contains("its rollout waits"))
+}
+
+/// Progressing, of a Foo whose Deployment serves with its former template.
+pub const QUEUED: (&str, &str) = ("True", "RolloutQueued");
+
+/// Whether the Deployment is one of those under way.
+pub fn rolls_out(deployment: &Value) -> bool {
+    let count = |field: &str| deployment["status"][field].as_i64().unwrap_or_default();
+    let replaces = if is_observed(deployment) {
+        count("replicas") > count("updatedReplicas")
+    } else {
+        count("observedGeneration") > 0
+    };
+    let is_mended_otherwise =
+        is_held(deployment) || deployment["spec"]["paused"] == true || failure(deployment).is_some();
+    replaces && !is_mended_otherwise && !is_going(deployment)
+}
+
+fn is_observed(deployment: &Value) -> bool {
+    deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
+}
