@@ -59,7 +59,7 @@ _foo__controller() {
 
     case "${cmd}" in
         foo__controller)
-            opts="-h -V --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help --version run crd reload config doctor help"
+            opts="-h -V --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help --version run crd reload config doctor help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -70,6 +70,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rollouts)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -181,7 +185,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__config)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -192,6 +196,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rollouts)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -303,7 +311,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__crd)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -314,6 +322,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rollouts)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -425,7 +437,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__doctor)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -436,6 +448,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rollouts)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -645,7 +661,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__reload)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -656,6 +672,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rollouts)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -767,7 +787,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__run)
-            opts="-h --config --image --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -778,6 +798,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-rollouts)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_foo_controller_global_optspecs
-    string join \n config= image= resync= workers= namespace= shutdown-timeout= kubeconfig= master= backoff-initial= backoff-max= backoff-qps= backoff-burst= leader-election= lease-name= lease-namespace= fencing-record= lease-duration= lease-renew-deadline= lease-retry-period= http-addr= http-metrics-auth= http-metrics-addr= http-metrics-cert-dir= http-debug-state= log-level= log-format= otlp-endpoint= h/help V/version
+    string join \n config= image= max-rollouts= resync= workers= namespace= shutdown-timeout= kubeconfig= master= backoff-initial= backoff-max= backoff-qps= backoff-burst= leader-election= lease-name= lease-namespace= fencing-record= lease-duration= lease-renew-deadline= lease-retry-period= http-addr= http-metrics-auth= http-metrics-addr= http-metrics-cert-dir= http-debug-state= log-level= log-format= otlp-endpoint= h/help V/version
 end
 
 function __fish_foo_controller_needs_command
@@ -26,6 +26,7 @@ end
 
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -l config -d 'Configuration file (TOML), over the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -l image -d 'What the one container of every Deployment runs: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
+complete -c foo-controller -n "__fish_foo_controller_needs_command" -l max-rollouts -d 'How many Deployments may roll out a new pod template at once, all if 0: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -l resync -d 'How often every object is looked at, unless nothing has changed since the last time: a duration from 1s to 24h [key: resync] [default: 30s]' -r
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -l workers -d 'How many objects are reconciled at once, and as many more where requests hang: a whole number from 1 to 1000 [key: workers] [default: 2]' -r
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -l namespace -d 'The namespaces of the objects, all if none is named: a list of namespace names (a-z, 0-9 and -, at most 63 characters) [key: namespaces] [default: []]' -r
@@ -61,6 +62,7 @@ complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "docto
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l config -d 'Configuration file (TOML), over the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l image -d 'What the one container of every Deployment runs: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l max-rollouts -d 'How many Deployments may roll out a new pod template at once, all if 0: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l resync -d 'How often every object is looked at, unless nothing has changed since the last time: a duration from 1s to 24h [key: resync] [default: 30s]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l workers -d 'How many objects are reconciled at once, and as many more where requests hang: a whole number from 1 to 1000 [key: workers] [default: 2]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l namespace -d 'The namespaces of the objects, all if none is named: a list of namespace names (a-z, 0-9 and -, at most 63 characters) [key: namespaces] [default: []]' -r
@@ -89,6 +91,7 @@ complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l ot
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -s h -l help -d 'Print help'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l config -d 'Configuration file (TOML), over the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l image -d 'What the one container of every Deployment runs: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l max-rollouts -d 'How many Deployments may roll out a new pod template at once, all if 0: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l resync -d 'How often every object is looked at, unless nothing has changed since the last time: a duration from 1s to 24h [key: resync] [default: 30s]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l workers -d 'How many objects are reconciled at once, and as many more where requests hang: a whole number from 1 to 1000 [key: workers] [default: 2]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l namespace -d 'The namespaces of the objects, all if none is named: a list of namespace names (a-z, 0-9 and -, at most 63 characters) [key: namespaces] [default: []]' -r
@@ -117,6 +120,7 @@ complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -l ot
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand crd" -s h -l help -d 'Print help'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l config -d 'Configuration file (TOML), over the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l image -d 'What the one container of every Deployment runs: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l max-rollouts -d 'How many Deployments may roll out a new pod template at once, all if 0: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l resync -d 'How often every object is looked at, unless nothing has changed since the last time: a duration from 1s to 24h [key: resync] [default: 30s]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l workers -d 'How many objects are reconciled at once, and as many more where requests hang: a whole number from 1 to 1000 [key: workers] [default: 2]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l namespace -d 'The namespaces of the objects, all if none is named: a list of namespace names (a-z, 0-9 and -, at most 63 characters) [key: namespaces] [default: []]' -r
@@ -145,6 +149,7 @@ complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -l
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand reload" -s h -l help -d 'Print help'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l config -d 'Configuration file (TOML), over the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l image -d 'What the one container of every Deployment runs: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l max-rollouts -d 'How many Deployments may roll out a new pod template at once, all if 0: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l resync -d 'How often every object is looked at, unless nothing has changed since the last time: a duration from 1s to 24h [key: resync] [default: 30s]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l workers -d 'How many objects are reconciled at once, and as many more where requests hang: a whole number from 1 to 1000 [key: workers] [default: 2]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l namespace -d 'The namespaces of the objects, all if none is named: a list of namespace names (a-z, 0-9 and -, at most 63 characters) [key: namespaces] [default: []]' -r
@@ -173,6 +178,7 @@ complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -s h -l help -d 'Print help'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l config -d 'Configuration file (TOML), over the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l image -d 'What the one container of every Deployment runs: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l max-rollouts -d 'How many Deployments may roll out a new pod template at once, all if 0: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l resync -d 'How often every object is looked at, unless nothing has changed since the last time: a duration from 1s to 24h [key: resync] [default: 30s]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l workers -d 'How many objects are reconciled at once, and as many more where requests hang: a whole number from 1 to 1000 [key: workers] [default: 2]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l namespace -d 'The namespaces of the objects, all if none is named: a list of namespace names (a-z, 0-9 and -, at most 63 characters) [key: namespaces] [default: []]' -r

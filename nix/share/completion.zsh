@@ -17,6 +17,7 @@ _foo-controller() {
     _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
+'--max-rollouts=[How many Deployments may roll out a new pod template at once, all if 0\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
 '--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
@@ -59,6 +60,7 @@ _foo-controller() {
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
+'--max-rollouts=[How many Deployments may roll out a new pod template at once, all if 0\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
 '--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
@@ -92,6 +94,7 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
+'--max-rollouts=[How many Deployments may roll out a new pod template at once, all if 0\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
 '--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
@@ -125,6 +128,7 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
+'--max-rollouts=[How many Deployments may roll out a new pod template at once, all if 0\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
 '--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
@@ -158,6 +162,7 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
+'--max-rollouts=[How many Deployments may roll out a new pod template at once, all if 0\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
 '--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \
@@ -191,6 +196,7 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--config=[Configuration file (TOML), over the defaults]:FILE:_files' \
 '--image=[What the one container of every Deployment runs\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
+'--max-rollouts=[How many Deployments may roll out a new pod template at once, all if 0\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
 '--resync=[How often every object is looked at, unless nothing has changed since the last time\: a duration from 1s to 24h \[key\: resync\] \[default\: 30s\]]:DURATION:_default' \
 '--workers=[How many objects are reconciled at once, and as many more where requests hang\: a whole number from 1 to 1000 \[key\: workers\] \[default\: 2\]]:N:_default' \
 '*--namespace=[The namespaces of the objects, all if none is named\: a list of namespace names (a-z, 0-9 and -, at most 63 characters) \[key\: namespaces\] \[default\: \[\]\]]:NAME:_default' \

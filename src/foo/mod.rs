@@ -62,7 +62,11 @@ pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
     } = config;
     let (foos, deployments) = (builder.primary(), builder.owns());
     let store = Arc::clone(deployments.store());
-    let rollouts = Arc::new(Rollouts::new(store, image.clone(), NonZeroUsize::new(max_rollouts)));
+    let rollouts = Arc::new(Rollouts::new(
+        store,
+        image.clone(),
+        NonZeroUsize::new(max_rollouts),
+    ));
     observe(builder.metrics(), Arc::clone(foos.store()));
     observe_rollouts(builder.metrics(), Arc::clone(&rollouts));
     FooReconciler {

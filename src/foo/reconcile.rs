@@ -136,12 +136,11 @@ impl FooReconciler {
         if let Need::Patch(desired, actual) = &need
             && desired.changes_template(&actual.view)
         {
-            match self.rollouts.start(key, (&desired.key, &actual.view)) {
-                Some(starting) => _starting = starting,
-                None => {
-                    trace::decided("rollout queued");
-                    need = self.need(desired.clone().keeping_template())?;
-                }
+            if let Some(starting) = self.rollouts.start(key, (&desired.key, &actual.view)) {
+                _starting = starting;
+            } else {
+                trace::decided("rollout queued");
+                need = self.need(desired.clone().keeping_template())?;
             }
         }
         match need {

@@ -34,7 +34,11 @@ struct State {
 impl Rollouts {
     /// At most `max` rollouts of `image` at once, or all of them.
     #[must_use]
-    pub fn new(deployments: Arc<Store<Deployment>>, image: String, max: Option<NonZeroUsize>) -> Self {
+    pub fn new(
+        deployments: Arc<Store<Deployment>>,
+        image: String,
+        max: Option<NonZeroUsize>,
+    ) -> Self {
         Self {
             deployments,
             image,
@@ -46,7 +50,11 @@ impl Rollouts {
     /// Lets the Foo patch the template of its Deployment while the result is held; `None`: it waits for another rollout to end.
     /// A Deployment that rolls out already is one of those under way, and may be given another template.
     #[must_use]
-    pub fn start(&self, foo: &Key, (deployment, view): (&Key, &Deployment)) -> Option<Starting<'_>> {
+    pub fn start(
+        &self,
+        foo: &Key,
+        (deployment, view): (&Key, &Deployment),
+    ) -> Option<Starting<'_>> {
         let mut state = self.state.lock();
         if self.free(&mut state) == 0 && !view.rolls_out(&self.image) {
             state.queued.insert(foo.clone());

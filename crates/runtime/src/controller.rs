@@ -97,11 +97,7 @@ pub(crate) struct Work<R: Reconciler> {
 }
 
 impl<R: Reconciler> Work<R> {
-    pub async fn reconcile(
-        &self,
-        key: &Key,
-        attempt: &dyn Attempt,
-    ) -> Result<Action, R::Error> {
+    pub async fn reconcile(&self, key: &Key, attempt: &dyn Attempt) -> Result<Action, R::Error> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));

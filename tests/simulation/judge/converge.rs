@@ -225,6 +225,19 @@ fn as_asked(case: &Case, deployment: &Value) -> Value {
     asked
 }
 
+/// How many pods are available, and there.
+fn counts(of: &Value) -> [i64; 2] {
+    ["availableReplicas", "replicas"].map(|field| of[field].as_i64().unwrap_or_default())
+}
+
+/// Whether as many rollouts are under way as the leader may have.
+fn is_limit_full(case: &Case, deployments: &[(&Value, &Value)]) -> bool {
+    let leader = case.last_leader().and_then(|leader| case.life(leader));
+    let max = leader.map_or(0, |life| life.settings.max_rollouts);
+    let under_way = deployments.iter().filter(|(one, _)| rolls_out(one));
+    max > 0 && under_way.count() >= max
+}
+
 /// The image that is configured last.
 fn image<'a>(case: &'a Case) -> &'a str {
     let mut upgrades = case.plan.steps.iter().filter_map(|step| match &step.what {
@@ -297,9 +310,6 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let Some((actual, asked_for)) = actual else {
         return Err(format!("has no Deployment {wanted}"));
     };
-    let counts = |of: &Value| {
-        ["availableReplicas", "replicas"].map(|field| of[field].as_i64().unwrap_or_default())
-    };
     if owner(actual) != text(&metadata["uid"]) {
         // What serves it meanwhile, its status goes on to count (row R5).
         let serving = deployments.iter().find(|(one, _)| {
@@ -322,22 +332,15 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
             });
     }
     let asked = typed.spec.replicas;
-    let max = case.last_leader().and_then(|leader| case.life(leader));
-    let max = max.map_or(0, |life| life.settings.max_rollouts);
-    let under_way = deployments.iter().filter(|(one, _)| rolls_out(one)).count();
-    let is_queued = is_queued(foo) && max > 0 && under_way >= max;
+    let waits_for_others = is_queued(foo) && is_limit_full(case, deployments);
     let typed_actual = serde_json::from_value::<Deployment>(Value::clone(asked_for));
     let mut typed_actual = typed_actual.map_err(|error| error.to_string())?;
     if let Some(spec) = typed_actual.spec.as_mut() {
         spec.replicas = spec.replicas.or(typed.spec.replicas);
     }
-    let its = typed_actual.spec.as_ref().and_then(|spec| {
-        let pod = spec.template.spec.as_ref()?;
-        pod.containers.first()?.image.clone()
-    });
-    let image = its.as_deref().filter(|_| is_queued);
-    let image = image.unwrap_or_else(|| self::image(case));
-    if let Some(wrong) = unsettled(&[typed], &[typed_actual.clone()], image).pop() {
+    let its = text(&actual["spec"]["template"]["spec"]["containers"][0]["image"]);
+    let image = if waits_for_others { its } else { image(case) };
+    if let Some(wrong) = unsettled(&[typed], &[typed_actual], image).pop() {
         return Err(wrong.trim_start_matches("I3 ").to_owned());
     }
     if !is_complete(actual) && (hangs(case, wanted) || is_held(actual)) {
@@ -360,7 +363,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let says = (says, text(&status["selector"]), progressing);
     // A policy may have another number of replicas than the Foo asks for.
     let asked = &foo["spec"]["replicas"];
-    let verdict = if is_queued {
+    let verdict = if waits_for_others {
         ("True", QUEUED.1)
     } else if asked.is_null() || *asked == actual["spec"]["replicas"] {
         ("True", "DeploymentComplete")
@@ -368,7 +371,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         ("False", "DeploymentOverruled")
     };
     let is = (counts(&actual["status"]), wanted, verdict.0);
-    let at_work = if is_queued { QUEUED.0 } else { "False" };
+    let at_work = if waits_for_others { QUEUED.0 } else { "False" };
     let is = (is, &*selector, (at_work, verdict.1));
     if says != is {
         return Err(format!("its status says {says:?}, and it is {is:?}"));

@@ -71,8 +71,9 @@ pub fn rolls_out(deployment: &Value) -> bool {
     } else {
         count("observedGeneration") > 0
     };
-    let is_mended_otherwise =
-        is_held(deployment) || deployment["spec"]["paused"] == true || failure(deployment).is_some();
+    let is_mended_otherwise = is_held(deployment)
+        || deployment["spec"]["paused"] == true
+        || failure(deployment).is_some();
     replaces && !is_mended_otherwise && !is_going(deployment)
 }
 

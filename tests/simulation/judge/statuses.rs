@@ -170,9 +170,25 @@ impl<'a> Report<'a> {
         let max = max.map_or(0, |life| life.settings.max_rollouts);
         let others = self.case.deployments.keys();
         let others = others.filter(|name| **name != self.wanted());
+        let begun = self
+            .known
+            .reconcile
+            .map_or(self.call.begun, |one| one.begun);
+        // Or its patch is on its way.
+        let is_patched = |name: &str| {
+            let mut calls = self.case.trace.calls.iter();
+            calls.any(|call| {
+                let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+                call.who == self.call.who
+                    && (&*call.resource, call.verb) == ("deployments", "patch")
+                    && path.rsplit('/').next() == Some(name)
+                    && call.begun <= self.call.begun
+                    && call.answered.is_none_or(|(at, _)| at >= begun)
+            })
+        };
         let roll_out = others.filter(|name| {
             let mut states = self.known.states(name).into_iter().flatten();
-            states.any(rollouts::rolls_out)
+            states.any(rollouts::rolls_out) || is_patched(name)
         });
         max > 0 && roll_out.count() >= max
     }
@@ -400,7 +416,11 @@ impl<'a> Report<'a> {
         let is_queued = self.is_queued();
         let asked = [
             replicas.map_or(is[0].clone(), Value::from),
-            if is_queued { is[1].clone() } else { image.into() },
+            if is_queued {
+                is[1].clone()
+            } else {
+                image.into()
+            },
             APP.into(),
             APP.into(),
             name.clone(),

@@ -121,7 +121,16 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && (at..=ended).contains(&other.begun)
                 && text(&other.body["metadata"]["name"]) == foo
         });
-        let says = |foo: &Value| condition(foo, "Ready").1 == "DeploymentRejected";
+        // Where the Deployment of an earlier name may not be scaled, the error of the present one is reported.
+        let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
+        let is_of_earlier =
+            |foo: &Value| path.rsplit('/').next() != foo["spec"]["deploymentName"].as_str();
+        let says = |foo: &Value| match condition(foo, "Ready") {
+            (_, "DeploymentRejected") => true,
+            (_, reason) => {
+                reason == "ErrResourceExists" && call.verb == "patch" && is_of_earlier(foo)
+            }
+        };
         // It was told so much at the least, and may have been told more.
         let told = case.told(call.who, "foos", reconcile.begun);
         let its =

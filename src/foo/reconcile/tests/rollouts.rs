@@ -67,7 +67,10 @@ async fn a_full_limit_holds_back_the_pod_template_alone() {
         "Deployment \"second\" has 3 of 3 replicas available; its rollout waits until fewer than max_rollouts others are under \
          way"
     );
-    assert!(!reconciler.is_up_to_date(&second.key), "a resync tries again");
+    assert!(
+        !reconciler.is_up_to_date(&second.key),
+        "a resync tries again"
+    );
 
     // The user's change does not wait.
     (second.version, second.view.spec.as_mut().unwrap().replicas) = (8, Some(5));
@@ -79,7 +82,8 @@ async fn a_full_limit_holds_back_the_pod_template_alone() {
     (rolling.version, rolling.view.image) = (10, Some("nginx:bad".into()));
     reconciler.apply_deployment(rolling.clone());
     reconciler.reconcile(&first.key).await.unwrap_err();
-    let template = json!({ "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] } });
+    let template =
+        json!({ "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] } });
     assert_eq!(patches.lock().pop(), Some(json!({ "template": template })));
     assert_eq!(reconciler.enqueued(), []);
 
