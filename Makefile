@@ -1,7 +1,7 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-TESTS := --test integration $(if $(KUBERNETES),,--lib --bins)
+TESTS := --test integration $(if $(KUBERNETES),,--lib --bins --test architecture)
 
 .PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate run image nix-check
 
@@ -35,7 +35,7 @@ test-real:
 	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock cargo test --locked --test integration
 	GOGC=400 cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
 test-units:
-	nice -n 5 cargo test --locked --lib --bins
+	nice -n 5 cargo test --locked --lib --bins --test architecture
 	nice -n 5 cargo test --locked --doc
 test-simulated:
 	chrt --idle 0 cargo test --locked --profile bench --test model

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# stamp.sh PROGRAM COMMIT: writes the commit into the linked program, over the one place that crates/runtime/src/version.rs keeps for it.
+# stamp.sh PROGRAM COMMIT: writes the commit into the linked program, over the one place that crates/runtime/src/config/build_info.rs keeps for it.
 # Fails where that place is not found exactly once, or anything else would differ.
 set -euo pipefail
 

@@ -45,12 +45,12 @@ use crate::{
 };
 use operator_runtime::{
     Config, Controller, Host,
+    client::instrumented::RequestLayer,
     election::{self, Clock, Election, Identity, SeenLease, Term, fence::FenceLayer},
     telemetry::{
         Metrics,
-        auth::{Auth, Page},
         health::{Health, Probe},
-        request::RequestLayer,
+        server::auth::{Auth, Page},
     },
 };
 use server::{Answer, Call, Seen, Server, call};
@@ -236,7 +236,7 @@ async fn replica(server: Server, name: &'static str, scrape: Duration) {
         .with_layer(&RequestLayer::new(
             &"http://127.0.0.1".parse().unwrap(),
             &metrics,
-            election::failed_by,
+            election::fence::failed_by,
         ))
         .build();
     let start = Instant::now();

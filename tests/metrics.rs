@@ -12,8 +12,8 @@ use std::{
 
 use foo_controller::APP;
 use operator_runtime::telemetry::{
-    auth::{Page, Refusal},
     metrics::table::{self, Kind},
+    server::auth::{Page, Refusal},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

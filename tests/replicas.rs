@@ -15,7 +15,7 @@ use kube::{Client, Config};
 use operator_runtime::{
     client, config,
     election::{self, Identity},
-    telemetry::{Telemetry, health::Health, http::Server},
+    telemetry::{Telemetry, health::Health, server::Server},
 };
 use rustix::process::Signal;
 use serde_json::Value;

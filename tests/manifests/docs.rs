@@ -249,7 +249,8 @@ fn supported_versions_of_kubernetes_are_tested() {
         Some((format!("1{minor}"), rest.split_once(' ')?.0.to_owned()))
     });
     assert_eq!(documented.collect::<BTreeSet<_>>(), pinned);
-    let doctor = fs::read_to_string(root().join("crates/runtime/src/doctor/server.rs")).unwrap();
+    let doctor =
+        fs::read_to_string(root().join("crates/runtime/src/cmd/doctor/server.rs")).unwrap();
     for (name, pinned) in [("OLDEST", pinned.first()), ("NEWEST", pinned.last())] {
         let minor = pinned.unwrap().0.strip_prefix("1.").unwrap();
         let line = format!("const {name}: u32 = {minor};");

@@ -48,7 +48,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// As `client.rs` of the runtime sets them.
+    /// As `client/cluster.rs` of the runtime sets them.
     pub fn of(config: &Config, role: Role) -> Self {
         let election = &config.leader_election;
         let call = (election.renew_deadline / 2).max(Duration::from_secs(1));

@@ -345,71 +345,39 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
-mod agenda;
-mod builder;
-mod cli;
+mod api;
+mod cache;
 pub mod client;
-mod clock;
+mod cmd;
 pub mod config;
 mod controller;
-mod corrections;
-mod descriptors;
-pub mod dns;
-mod doctor;
 pub mod election;
-mod error;
-mod exec;
-mod failure;
-#[cfg(test)]
-mod fixtures;
-mod host;
-mod ineffective;
-mod instruments;
-mod key;
-mod kind;
-mod layer;
-mod log_once;
-mod manager;
-mod object;
-mod panics;
-mod plain;
-mod queue;
-mod reconciler;
-mod recorder;
-mod resync;
-mod scopes;
-mod state;
-mod status;
-mod store;
+mod reconcile;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod token;
-pub mod transport;
-mod version;
-mod warnings;
-mod watch;
-mod writer;
 
-pub use builder::Builder;
-pub use cli::{command, main};
-#[cfg(test)]
-use config::app;
-pub use config::{App, Config};
+pub use api::{
+    failure::{Failure, Retry, brief},
+    key::Key,
+    kind::Kind,
+    names as dns,
+    object::{Cached, Field, Finalizable, Meta, Metadata, Object, Owner, OwnerReference, Primary},
+    plain::{Custom, Dependent, Fields, Spec, condition},
+};
+pub use cache::store::{Snapshot, Store};
+pub use client::transport;
+pub use cmd::{
+    cli::{command, main},
+    run::{Candidate, Error, candidate, run},
+};
+pub use config::{app::App, environment::Host, settings::Config};
 #[cfg(any(test, feature = "testing"))]
 pub use controller::Controller;
-pub use controller::Died;
-pub use error::{ApiError, Failure, Retry};
-pub use failure::brief;
-pub use host::Host;
-pub use key::Key;
-pub use kind::Kind;
-pub use manager::{Candidate, Error, candidate, run};
-pub use object::{
-    Cached, Field, Finalizable, Meta, Metadata, Object, Owner, OwnerReference, Primary,
+pub use controller::{Died, builder::Builder};
+pub use reconcile::{
+    error::ApiError,
+    reconciler::{Action, Context, Reconciler},
+    writer::{Patched, Writer, finalizer::Finalizer, wanted},
 };
-pub use plain::{Custom, Dependent, Fields, Spec, condition};
-pub use reconciler::{Action, Context, Reconciler};
-pub use recorder::Event;
-pub use store::{Snapshot, Store};
-pub use writer::{Patched, Writer, finalizer::Finalizer, wanted};
+pub use telemetry::events::event::Event;

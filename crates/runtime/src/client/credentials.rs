@@ -10,8 +10,11 @@ use hyper_util::client::legacy::{Builder, Client, connect::Connect};
 use kube::Config as KubeConfig;
 use parking_lot::Mutex;
 
-use super::{Error, tls::Identity};
-use crate::{Host, election::fence::Guarded, exec::Exec, token::TokenFile};
+use super::{error::Error, tls::Identity};
+use crate::{
+    client::{exec::Exec, fence::Guarded, token_file::TokenFile},
+    config::environment::Host,
+};
 
 /// Credentials of one user, shared by all clients. kube adds static ones.
 #[derive(Clone)]

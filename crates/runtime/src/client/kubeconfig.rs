@@ -13,7 +13,10 @@ use kube::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::Host;
+use crate::config::environment::Host;
+
+/// In place of a proxy where kube would otherwise find one.
+pub(super) const NO_PROXY: &str = "http://no-proxy.invalid/";
 
 /// Why a kubeconfig cannot be used. None of the texts quotes the file, which contains credentials.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +155,7 @@ impl Merged {
         // Without a proxy here, kube uses the one in `HTTPS_PROXY`, for every address. A proxy may forward a write after its
         // deadline.
         let proxy = cluster.proxy_url.take();
-        cluster.proxy_url = proxy.or_else(|| Some(super::NO_PROXY.to_owned()));
+        cluster.proxy_url = proxy.or_else(|| Some(NO_PROXY.to_owned()));
         let ca = cluster.certificate_authority_data.is_none();
         let ca_file = cluster.certificate_authority.clone().filter(|_| ca);
         let exec = user.exec.take();

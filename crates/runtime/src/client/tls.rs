@@ -29,7 +29,7 @@ use tokio_rustls::rustls::{
 };
 use tracing::warn;
 
-use crate::log_once::Causes;
+use crate::telemetry::log::log_once::Causes;
 
 /// How long files are used before they are read again.
 const PERIOD: Duration = Duration::from_mins(1);

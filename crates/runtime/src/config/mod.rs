@@ -1,3 +1,5 @@
+//! The inputs of a process at its start: settings, constants, clock and randomness.
+//!
 //! The configuration: what the operator may set, checked before anything talks to a cluster.
 //!
 //! Four layers, the later over the earlier: the defaults, the file of `--config`, the environment, the flags. Each value
@@ -6,14 +8,18 @@
 //! a rule, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
 
 pub(crate) mod app;
-mod directives;
-mod layers;
-mod pairs;
-mod rule;
-mod table;
+pub(crate) mod build_info;
+pub(crate) mod clock;
+pub(crate) mod descriptors;
+pub(crate) mod environment;
+pub(crate) mod key_value_list;
+pub(crate) mod log_filter;
+pub(crate) mod rule;
+pub(crate) mod settings;
+pub(crate) mod sources;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
-mod types;
 
 use std::{
     ffi::OsString,
@@ -23,14 +29,10 @@ use std::{
 use clap::{Arg, ArgMatches, value_parser};
 
 pub use app::{App, PodSecurity, keys};
-pub(crate) use directives::Directives;
-pub use layers::{Problems, Settings};
-pub(crate) use pairs::{attributes, headers};
 pub use rule::Rule;
-pub(crate) use rule::{CREDENTIALS, is_address, items};
+pub use settings::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry};
+pub use sources::{Problems, Settings};
 pub use table::{Key, OTLP, Variable, WORK};
-pub(crate) use types::MUTATION_TIMEOUT;
-pub use types::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry};
 
 impl Config {
     /// The shipped configuration of `app`.

@@ -8,7 +8,7 @@ use figment::value::Value;
 use http::Uri;
 use humantime_serde::Serde;
 
-use super::directives::Directives;
+use super::log_filter::Directives;
 
 /// What a value must be. As text it completes "must be ...".
 #[derive(Debug)]

@@ -5,9 +5,9 @@
 
 use clap::{Arg, ArgAction};
 
-use super::pairs::{attributes, headers};
+use super::key_value_list::{attributes, headers};
 use super::rule::{Rule, is_filter, is_path, is_socket};
-use crate::dns::{is_label, is_subdomain};
+use crate::api::names::{is_label, is_subdomain};
 
 /// One key of the configuration.
 #[derive(Debug)]

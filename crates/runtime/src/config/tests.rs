@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{App, Config, Key, LeaderElection, Rule, Settings, table::KEYS};
-use crate::app::tests::APP;
+use super::{
+    App, Key, Rule,
+    settings::{Config, LeaderElection},
+    sources::Settings,
+    table::KEYS,
+};
+use crate::config::app::tests::APP;
 
 fn variable(key: &Key) -> String {
     key.variable(&APP)
 }
 
-/// Hazard H19: with these values, and in milliseconds the kernel's limit that they make; `election/fence.rs` has the rule
+/// Hazard H19: with these values, and in milliseconds the kernel's limit that they make; `client/fence/permit.rs` has the rule
 /// over all values.
 #[test]
 fn h19_a_lease_that_a_late_write_outlives_is_refused() {

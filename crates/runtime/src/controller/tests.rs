@@ -26,14 +26,15 @@ use tokio::{
 
 use super::*;
 use crate::{
-    ApiError, Store,
-    app::tests::APP,
-    corrections::{AT_ONCE, Asked, Corrections, WantedBy},
-    fixtures::{Child, Parent, Parents, TestError as Error, object},
-    scopes::Reason,
+    cache::{readiness::namespace::Reason, store::Store, watch::STREAM_SILENCE},
+    client::transport::READ_TIMEOUT,
+    config::app::tests::APP,
+    reconcile::{
+        error::ApiError,
+        writer::corrections::{AT_ONCE, Asked, Corrections, WantedBy},
+    },
     telemetry::health::Probe,
-    transport::READ_TIMEOUT,
-    watch::STREAM_SILENCE,
+    testing::fixtures::{Child, Parent, Parents, TestError as Error, object},
 };
 
 fn key(name: &str) -> Key {

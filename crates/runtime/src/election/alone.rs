@@ -10,11 +10,15 @@ use tokio::{
 };
 
 use super::{
-    Identity, Term,
-    counts::Counts,
-    fencing_record::{Assertions, FencingRecord, RecordIs},
+    fencing_record::{Assertions, FencingRecord},
+    identity::Identity,
+    metrics::Counts,
 };
-use crate::{Host, config::LeaderElection, telemetry::Metrics};
+use crate::{
+    client::fence::term::Term,
+    config::{environment::Host, settings::LeaderElection},
+    telemetry::{metrics::Metrics, state::RecordIs},
+};
 
 /// Publishes a term without an end until `stop`. The first assertion of the record comes before it, if that takes no longer
 /// than a call may; later ones follow a rejection, or a failure.

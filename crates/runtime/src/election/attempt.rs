@@ -12,7 +12,7 @@ use super::{
     candidate::Candidate,
     cause,
     decide::{Event, Outcome},
-    lease_watch::LeaseWatch,
+    watch::LeaseWatch,
 };
 use crate::telemetry::trace;
 

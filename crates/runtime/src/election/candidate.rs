@@ -13,20 +13,24 @@ use tokio::{
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use super::{
-    Clock, Error, Identity, Term, cause,
-    counts::Counts,
-    decide::{Ability, Action, Elector, Event, Held, Timing},
+    cause,
+    decide::{Action, Elector, Event, Held, Timing},
+    error::Error,
+    events::LeaseRecorder,
     fencing_record::{Assertions, FencingRecord},
+    identity::Identity,
     lease_guard::LeaseGuardLayer,
-    lease_recorder::LeaseRecorder,
-    lease_watch::{Failure, LeaseWatch, Report, Told},
-    writes::{Write, Writes},
+    metrics::Counts,
+    watch::{Failure, LeaseWatch, Report, Told},
 };
 use crate::{
-    Host,
-    config::LeaderElection,
-    log_once::Causes,
-    telemetry::{Metrics, health::Heartbeat},
+    client::fence::{
+        ability::Ability,
+        in_flight::{Write, Writes},
+        term::Term,
+    },
+    config::{clock::Clock, environment::Host, settings::LeaderElection},
+    telemetry::{health::Heartbeat, log::log_once::Causes, metrics::Metrics},
 };
 
 /// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is read this often: no more often

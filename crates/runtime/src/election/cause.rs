@@ -4,7 +4,7 @@ use kube::core::Status;
 use kube_leader_election::Error as LockError;
 
 use super::lease_guard;
-use crate::failure::with_causes;
+use crate::api::failure::with_causes;
 
 /// What went wrong, without the debug output that kube adds to it.
 pub fn of_lock(error: &LockError) -> String {

@@ -5,18 +5,8 @@
 
 use std::time::Duration;
 
-pub use super::observed::{ObservedRecord, Record};
-
-/// How much of its work a replica can do. Who can do none of it does not run for leader, and lets the Lease go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ability {
-    /// No scope can be served.
-    Nothing,
-    /// Some scopes can be served. Runs for leader after those that can serve all.
-    Part,
-    /// Every scope can be served.
-    All,
-}
+pub use super::observed_lease::{ObservedRecord, Record};
+pub use crate::client::fence::ability::Ability;
 
 /// The times of an election, and the bound of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
 //! a resourceVersion where there is one, conflicts, no-op writes, watches, and bad days.
 
-use crate::{app::tests::HOLDER_KEY, testing::merge_patch};
+use crate::{config::app::tests::HOLDER_KEY, testing::merge_patch};
 use futures::{Stream, StreamExt as _, stream};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};

@@ -11,14 +11,16 @@
 //! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
 
 use super::{identity::Identity, lease_guard::Aside};
-use crate::{App, config::LeaderElection, host::Host, log_once::Causes};
+use crate::{
+    config::{app::App, environment::Host, settings::LeaderElection},
+    telemetry::{log::log_once::Causes, state::RecordIs},
+};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{GetParams, Patch, PatchParams},
     core::Request,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{panic::resume_unwind, time::Duration};
 use tokio::{
@@ -60,18 +62,6 @@ pub enum Asserted {
     Unheld,
     /// The Lease names this one by now.
     Deposed(String),
-}
-
-/// How far the record is in a term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RecordIs {
-    /// It may not name the leader yet.
-    Pending,
-    /// It names the leader.
-    Written,
-    /// There is none: the component is not installed.
-    NotInstalled,
 }
 
 /// The record of one Lease, as one replica sees it.

@@ -1,13 +1,12 @@
 //! Who we are in the election, and in which namespace it is held.
 
-use crate::{Host, host::Claim};
+use crate::config::environment::{Claim, Host};
 
 use super::error::Error;
-use std::{env, fmt, fs, path::Path};
+use std::{env, fmt};
 
 /// The most bytes of an identity: the crate makes it the field manager too, which has this limit (H9).
 const MAX: usize = 128;
-const SERVICE_ACCOUNT_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// The identity of one process in the election: 1 to 128 bytes, unlike any other's (H9).
 ///
@@ -80,24 +79,6 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The namespace of the pod: what `POD_NAMESPACE` says, which the Deployment sets, or else, if its cluster is the one that
-/// is worked in, its service account. `None` outside a pod. A guess would be another Lease than the other replicas', and a
-/// second leader (H17).
-#[must_use]
-pub(crate) fn pod_namespace(host: &Host, in_cluster: bool) -> Option<String> {
-    let service_account = in_cluster.then_some(Path::new(SERVICE_ACCOUNT_NAMESPACE));
-    first_namespace(host.variable("POD_NAMESPACE"), service_account)
-}
-
-fn first_namespace(variable: Option<String>, service_account: Option<&Path>) -> Option<String> {
-    variable.or_else(|| non_empty(&fs::read_to_string(service_account?).ok()?))
-}
-
-fn non_empty(value: &str) -> Option<String> {
-    let value = value.trim();
-    (!value.is_empty()).then(|| value.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -134,29 +115,6 @@ mod tests {
         ] {
             assert!(Identity::new(name, unique).is_err(), "{name} {unique}");
         }
-    }
-
-    #[test]
-    fn h17_the_namespace_is_said_and_never_guessed() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |text: &str| {
-            let path = folder.path().join("namespace");
-            fs::write(&path, text).unwrap();
-            path
-        };
-        let of_account = file("of-account\n");
-        for (variable, service_account, namespace) in [
-            (Some("of-variable"), Some(&of_account), Some("of-variable")),
-            (Some("of-variable"), None, Some("of-variable")),
-            (None, Some(&of_account), Some("of-account")),
-            (None, Some(&folder.path().join("missing")), None),
-            (None, None, None),
-        ] {
-            let variable = variable.map(str::to_owned);
-            let found = first_namespace(variable, service_account.map(|path| &**path));
-            assert_eq!(found.as_deref(), namespace);
-        }
-        assert_eq!(first_namespace(None, Some(&file(" \n"))), None);
     }
 
     /// Of one pod, that is: others, and those that run for another Lease, are not kept from it.

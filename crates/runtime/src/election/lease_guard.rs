@@ -5,14 +5,14 @@
 //! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
 //! guard per lock, and one call of the lock after the other.
 
-use super::{
-    fencing_record::RecordIs,
-    observed::{ObservedRecord, Record},
-};
+use super::observed_lease::{ObservedRecord, Record};
 use crate::{
-    Host,
-    layer::{Around, Layered},
-    state,
+    client::{
+        instrumented::FailedBy,
+        middleware::{Around, Layered},
+    },
+    config::environment::Host,
+    telemetry::state::{self, RecordIs},
 };
 use futures::{
     FutureExt,
@@ -71,6 +71,16 @@ pub enum Error {
     /// The call took longer than this (H6).
     #[error("no answer from the API server in {0:?}")]
     TimedOut(Duration),
+}
+
+/// The kind of failure of a request without an answer, for `RequestLayer`.
+#[must_use]
+pub fn failed_by(error: &BoxError) -> FailedBy {
+    match error.downcast_ref() {
+        Some(Error::TimedOut(_)) => FailedBy::Timeout,
+        Some(_) => FailedBy::Layer("lease_guard"),
+        None => FailedBy::Connection,
+    }
 }
 
 /// The guard: a layer for the lease's client, and what it has seen of the Lease.

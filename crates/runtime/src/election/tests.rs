@@ -14,13 +14,26 @@ mod release;
 mod vacant;
 
 use super::{
+    candidate::{Candidate, YIELD_DELAY},
+    events::FINISH_TIMEOUT,
     fake::{FakeApi, Mood, Seen, Service, Verb},
-    lease_recorder::FINISH_TIMEOUT,
-    *,
+    identity::Identity,
+    lease_guard::LeaseGuardLayer,
 };
-use crate::app::tests::{APP, HOLDER_KEY};
-use crate::fixtures::logged;
-use crate::telemetry::health::{Health, Probe};
+use crate::{
+    client::fence::{ability::Ability, term::Term},
+    config::{
+        app::tests::{APP, HOLDER_KEY},
+        clock::Clock,
+        environment::Host,
+        settings::LeaderElection,
+    },
+    telemetry::{
+        health::{Health, Probe},
+        metrics::Metrics,
+    },
+    testing::fixtures::logged,
+};
 use http::{Method, Request};
 use kube::client::{Body, ClientBuilder};
 use proptest::prelude::*;
@@ -33,7 +46,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::JoinHandle,
     time::{Instant, advance, sleep, timeout},
 };

@@ -4,7 +4,7 @@ use std::io;
 
 use opentelemetry_otlp::ExporterBuildError;
 
-use crate::failure::with_causes;
+use crate::api::failure::with_causes;
 
 /// Telemetry cannot be set up as it is asked for.
 #[derive(Debug, thiserror::Error)]

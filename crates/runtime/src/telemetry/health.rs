@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use crate::Host;
+use crate::config::environment::Host;
 
 /// How often a check of liveness has to fail in a row, and how often it is made.
 const FAILURE_THRESHOLD: u32 = 3;

@@ -1,27 +1,19 @@
-//! What can be seen from outside: logs, traces and metrics, and the health endpoints.
+//! The view of operators and probes: logs, traces, metrics and `/debug/state`.
 //!
 //! The log goes to standard error. Where there is an endpoint, traces, logs and metrics go there, too, by
 //! OTLP/gRPC; everything about that but the endpoint is in the `OTEL_*` variables. Whatever becomes of the
 //! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
 //! not fit is dropped and counted.
 
-mod again;
-pub mod auth;
-mod connection;
-mod env;
 mod error;
+pub(crate) mod events;
+pub(crate) mod export;
 pub mod health;
-pub mod http;
-mod log;
+pub(crate) mod log;
 pub mod metrics;
-mod otlp;
-mod outage;
-pub mod request;
-mod resource;
-pub(crate) mod stderr;
-mod tls;
+pub mod server;
+pub(crate) mod state;
 pub mod trace;
-mod trust;
 
 use std::time::Duration;
 
@@ -39,10 +31,18 @@ use tokio::{task::spawn_blocking, time::timeout};
 use tracing::{Level, Metadata, info, warn};
 use tracing_subscriber::{Layer as _, filter::filter_fn};
 
-pub(crate) use self::otlp::Way;
-use self::{env::Env, otlp::Exporters, outage::Failures};
+pub(crate) use self::export::Way;
 pub use self::{error::Error, log::LogLevel, metrics::Metrics};
-use crate::{App, Config, Host};
+use self::{
+    export::{
+        Exporters,
+        env::Env,
+        outage::{self, Failures},
+        resource,
+    },
+    log::stderr,
+};
+use crate::config::{app::App, environment::Host, settings::Config};
 
 /// How long the last export may take at most.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
 /// # Errors
 /// Those of [`Telemetry::start`].
 pub(crate) fn ways(host: &Host, config: &Config) -> Result<Vec<Way>, Error> {
-    otlp::ways(
+    export::ways(
         &Env::new(host.variables()),
         config.telemetry.endpoint.as_ref(),
     )

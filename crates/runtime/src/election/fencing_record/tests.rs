@@ -4,8 +4,10 @@
     reason = "a test fails by panicking"
 )]
 use super::*;
-use crate::app::tests::{APP, HOLDER_KEY};
-use crate::election::fake::{FakeApi, Mood};
+use crate::{
+    config::app::tests::{APP, HOLDER_KEY},
+    election::fake::{FakeApi, Mood},
+};
 use futures::FutureExt as _;
 use http::{Method, Request};
 use kube::client::Body;
@@ -19,7 +21,7 @@ fn held_by(api: &FakeApi, name: &str) {
 fn settings() -> LeaderElection {
     LeaderElection {
         lease_name: "l".to_owned(),
-        ..crate::Config::shipped(&APP).leader_election
+        ..crate::config::settings::Config::shipped(&APP).leader_election
     }
 }
 

@@ -5,7 +5,7 @@
 )]
 use super::*;
 use crate::{
-    clock::Clock,
+    config::clock::Clock,
     election::{
         cause,
         fake::{FakeApi, Mood},

@@ -11,7 +11,7 @@ pub(crate) mod requests;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod timer;
+pub(crate) mod timer;
 
 use std::{
     fmt,
@@ -36,8 +36,8 @@ use opentelemetry_sdk::{
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use super::{again::Again, stderr};
-use crate::{App, version};
+use super::{export::again::Again, log::stderr};
+use crate::config::{app::App, build_info};
 
 pub use self::timer::{Timer, number};
 use self::{
@@ -93,7 +93,7 @@ impl Metrics {
             counted: std::sync::atomic::AtomicUsize::new(0),
         }));
         let build = [
-            KeyValue::new("revision", version::commit().unwrap_or("unknown")),
+            KeyValue::new("revision", build_info::commit().unwrap_or("unknown")),
             KeyValue::new("version", app.version),
         ];
         metrics.observe(&table::BUILD_INFO, move |see| see(1., &build));

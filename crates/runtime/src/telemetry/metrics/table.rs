@@ -4,7 +4,7 @@
 //! Names, labels and meanings are those of controller-runtime, client-go and the Prometheus client
 //! libraries where they have such a thing; the others begin with the application's name, which is `{app}` here.
 
-use crate::App;
+use crate::config::app::App;
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

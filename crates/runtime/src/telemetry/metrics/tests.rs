@@ -8,7 +8,7 @@ use opentelemetry::{
 };
 
 use super::*;
-use crate::app::tests::APP;
+use crate::config::app::tests::APP;
 
 const OPEN: Option<&str> = Some("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
 

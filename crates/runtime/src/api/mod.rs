@@ -1,0 +1,10 @@
+//! Kubernetes vocabulary: names, resource types, cached forms and errors. No I/O, no clock.
+
+pub mod failure;
+pub mod key;
+pub mod kind;
+pub mod names;
+pub mod object;
+pub mod panic;
+pub mod plain;
+pub mod status;

@@ -1,0 +1,396 @@
+//! Cached forms that need next to no code: of a custom resource ([`Custom`]), and of what it owns or reads ([`Dependent`]).
+//!
+//! They keep a whole spec and a whole status. A kind with many thousands of objects keeps less by a [`Cached`] of its own,
+//! which reads each object in one pass, where these take two.
+
+use std::{fmt::Debug, hash::Hash, hash::Hasher};
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, Error as _},
+};
+use serde_json::{Value, value::RawValue};
+
+use crate::api::{
+    kind::Kind,
+    object::{Cached, Field, Finalizable, Meta, Metadata, Owner, Primary},
+};
+
+/// The spec of a custom resource that is reconciled, as [`Custom`] keeps it.
+pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'static {
+    /// What the custom resource is called.
+    const KIND: Kind;
+    /// Its status; one of another shape, be it in one field, counts as none as a whole.
+    type Status: Clone + Debug + Default + PartialEq + Send + Sync + Serialize + DeserializeOwned;
+    /// See [`Cached::references`]; `name` is the custom resource's own.
+    fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str>;
+    /// The generation that a status is about.
+    fn observed_generation(status: &Self::Status) -> Option<i64>;
+}
+
+/// A custom resource.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Custom<S: Spec> {
+    /// `metadata.name`.
+    pub name: Box<str>,
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// `metadata.finalizers`.
+    pub finalizers: Vec<String>,
+    /// The spec, or what is wrong with it: what is stored may be older than the schema.
+    pub spec: Result<S, String>,
+    /// The status as last stored.
+    pub status: S::Status,
+}
+
+/// The JSON of a [`Custom`].
+#[derive(Deserialize)]
+#[serde(bound = "")]
+pub struct CustomWire<S: Spec> {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Field<S>,
+    #[serde(default)]
+    status: Field<S::Status>,
+}
+
+impl<S: Spec> Cached for Custom<S> {
+    type Wire = CustomWire<S>;
+    const KIND: Kind = S::KIND;
+
+    fn decode(wire: CustomWire<S>) -> (Meta, Self) {
+        let mut metadata = wire.metadata;
+        let custom = Self {
+            name: metadata.name.as_str().into(),
+            uid: std::mem::take(&mut metadata.uid),
+            generation: std::mem::take(&mut metadata.generation).or_default(),
+            deleting: metadata.deleting,
+            finalizers: metadata.take_finalizers(),
+            spec: wire.spec.into_result("spec"),
+            status: wire.status.or_default(),
+        };
+        (metadata.into_meta(), custom)
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn references(&self) -> impl Iterator<Item = &str> {
+        let spec = self.spec.iter();
+        spec.flat_map(|spec| spec.references(&self.name))
+    }
+
+    /// A restored backup counts generations anew.
+    fn content(&self, state: &mut impl Hasher) {
+        // What a spec can be compared by is no hash.
+        (self.generation, format!("{:?}", self.spec)).hash(state);
+    }
+}
+
+impl<S: Spec> Primary for Custom<S> {
+    type Status = S::Status;
+
+    fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.deleting
+    }
+
+    fn status(&self) -> &S::Status {
+        &self.status
+    }
+
+    fn is_observed(&self) -> bool {
+        S::observed_generation(&self.status) == Some(self.generation)
+    }
+
+    fn says(status: &S::Status, state: &mut impl Hasher) {
+        let mut value = serde_json::to_value(status).unwrap_or_default();
+        forget_times(&mut value);
+        value.to_string().hash(state);
+    }
+}
+
+impl<S: Spec> Finalizable for Custom<S> {
+    fn finalizers(&self) -> &[String] {
+        &self.finalizers
+    }
+}
+
+/// Takes the time of each condition out.
+fn forget_times(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("lastTransitionTime");
+            fields.values_mut().for_each(forget_times);
+        }
+        Value::Array(items) => items.iter_mut().for_each(forget_times),
+        _ => {}
+    }
+}
+
+/// What is kept of an object that a [`Dependent`] is about, `metadata` aside: fields of the object's JSON. Where one
+/// is of another shape, all of them count as their defaults.
+pub trait Fields:
+    Clone + Debug + Default + PartialEq + Hash + Send + Sync + DeserializeOwned + 'static
+{
+    /// What it is called.
+    const KIND: Kind;
+    /// The kind that controls it, where it is made by this controller.
+    const OWNER: Option<Kind> = None;
+    /// [`Cached::content`]: all of it. Whoever keeps what changes by itself, as counts in a status do, leaves that out.
+    fn content(&self, state: &mut impl Hasher) {
+        self.hash(state);
+    }
+    /// [`Cached::is_progress`].
+    #[must_use]
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        _ = (old, new);
+        false
+    }
+}
+
+/// An object that a custom resource owns or reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dependent<T> {
+    /// `metadata.uid`.
+    pub uid: Box<str>,
+    /// Who controls it.
+    pub owner: Option<Owner>,
+    /// What is kept of it.
+    pub fields: T,
+}
+
+/// The JSON of a [`Dependent`].
+pub struct DependentWire<T> {
+    metadata: Metadata,
+    fields: T,
+}
+
+impl<'de, T: Fields> Deserialize<'de> for DependentWire<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Wire {
+            metadata: Metadata,
+        }
+        let text = <&RawValue>::deserialize(deserializer)?.get();
+        let Wire { metadata } = serde_json::from_str(text).map_err(D::Error::custom)?;
+        let fields = Field::read(text).or_default();
+        Ok(Self { metadata, fields })
+    }
+}
+
+impl<T: Fields> Cached for Dependent<T> {
+    type Wire = DependentWire<T>;
+    const KIND: Kind = T::KIND;
+
+    fn decode(wire: DependentWire<T>) -> (Meta, Self) {
+        let DependentWire {
+            mut metadata,
+            fields,
+        } = wire;
+        let dependent = Self {
+            uid: std::mem::take(&mut metadata.uid),
+            owner: T::OWNER.and_then(|kind| metadata.take_owner(&kind)),
+            fields,
+        };
+        (metadata.into_meta(), dependent)
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// Who controls it.
+    fn references(&self) -> impl Iterator<Item = &str> {
+        self.owner.iter().map(|owner| &*owner.name)
+    }
+
+    fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    fn content(&self, state: &mut impl Hasher) {
+        self.fields.content(state);
+    }
+
+    fn is_progress(old: &Self, new: &Self) -> bool {
+        (old.uid == new.uid && old.owner == new.owner) && T::is_progress(&old.fields, &new.fields)
+    }
+}
+
+/// A condition to be reported of an object that is at `generation`. One whose status is as in `old` keeps its time, so that
+/// comparing statuses compares what they say.
+#[must_use]
+pub fn condition(
+    old: &[Condition],
+    generation: i64,
+    type_: &str,
+    (status, reason, message): (bool, &str, String),
+    now: Timestamp,
+) -> Condition {
+    let status = if status { "True" } else { "False" };
+    let same = |old: &&Condition| old.type_ == type_ && old.status == status;
+    let since = old.iter().find(same);
+    Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: Some(generation),
+        last_transition_time: since.map_or_else(
+            || k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now),
+            |old| old.last_transition_time.clone(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::{collections::BTreeMap, hash::DefaultHasher};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::object::Object;
+
+    #[derive(Clone, Debug, PartialEq, Deserialize)]
+    struct Wish {
+        of: String,
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Said {
+        observed_generation: Option<i64>,
+        conditions: Vec<Condition>,
+    }
+
+    impl Spec for Wish {
+        const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
+        type Status = Said;
+        fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+            [name, &self.of].into_iter()
+        }
+        fn observed_generation(status: &Said) -> Option<i64> {
+            status.observed_generation
+        }
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    #[serde(default)]
+    struct Data {
+        data: BTreeMap<String, String>,
+    }
+
+    impl Fields for Data {
+        const KIND: Kind = Kind::of::<k8s_openapi::api::core::v1::ConfigMap>();
+        const OWNER: Option<Kind> = Some(Wish::KIND);
+    }
+
+    fn object<V: Cached>(value: &Value) -> V {
+        serde_json::from_str::<Object<V>>(&value.to_string())
+            .unwrap()
+            .view
+    }
+
+    #[test]
+    fn whatever_is_stored_can_be_read() {
+        let metadata = json!({ "name": "w", "namespace": "n", "uid": "u", "resourceVersion": "1",
+            "generation": 2, "deletionTimestamp": "2020-01-01T00:00:00Z", "finalizers": ["a/b"] });
+        let wish: Custom<Wish> = object(&json!({ "metadata": metadata, "spec": { "of": "s" },
+            "status": { "observedGeneration": 2 } }));
+        assert!(wish.is_observed() && wish.is_deleting());
+        assert_eq!(wish.finalizers(), ["a/b"]);
+        assert_eq!(wish.references().collect::<Vec<_>>(), ["w", "s"]);
+        for spec in [json!(null), json!(5), json!({ "of": [] })] {
+            let odd: Custom<Wish> =
+                object(&json!({ "metadata": metadata, "spec": spec, "status": 5 }));
+            assert!(odd.spec.unwrap_err().starts_with("spec"));
+            assert_eq!(odd.status, Said::default());
+        }
+        let none: Custom<Wish> = object(&json!({ "metadata": metadata }));
+        assert!(none.spec.is_err());
+    }
+
+    /// A restored backup counts generations anew: [`confirm`](crate::Writer::confirm) compares what is asked for.
+    #[test]
+    fn another_spec_of_the_same_generation_is_another_content() {
+        let content = |of: &str, generation: i64| {
+            let metadata = json!({ "name": "w", "namespace": "n", "uid": "u", "resourceVersion": "1",
+                "generation": generation });
+            let wish: Custom<Wish> = object(&json!({ "metadata": metadata, "spec": { "of": of } }));
+            let mut hasher = DefaultHasher::new();
+            wish.content(&mut hasher);
+            hasher.finish()
+        };
+        assert_eq!(content("a", 2), content("a", 2));
+        assert_ne!(content("a", 2), content("b", 2));
+        assert_ne!(content("a", 2), content("a", 3));
+    }
+
+    /// Row Q6: what panics while it is read is wrong with its field, and with no other.
+    #[test]
+    fn a_field_that_panics_is_wrong() {
+        #[derive(Debug)]
+        struct Panics;
+        impl<'de> Deserialize<'de> for Panics {
+            fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+                unreachable!("on purpose")
+            }
+        }
+        let read = serde_json::from_str::<Vec<Field<Panics>>>("[5]").unwrap();
+        let read = read.into_iter().map(|field| field.into_result("spec"));
+        let wrong: Vec<_> = read.map(Result::unwrap_err).collect();
+        assert_eq!(wrong, ["spec: reading it panicked"]);
+    }
+
+    #[test]
+    fn of_a_dependent_is_kept_who_controls_it_and_the_fields() {
+        let owner = |kind: &str| json!({ "apiVersion": "example.com/v1", "kind": kind, "name": "w", "uid": "u", "controller": true });
+        let map = |kind: &str, data: Value| -> Dependent<Data> {
+            let metadata = json!({ "name": "m", "namespace": "n", "uid": "m", "resourceVersion": "1",
+                "ownerReferences": [owner(kind)] });
+            object(&json!({ "metadata": metadata, "data": data }))
+        };
+        let right = map("Wish", json!({ "a": "b" }));
+        assert_eq!(right.owner().unwrap().name.as_ref(), "w");
+        assert_eq!(right.fields.data["a"], "b");
+        assert_eq!(map("Other", json!({})).owner(), None);
+        assert_eq!(map("Wish", json!([5])).fields, Data::default());
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_and_a_status_says_the_same_at_any_time() {
+        let now = Timestamp::UNIX_EPOCH;
+        let later = now + std::time::Duration::from_secs(5);
+        let verdict = |status| (status, "Reason", String::new());
+        let old = [condition(&[], 1, "Ready", verdict(true), now)];
+        let kept = condition(&old, 2, "Ready", verdict(true), later);
+        assert_eq!(kept.last_transition_time.0, now);
+        let other = condition(&old, 2, "Ready", verdict(false), later);
+        assert_eq!(other.last_transition_time.0, later);
+        let says = |condition: Condition| {
+            let said = Said {
+                observed_generation: Some(1),
+                conditions: vec![condition],
+            };
+            let mut state = DefaultHasher::new();
+            Custom::<Wish>::says(&said, &mut state);
+            state.finish()
+        };
+        let again = condition(&[], 2, "Ready", verdict(true), later);
+        assert_eq!(says(again), says(kept.clone()));
+        assert_ne!(says(other), says(kept));
+    }
+}

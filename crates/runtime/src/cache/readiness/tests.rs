@@ -1,0 +1,276 @@
+use kube::Client;
+use serde_json::json;
+use tokio::time::{advance, sleep};
+use tower::BoxError;
+
+use super::{namespace::Right, *};
+use crate::api::kind::Kind;
+
+const GRACE: Duration = Duration::from_secs(15);
+
+/// The places of the watched kinds.
+const PRIMARY: usize = 0;
+const OWNED: usize = 1;
+
+fn needs() -> Needs {
+    let kind = |group, kind, plural| Kind::custom(group, "v1", kind, plural);
+    let primary = kind("example.com", "Parent", "parents");
+    let owned = kind("apps", "Deployment", "deployments");
+    let right = |verb, kind, subresource| Right {
+        verb,
+        kind,
+        subresource,
+    };
+    Needs {
+        primary,
+        watched: vec![primary, owned],
+        rights: vec![
+            right("create", owned, ""),
+            right("patch", owned, ""),
+            right("update", primary, "status"),
+        ],
+    }
+}
+
+fn scopes(names: &[&str]) -> Arc<Scopes> {
+    let names: Vec<_> = names.iter().map(|name| Some((*name).to_owned())).collect();
+    let scopes = Scopes::new(needs(), Refusals::new(&names), GRACE);
+    tokio::spawn(Arc::clone(&scopes).supervise());
+    scopes
+}
+
+/// Both watches of a scope, which have read their lists.
+fn synced(scopes: &Arc<Scopes>, scope: usize) -> [Status; 2] {
+    [PRIMARY, OWNED].map(|informer| {
+        let status = scopes.informer(scope, informer);
+        status.synced();
+        status
+    })
+}
+
+fn missing() -> Rights {
+    Rights::Missing(Problem {
+        reason: Reason::Forbidden,
+        text: "not allowed".to_owned(),
+    })
+}
+
+async fn wait(time: Duration) {
+    sleep(time).await;
+    // The supervisor has its turn at the same instant.
+    advance(Duration::from_millis(1)).await;
+    tokio::task::yield_now().await;
+}
+
+/// Row Q5: in sync when both lists are read, and it is known what may be written.
+#[tokio::test(start_paused = true)]
+async fn q5_each_scope_is_in_sync_for_itself() {
+    let scopes = scopes(&["a", "b"]);
+    let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
+    scopes.informer(1, PRIMARY).synced();
+    scopes.informer(0, OWNED).synced();
+    scopes.learn(0, Some(Rights::Sufficient), false);
+    assert!(scopes.in_sync().borrow().is_empty());
+    assert_eq!(
+        scopes.failure().unwrap_or_default(),
+        "not in sync yet: parents in namespace a; not in sync yet: deployments in namespace b"
+    );
+    synced(&scopes, 1);
+    assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
+    scopes.learn(1, None, false);
+    assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
+    assert_eq!(*scopes.ability().borrow(), Ability::Part);
+    assert!(
+        scopes.failure().is_some(),
+        "an initial sync is still going on"
+    );
+    synced(&scopes, 0);
+    assert_eq!(*scopes.in_sync().borrow(), [1, 0]);
+    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    assert_eq!((scopes.failure(), scopes.note()), (None, None));
+}
+
+/// One scope that is refused from the start is reported, and neither waited for nor waited with.
+#[tokio::test(start_paused = true)]
+async fn a_scope_that_is_forbidden_stops_no_other() {
+    let scopes = scopes(&["a", "b"]);
+    synced(&scopes, 0);
+    scopes.learn(0, Some(Rights::Sufficient), false);
+    let b = scopes.informer(1, PRIMARY);
+    b.fails(Reason::Forbidden, "no rights in b".to_owned());
+    assert_eq!(*scopes.ability().borrow(), Ability::Part);
+    assert_eq!(scopes.failure(), None);
+    let note = scopes.note().unwrap_or_default();
+    assert_eq!(note, "not served: no rights in b");
+}
+
+/// Row Q3: who does as the API server asks is not given up for that, but for what is wrong for as long as the grace period after,
+/// once, whatever several watches were asked for.
+#[tokio::test(start_paused = true)]
+async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
+    let asked = GRACE * 3;
+    let scopes = scopes(&["a"]);
+    let watches = synced(&scopes, 0);
+    scopes.learn(0, Some(Rights::Sufficient), false);
+    for watch in &watches {
+        watch.fails(Reason::Failing, "429".to_owned());
+        watch.waits(asked);
+    }
+    wait(asked + GRACE.mul_f64(0.9)).await;
+    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    wait(GRACE.mul_f64(0.2)).await;
+    assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
+    let scopes = scopes(&["a"]);
+    let [parents, _] = synced(&scopes, 0);
+    scopes.learn(0, Some(Rights::Sufficient), false);
+    let ability = scopes.ability();
+    let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
+    let lacks = || _ = scopes.learn(0, Some(missing()), false);
+    let works = || parents.works();
+    let may = || _ = scopes.learn(0, Some(Rights::Sufficient), false);
+    let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
+    for [lost, again] in losses {
+        lost();
+        wait(GRACE.mul_f64(0.9)).await;
+        again();
+        lost();
+        wait(GRACE.mul_f64(0.9)).await;
+        assert_eq!(
+            *ability.borrow(),
+            Ability::All,
+            "it had come back meanwhile"
+        );
+        assert_eq!(scopes.failure(), None);
+        wait(GRACE.mul_f64(0.2)).await;
+        assert_eq!(*ability.borrow(), Ability::Nothing);
+        assert!(scopes.failure().is_some());
+        again();
+        assert_eq!(*ability.borrow(), Ability::All);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_write_nothing_from_the_start_is_never_served() {
+    let scopes = scopes(&["a"]);
+    synced(&scopes, 0);
+    assert!(scopes.learn(0, Some(missing()), false));
+    assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+    assert!(scopes.learn(0, None, false), "no answer changes nothing");
+    assert!(!scopes.learn(0, Some(Rights::Sufficient), false));
+    assert_eq!(*scopes.ability().borrow(), Ability::All);
+}
+
+/// Whatever is refused, and however often: rights are asked for a few times a minute.
+#[tokio::test(start_paused = true)]
+async fn rights_are_checked_at_a_gentle_pace() {
+    let undecided =
+        |denied| json!({ "allowed": false, "denied": denied, "evaluationError": "no answer" });
+    for (status, allowed) in [
+        (json!({ "allowed": true }), true),
+        (json!({ "allowed": false }), false),
+        // Who could not make up its mind has not said no; another may have.
+        (undecided(false), true),
+        (undecided(true), false),
+    ] {
+        let asked = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&asked);
+        let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            *count.lock() += 1;
+            let review = json!({ "spec": {}, "status": status });
+            async move {
+                let body = kube::client::Body::from(serde_json::to_vec(&review)?);
+                Ok::<_, serde_json::Error>(http::Response::new(body))
+            }
+        });
+        let scopes = scopes(&["a"]);
+        let client = Client::new(server, "default");
+        tokio::spawn(Arc::clone(&scopes).check_rights(0, client));
+        synced(&scopes, 0);
+        let key = Key::new("a", "thing");
+        let end = Instant::now() + Duration::from_mins(1);
+        while Instant::now() < end {
+            scopes.refusals.refused(&key, false);
+            sleep(Duration::from_millis(10)).await;
+        }
+        let asked = *asked.lock();
+        assert!((8..=36).contains(&asked), "{asked}");
+        assert_eq!(
+            *scopes.ability().borrow(),
+            if allowed {
+                Ability::All
+            } else {
+                Ability::Nothing
+            }
+        );
+    }
+}
+
+/// Row R10: rights that were away for a moment, which no check has seen, are known to be back, if only once there is an answer; but
+/// where something is refused that a check says is allowed, again and again, or reviews contradict each other, that is told ever
+/// more rarely, and anew only when all has been well for a while.
+#[tokio::test(start_paused = true)]
+async fn r10_a_refusal_tells_that_rights_were_missing() {
+    const MINUTE: Duration = Duration::from_mins(1);
+    #[derive(Clone, Copy, PartialEq)]
+    enum Reviews {
+        Allow,
+        /// After so many that get no answer.
+        AllowAfter(u32),
+        /// Every other one.
+        Alternate,
+    }
+    let reviews = Arc::new(Mutex::new((Reviews::Allow, 0)));
+    let says = Arc::clone(&reviews);
+    let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+        let mut says = says.lock();
+        let (reviews, asked) = &mut *says;
+        *asked += 1;
+        let is_answered = !matches!(*reviews, Reviews::AllowAfter(silent) if *asked <= silent);
+        // The last right that is reviewed makes the difference.
+        let allowed = *reviews != Reviews::Alternate || *asked % 4 != 0;
+        async move {
+            let review = json!({ "spec": {}, "status": { "allowed": allowed } });
+            let body = kube::client::Body::from(serde_json::to_vec(&review)?);
+            let answer = is_answered.then(|| http::Response::new(body));
+            answer.ok_or_else(|| BoxError::from("no answer"))
+        }
+    });
+    let scopes = scopes(&["a", "b"]);
+    tokio::spawn(Arc::clone(&scopes).check_rights(0, Client::new(server, "default")));
+    synced(&scopes, 0);
+    let key = Key::new("a", "thing");
+    sleep(MINUTE).await;
+    for (refused, for_want_of_rights, how, regained) in [
+        (0, true, Reviews::Allow, 0..=0),
+        (1, false, Reviews::Allow, 0..=0),
+        (1, true, Reviews::Allow, 1..=1),
+        (1, true, Reviews::AllowAfter(2), 1..=1),
+        // After 0, 1, 3, 7, … 1023 s, then every 1000 s, once after it was refused last.
+        (3600, true, Reviews::Allow, 14..=14),
+        (1, true, Reviews::Allow, 1..=1),
+        (3600, false, Reviews::Alternate, 8..=16),
+        (3600, true, Reviews::Alternate, 8..=32),
+        (1, true, Reviews::Allow, 1..=1),
+    ] {
+        let before = scopes.rights_regained(&key);
+        *reviews.lock() = (how, 0);
+        for _ in 0..refused {
+            scopes.refusals.refused(&key, for_want_of_rights);
+            sleep(Duration::from_secs(1)).await;
+        }
+        reviews.lock().0 = match how {
+            Reviews::Alternate => Reviews::Allow,
+            other => other,
+        };
+        sleep(20 * MINUTE).await;
+        let told = scopes.rights_regained(&key) - before;
+        assert!(regained.contains(&told), "{refused}: {told}");
+        let asked = reviews.lock().1;
+        assert!(asked <= 3 * 30 + refused / 2, "{refused}: {asked} reviews");
+    }
+    assert_eq!(scopes.rights_regained(&Key::new("b", "thing")), 0);
+}

@@ -1,0 +1,993 @@
+//! The store of one kind: what a watch keeps current and workers read.
+//!
+//! Three things are done here that kube's own store does not do: an object that vanished while the watch
+//! was down is noticed when the list is read again and enqueues what refers to it; the answer to a write of
+//! ours enters the cache at once, so that reconcile never acts on a state older than its own last write;
+//! and an object that refers to another is found from there ([`Store::referring`]).
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    num::NonZeroU64,
+    sync::Arc,
+};
+
+use parking_lot::RwLock;
+
+use crate::api::{
+    key::Key,
+    object::{Cached, Object},
+    panic::catch,
+};
+
+/// The objects of one kind, in all watched namespaces.
+pub struct Store<V> {
+    state: RwLock<State<V>>,
+}
+
+struct State<V> {
+    objects: HashMap<Key, Entry<V>>,
+    /// Which objects speak of the object of this key ([`Cached::references`]).
+    referring: HashMap<Key, Keys>,
+    /// One for each watch: a single one for all namespaces, or one for each configured namespace.
+    scopes: Vec<Scope>,
+    /// See [`Store::changes`].
+    changes: u64,
+}
+
+/// What is known of an object beside what the watch has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing.
+    Current,
+    /// A write met another version. What reconcile goes by may be the same in it.
+    Conflicting,
+    /// The API server has said that it has it no more, or another one of its name, or one that asks for something else. It is asked
+    /// again before anything is done for it: a watch that is behind may have another version of it, and an answer may be wrong.
+    Doubtful,
+}
+
+struct Entry<V> {
+    version: u64,
+    /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
+    epoch: u32,
+    /// See [`Store::expect_write`].
+    is_write_open: bool,
+    standing: Standing,
+    /// See [`Store::note_deletion`].
+    going: bool,
+    /// See [`Store::note_unheeded`].
+    is_unheeded: bool,
+    /// See [`Store::note_up_to_date`].
+    up_to_date_basis: Option<NonZeroU64>,
+    view: Arc<V>,
+}
+
+struct Scope {
+    /// `None`: all namespaces.
+    namespace: Option<String>,
+    /// Odd while a list is being read; grows when one begins and when it ends.
+    epoch: u32,
+    /// The resourceVersion up to which the watch has told everything.
+    version: u64,
+    /// How many there are of it.
+    objects: usize,
+}
+
+impl Scope {
+    fn covers(&self, key: &Key) -> bool {
+        let namespace = self.namespace.as_deref();
+        namespace.is_none_or(|namespace| namespace == key.namespace())
+    }
+}
+
+/// One object as it was when reconcile looked.
+#[derive(Clone, Debug)]
+pub struct Snapshot<V> {
+    /// `metadata.resourceVersion`: the precondition of every write that is based on this.
+    pub version: u64,
+    /// The object.
+    pub view: Arc<V>,
+}
+
+/// What a change of one object did to the cache.
+#[derive(Debug, PartialEq)]
+pub struct Change<V> {
+    /// The object.
+    pub key: Key,
+    /// Before; `None`: it was not there.
+    pub old: Option<Arc<V>>,
+    /// After; `None`: it is gone.
+    pub new: Option<Arc<V>>,
+    /// Whether only parts differ that the cache does not keep, such as labels and annotations, and no write waits for the change.
+    pub is_touch: bool,
+}
+
+/// The moment before a request is sent; see [`Store::record_response`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expectation(u32);
+
+impl Expectation {
+    /// Which list is the last one, or is being read.
+    pub fn list(self) -> u32 {
+        list(self.0)
+    }
+}
+
+impl<V: Cached> Store<V> {
+    /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
+    #[must_use]
+    pub(crate) fn new(scopes: &[Option<String>]) -> Self {
+        let scope = |namespace| Scope {
+            namespace,
+            epoch: 0,
+            version: 0,
+            objects: 0,
+        };
+        let scopes = scopes.iter().cloned().map(scope).collect();
+        let state = State {
+            objects: HashMap::new(),
+            referring: HashMap::new(),
+            scopes,
+            changes: 0,
+        };
+        Self {
+            state: RwLock::new(state),
+        }
+    }
+
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.state.read().objects.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many objects there are in each scope.
+    pub(crate) fn counts(&self) -> Vec<usize> {
+        let state = self.state.read();
+        state.scopes.iter().map(|scope| scope.objects).collect()
+    }
+
+    /// All keys, those of the oldest versions first: whoever goes by them does so in the same order in every process.
+    #[must_use]
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.keys_where(|_, _| true)
+    }
+
+    /// The same, of those that `is_wanted`, to which goes what is said of [`Store::for_each`].
+    #[must_use]
+    pub(crate) fn keys_where(&self, is_wanted: impl Fn(&Key, &V) -> bool) -> Vec<Key> {
+        let state = self.state.read();
+        let wanted = state.objects.iter();
+        let wanted = wanted.filter(|(key, entry)| is_wanted(key, &entry.view));
+        let mut keys: Vec<_> = wanted.map(|(key, entry)| (entry.version, key)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick, and must not ask the
+    /// same store anything, this included, which could wait for itself for ever.
+    pub fn for_each(&self, mut see: impl FnMut(&V)) {
+        for entry in self.state.read().objects.values() {
+            see(&entry.view);
+        }
+    }
+
+    /// The object of this key.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Snapshot<V>> {
+        self.state.read().objects.get(key).map(Entry::snapshot)
+    }
+
+    /// The version of the object of this key.
+    #[must_use]
+    pub fn version(&self, key: &Key) -> Option<u64> {
+        let state = self.state.read();
+        state.objects.get(key).map(|entry| entry.version)
+    }
+
+    /// The version to name in a write that is based on this snapshot: the newest that reads the same.
+    pub(crate) fn newest(&self, key: &Key, snapshot: &Snapshot<V>) -> u64 {
+        let now = self.get(key);
+        let same = now.filter(|now| Arc::ptr_eq(&now.view, &snapshot.view));
+        same.map_or(snapshot.version, |now| now.version)
+    }
+
+    /// Notes that this object at `version` is up to date while all that it depends on is as `basis` says.
+    pub(crate) fn note_up_to_date(&self, key: &Key, version: u64, basis: u64) {
+        if let Some(entry) = self.state.write().objects.get_mut(key)
+            && entry.version == version
+        {
+            entry.up_to_date_basis = NonZeroU64::new(basis);
+        }
+    }
+
+    /// Takes [`note_up_to_date`](Self::note_up_to_date) back.
+    pub(crate) fn forget_up_to_date(&self, key: &Key) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.up_to_date_basis = None;
+        }
+    }
+
+    /// What was noted by [`note_up_to_date`](Self::note_up_to_date), and whether the object has not changed since.
+    pub(crate) fn up_to_date_basis(&self, key: &Key) -> Option<(Arc<V>, u64)> {
+        let state = self.state.read();
+        let entry = state.objects.get(key)?;
+        Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
+    }
+
+    /// Notes what is known of this version of the object of this UID, by an answer to what was `sent` then, until the watch or a
+    /// list reports it anew. What they have reported meanwhile may be newer than the answer, or not, or out of a backup.
+    pub(crate) fn note(
+        &self,
+        key: &Key,
+        (uid, version): (&str, u64),
+        standing: Standing,
+        sent: Expectation,
+    ) {
+        let mut state = self.state.write();
+        let met_list = state.epoch_of(key) != sent;
+        let Some(entry) = state.objects.get_mut(key) else {
+            return;
+        };
+        let says_of_any = standing == Standing::Doubtful;
+        if entry.version == version && !met_list {
+            entry.standing = standing;
+        } else if entry.version == version || says_of_any && entry.view.uid() == uid {
+            entry.standing = Standing::Doubtful;
+        }
+    }
+
+    /// The moment before something is asked, for [`note`](Self::note).
+    pub(crate) fn now(&self, key: &Key) -> Expectation {
+        self.state.read().epoch_of(key)
+    }
+
+    /// What was [noted](Self::note) of what is here.
+    pub(crate) fn standing(&self, key: &Key) -> Standing {
+        let state = self.state.read();
+        let entry = state.objects.get(key);
+        entry.map_or(Standing::Current, |entry| entry.standing)
+    }
+
+    /// Notes that the API server has accepted the deletion of the object of this UID, which may be long in going: until it is gone,
+    /// or a list has it still.
+    pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.going = entry.view.uid() == uid;
+        }
+    }
+
+    /// Whether [`note_deletion`](Self::note_deletion) was noted of this object.
+    #[must_use]
+    pub(crate) fn is_going(&self, key: &Key, uid: &str) -> bool {
+        let state = self.state.read();
+        let entry = state.objects.get(key);
+        entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
+    }
+
+    /// Marks the object after a write that was refused or had no effect. The next list reports it as changed: it may be the first one
+    /// under another schema.
+    pub(crate) fn note_unheeded(&self, key: &Key) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.is_unheeded = true;
+        }
+    }
+
+    /// The number of additions, updates and deletions so far: while it stays the same, so does the content of the store.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.state.read().changes
+    }
+
+    /// The objects that speak of the object of this key, whether that exists or not.
+    #[must_use]
+    pub fn referring(&self, to: &Key) -> Vec<Key> {
+        let state = self.state.read();
+        let referring = state.referring.get(to);
+        referring.map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
+    }
+
+    /// The sum of the versions of those: it is another one when any of them is.
+    pub(crate) fn referring_versions(&self, to: &Key) -> u64 {
+        let state = self.state.read();
+        let keys = state.referring.get(to).into_iter().flat_map(Keys::iter);
+        let versions = keys.filter_map(|key| Some(state.objects.get(key)?.version));
+        versions.fold(0, u64::wrapping_add)
+    }
+
+    /// Marks the moment before a write is sent, for [`Store::record_response`].
+    ///
+    /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
+    /// nothing that a controller reads is different: it wakes who has to try again, as any change does.
+    pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
+        let mut state = self.state.write();
+        if let Some(entry) = state.objects.get_mut(key) {
+            entry.is_write_open = true;
+        }
+        state.epoch_of(key)
+    }
+
+    /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it
+    /// taken.
+    pub(crate) fn withdraw_write(&self, key: &Key) {
+        if let Some(entry) = self.state.write().objects.get_mut(key) {
+            entry.is_write_open = false;
+        }
+    }
+
+    /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
+    /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer. `None`: the watch has told of another object
+    /// of this name by now.
+    ///
+    /// An answer that is older than what the watch has told, or that met a list being read, is left out:
+    /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
+    pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Option<Arc<V>> {
+        let mut state = self.state.write();
+        let told = state.scope_of(&answer.key).is_none_or(|scope| {
+            scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
+        });
+        let known = state.objects.get_mut(&answer.key);
+        let known = known.filter(|entry| entry.version >= answer.version);
+        if let Some(entry) = known {
+            if entry.view.uid() != answer.view.uid() {
+                return None;
+            }
+            if entry.version == answer.version {
+                entry.is_write_open = false;
+            }
+            return Some(Arc::new(answer.view));
+        }
+        if told {
+            return Some(Arc::new(answer.view));
+        }
+        let key = answer.key.clone();
+        let (_, view) = state.put(answer, sent.0);
+        if let Some(entry) = state.objects.get_mut(&key) {
+            // Which was on the condition that it was current.
+            entry.standing = Standing::Current;
+        }
+        Some(view)
+    }
+
+    /// A watch begins to list anew.
+    pub(crate) fn list_begins(&self, scope: usize) {
+        if let Some(scope) = self.state.write().scopes.get_mut(scope) {
+            scope.epoch += 1 + scope.epoch % 2;
+        }
+    }
+
+    /// Takes an object from a watch or its list. `Some` if its version differs, or if a write waits for a report of it.
+    pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
+        let mut state = self.state.write();
+        let epoch = state.advance(scope, object.version)?;
+        let key = object.key.clone();
+        if state.has_newer(&key, object.version, epoch) {
+            return None;
+        }
+        let known = state.objects.get(&key);
+        let is_changed = known.is_none_or(|entry| entry.version != object.version);
+        let is_awaited = known.is_some_and(|entry| {
+            let is_listed_anew = list(entry.epoch) != list(epoch);
+            entry.is_write_open && is_changed
+                || entry.is_in_doubt() && (is_changed || is_listed_anew)
+                || (entry.going || entry.is_unheeded) && is_listed_anew
+        });
+        let (old, new) = state.put(object, epoch);
+        let is_other = is_awaited || old.as_deref() != Some(&*new);
+        (is_other || is_changed).then_some(Change {
+            key,
+            old,
+            new: Some(new),
+            is_touch: !is_other,
+        })
+    }
+
+    /// A watch has told that an object is gone.
+    pub(crate) fn delete(&self, scope: usize, key: &Key, version: u64) -> Option<Change<V>> {
+        let mut state = self.state.write();
+        let epoch = state.advance(scope, version)?;
+        if state.has_newer(key, version, epoch) {
+            return None;
+        }
+        state.remove(key)
+    }
+
+    /// A list has been read to its end: what was not in it is gone (row R10). `version` is the list's.
+    pub(crate) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
+        let mut state = self.state.write();
+        let Some(ended) = state.scopes.get_mut(scope) else {
+            return Vec::new();
+        };
+        let list = ended.epoch;
+        ended.epoch += 1;
+        ended.version = version;
+        let namespace = ended.namespace.clone();
+        let mut gone: Vec<Key> = state
+            .objects
+            .iter()
+            .filter(|(key, entry)| {
+                entry.epoch != list && namespace.as_deref().is_none_or(|ns| ns == key.namespace())
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        gone.sort_unstable();
+        gone.iter().filter_map(|key| state.remove(key)).collect()
+    }
+}
+
+impl<V: Cached> State<V> {
+    fn scope_of(&self, key: &Key) -> Option<&Scope> {
+        self.scopes.iter().find(|scope| scope.covers(key))
+    }
+
+    /// Has the objects of the scope of this key counted anew.
+    fn count(&mut self, key: &Key, change: impl FnOnce(usize) -> usize) {
+        if let Some(scope) = self.scopes.iter_mut().find(|scope| scope.covers(key)) {
+            scope.objects = change(scope.objects);
+        }
+    }
+
+    fn epoch_of(&self, key: &Key) -> Expectation {
+        Expectation(self.scope_of(key).map_or(0, |scope| scope.epoch))
+    }
+
+    /// Notes how far the watch has come. The API server's word is taken as it is, also where it goes back:
+    /// a cluster restored from a backup counts anew from there.
+    fn advance(&mut self, scope: usize, version: u64) -> Option<u32> {
+        let scope = self.scopes.get_mut(scope)?;
+        scope.version = version;
+        Some(scope.epoch)
+    }
+
+    /// Whether the answer to a write of ours is here that is newer than what the watch tells: an echo of an earlier write,
+    /// or the end of an object that we have created again since. Since the last list, versions of an object do not go
+    /// back; a list has the last word about what there is.
+    fn has_newer(&self, key: &Key, version: u64, epoch: u32) -> bool {
+        let known = self.objects.get(key);
+        known.is_some_and(|entry| entry.version > version && list(entry.epoch) == list(epoch))
+    }
+
+    /// What a kind could panic at is asked first, so that it leaves the store as it was.
+    fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
+        let Object {
+            key, version, view, ..
+        } = object;
+        let Some(entry) = self.objects.get_mut(&key) else {
+            let view = Arc::new(view);
+            let entry = Entry {
+                version,
+                epoch,
+                is_write_open: false,
+                standing: Standing::Current,
+                going: false,
+                is_unheeded: false,
+                up_to_date_basis: None,
+                view: Arc::clone(&view),
+            };
+            self.link(&key, references(&key, &*view));
+            self.count(&key, |objects| objects + 1);
+            self.objects.insert(key, entry);
+            self.changes += 1;
+            return (None, view);
+        };
+        let is_same = *entry.view == view;
+        let refers_otherwise = !is_same && entry.view.references().ne(view.references());
+        let added = refers_otherwise.then(|| references(&key, &view));
+        let is_changed = entry.version != version || !is_same;
+        let is_this_one = is_same || entry.view.uid() == view.uid();
+        let is_listed_anew = list(entry.epoch) != list(epoch);
+        // A cluster that was restored from a backup knows nothing of the deletion, and has the object at an earlier version, or,
+        // where no watch had told of the deletion, at the one that is here.
+        let is_restored = entry.version > version || is_listed_anew;
+        entry.going = entry.going && !is_restored && is_this_one;
+        if entry.is_unheeded && is_listed_anew {
+            entry.is_unheeded = false;
+            entry.up_to_date_basis = None;
+            self.changes += 1;
+        }
+        if is_changed {
+            // It may be by a watch that is on its way there, or out of a backup.
+            if !(entry.is_in_doubt() && is_this_one) {
+                entry.standing = Standing::Current;
+            }
+            entry.up_to_date_basis = None;
+            entry.is_write_open = false;
+            self.changes += 1;
+        }
+        entry.version = version;
+        entry.epoch = epoch;
+        if is_same {
+            return (Some(Arc::clone(&entry.view)), Arc::clone(&entry.view));
+        }
+        let new = Arc::new(view);
+        let old = std::mem::replace(&mut entry.view, Arc::clone(&new));
+        if let Some(added) = added {
+            self.unlink(&key, &old);
+            self.link(&key, added);
+        }
+        (Some(old), new)
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Change<V>> {
+        let (key, entry) = self.objects.remove_entry(key)?;
+        self.count(&key, |objects| objects - 1);
+        self.changes += 1;
+        self.unlink(&key, &entry.view);
+        Some(Change {
+            key,
+            old: Some(entry.view),
+            new: None,
+            is_touch: false,
+        })
+    }
+
+    fn link(&mut self, key: &Key, references: Vec<Key>) {
+        for to in references {
+            self.referring.entry(to).or_default().add(key);
+        }
+    }
+
+    fn unlink(&mut self, key: &Key, view: &V) {
+        let Ok(references) = catch(&V::KIND, "Cached::references", || references(key, view)) else {
+            // It did not panic when the object came.
+            self.referring.retain(|_, referring| {
+                referring.remove(key);
+                !referring.is_empty()
+            });
+            return;
+        };
+        for to in references {
+            if let Some(referring) = self.referring.get_mut(&to) {
+                referring.remove(key);
+                if referring.is_empty() {
+                    self.referring.remove(&to);
+                }
+            }
+        }
+    }
+}
+
+/// Which list an epoch belongs to: that which is being read in it, or was read last.
+fn list(epoch: u32) -> u32 {
+    epoch.div_ceil(2)
+}
+
+/// What an object speaks of.
+fn references<V: Cached>(key: &Key, view: &V) -> Vec<Key> {
+    view.references().map(|name| key.sibling(name)).collect()
+}
+
+/// Who refers to one object: mostly one, and sometimes all that there are.
+#[derive(Default)]
+enum Keys {
+    #[default]
+    None,
+    One(Key),
+    Many(BTreeSet<Key>),
+}
+
+impl Keys {
+    fn iter(&self) -> impl Iterator<Item = &Key> {
+        let (one, many) = match self {
+            Self::None => (None, None),
+            Self::One(key) => (Some(key), None),
+            Self::Many(keys) => (None, Some(keys)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    fn add(&mut self, key: &Key) {
+        match self {
+            Self::None => *self = Self::One(key.clone()),
+            Self::One(one) if one == key => {}
+            Self::One(one) => *self = Self::Many(BTreeSet::from([one.clone(), key.clone()])),
+            Self::Many(keys) => _ = keys.insert(key.clone()),
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        match self {
+            Self::One(one) if one == key => *self = Self::None,
+            Self::Many(keys) => _ = keys.remove(key),
+            Self::None | Self::One(_) => {}
+        }
+    }
+}
+
+impl<V> Entry<V> {
+    /// Whether it is, or may be, outdated, whatever version of it a watch has.
+    fn is_in_doubt(&self) -> bool {
+        self.standing == Standing::Doubtful
+    }
+
+    fn snapshot(&self) -> Snapshot<V> {
+        Snapshot {
+            version: self.version,
+            view: Arc::clone(&self.view),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::testing::fixtures::{Parent, object};
+
+    /// A Parent of generation 2.
+    fn parent() -> Object<Parent> {
+        let mut parent = at("default", "parent", 7, "web");
+        parent.view.generation = 2;
+        parent
+    }
+
+    /// The Parent `namespace/name` at a version, wanting a Child.
+    fn at(namespace: &str, name: &str, version: u64, child: &str) -> Object<Parent> {
+        object(&format!(
+            "
+            metadata: {{name: {name}, namespace: {namespace}, uid: u, resourceVersion: '{version}'}}
+            spec: {{child: {child}}}"
+        ))
+    }
+
+    fn listed(objects: impl IntoIterator<Item = Object<Parent>>) -> Store<Parent> {
+        let cache = Store::new(&[None]);
+        cache.list_begins(0);
+        for object in objects {
+            cache.apply(0, object);
+        }
+        cache.list_ends(0, 0);
+        cache
+    }
+
+    fn names(changes: &[Change<Parent>]) -> Vec<String> {
+        changes
+            .iter()
+            .map(|change| change.key.to_string())
+            .collect()
+    }
+
+    /// Row R10: a re-delivery changes nothing.
+    #[test]
+    fn what_is_told_again_is_no_change() {
+        let cache = listed([parent()]);
+        let mut again = parent();
+        assert_eq!(cache.apply(0, again.clone()), None);
+        again.version += 1;
+        let touched = cache.apply(0, again).unwrap();
+        assert!(touched.is_touch && touched.old == touched.new);
+        assert_eq!(
+            cache.get(&parent().key).unwrap().version,
+            parent().version + 1,
+            "but the version moves on"
+        );
+        let mut other = parent();
+        other.version += 2;
+        other.view.generation += 1;
+        let change = cache.apply(0, other.clone()).unwrap();
+        assert!(!change.is_touch);
+        assert_eq!(
+            (change.old.as_deref(), change.new.as_deref()),
+            (Some(&parent().view), Some(&other.view))
+        );
+    }
+
+    /// Else it would be another one in each process, and nothing that goes by it could be done again.
+    #[test]
+    fn the_order_of_objects_is_that_of_their_versions() {
+        let all = (0..100).map(|number| (number * 37) % 101);
+        let all = all.map(|version| at("n", &format!("x{version:03}"), version, "d"));
+        assert!(listed(all).keys().is_sorted());
+    }
+
+    /// Row R10: what was deleted while the watch was down is noticed by the next list.
+    #[test]
+    fn what_a_list_does_not_tell_of_is_gone() {
+        let cache = listed([at("n", "a", 1, "d"), at("n", "b", 2, "d")]);
+        cache.list_begins(0);
+        cache.apply(0, at("n", "b", 2, "d"));
+        assert_eq!(
+            cache.len(),
+            2,
+            "while the list is being read, what was there stays"
+        );
+        let gone = cache.list_ends(0, 0);
+        assert_eq!(names(&gone), ["n/a"]);
+        assert!(gone[0].old.is_some() && gone[0].new.is_none());
+    }
+
+    /// A list of one namespace says nothing of another.
+    #[test]
+    fn namespaces_are_listed_apart() {
+        let cache = Store::<Parent>::new(&[Some("a".into()), Some("b".into())]);
+        for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
+            cache.list_begins(scope);
+            cache.apply(scope, at(namespace, "x", 1, "d"));
+            cache.list_ends(scope, 0);
+        }
+        assert_eq!(cache.counts(), [1, 1]);
+        cache.list_begins(0);
+        assert_eq!(names(&cache.list_ends(0, 0)), ["a/x"]);
+        assert_eq!(cache.counts(), [0, 1]);
+    }
+
+    /// A write's answer is seen at once, and its echo from the watch wakes nobody.
+    #[test]
+    fn the_answer_to_a_write_is_taken_in() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
+        assert_eq!(cache.get(&key).unwrap().version, 5);
+        assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+    }
+
+    /// A write that met a conflict is tried again as soon as the watch tells what it met, be it nothing that reconcile
+    /// reads; without a write, that wakes nobody.
+    #[test]
+    fn what_a_write_conflicts_with_is_a_change() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        cache.expect_write(&key);
+        assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
+        let is_touch = |version, child| {
+            cache
+                .apply(0, at("n", "a", version, child))
+                .unwrap()
+                .is_touch
+        };
+        assert!(!is_touch(2, "d"));
+        assert!(is_touch(3, "d"), "that was all");
+
+        let sent = cache.expect_write(&key);
+        cache.record_response(at("n", "a", 4, "e"), sent);
+        assert!(is_touch(5, "e"), "the write was done");
+    }
+
+    /// What the watch has told is never undone by a slower answer: an object that was deleted meanwhile
+    /// would come back and stay.
+    #[test]
+    fn a_late_answer_does_not_bring_back_the_dead() {
+        let cache = listed([]);
+        let key = Key::new("n", "a");
+        let sent = cache.expect_write(&key);
+        cache.apply(0, at("n", "a", 5, "d"));
+        cache.delete(0, &key, 6);
+        cache.record_response(at("n", "a", 5, "d"), sent);
+        assert!(cache.get(&key).is_none());
+
+        let sent = cache.expect_write(&key);
+        cache.list_begins(0);
+        cache.record_response(at("n", "a", 7, "d"), sent);
+        assert!(
+            cache.get(&key).is_none(),
+            "a list is being read: it will tell"
+        );
+        cache.record_response(at("n", "a", 7, "d"), cache.expect_write(&key));
+        assert!(cache.get(&key).is_none());
+        cache.list_ends(0, 0);
+        cache.record_response(at("n", "a", 7, "d"), sent);
+        assert!(
+            cache.get(&key).is_none(),
+            "a list was read meanwhile: it has told"
+        );
+    }
+
+    /// Nor is a slower answer about an object of which the watch has told that it is another one by now.
+    #[test]
+    fn a_late_answer_is_not_of_another_object() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        let sent = cache.expect_write(&key);
+        let mut other = at("n", "a", 3, "d");
+        other.view.uid = "v".into();
+        cache.delete(0, &key, 2);
+        cache.apply(0, other);
+        assert_eq!(cache.record_response(at("n", "a", 2, "e"), sent), None);
+        assert_eq!(cache.get(&key).unwrap().view.uid, "v".into());
+    }
+
+    /// Two writes of ours, whose answers come before the watch tells of the first: that changes nothing, and wakes nobody.
+    #[test]
+    fn an_echo_of_an_older_write_does_not_put_the_older_version_back() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let key = Key::new("n", "a");
+        cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
+        cache.record_response(at("n", "a", 6, "f"), cache.expect_write(&key));
+        assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+        assert_eq!(cache.get(&key).unwrap().version, 6);
+        assert_eq!(
+            cache.referring(&Key::new("n", "f")),
+            std::slice::from_ref(&key)
+        );
+        assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
+
+        // Deleted by somebody, and created again by us, before the watch tells of the deletion.
+        cache.record_response(at("n", "a", 9, "f"), cache.expect_write(&key));
+        assert_eq!(cache.delete(0, &key, 8), None);
+        assert_eq!(cache.get(&key).unwrap().version, 9);
+        assert!(cache.delete(0, &key, 10).is_some());
+    }
+
+    /// A cluster that was restored from a backup counts anew from there; what it lists is what there is.
+    #[test]
+    fn a_list_may_go_back() {
+        let cache = listed([at("n", "a", 100, "d")]);
+        let key = Key::new("n", "a");
+        cache.list_begins(0);
+        assert!(cache.apply(0, at("n", "a", 50, "e")).is_some());
+        assert_eq!(cache.list_ends(0, 50), []);
+        assert_eq!(cache.get(&key).unwrap().version, 50);
+        assert!(cache.apply(0, at("n", "a", 51, "f")).is_some());
+        assert_eq!(cache.get(&key).unwrap().version, 51);
+    }
+
+    /// What a write has met is known until the watch tells, by whatever means.
+    #[test]
+    fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
+        let key = Key::new("n", "a");
+        for standing in [Standing::Conflicting, Standing::Doubtful] {
+            let cache = listed([at("n", "a", 1, "d")]);
+            let note = |of| cache.note(&key, of, standing, cache.now(&key));
+            note(("v", 0));
+            assert_eq!(cache.standing(&key), Standing::Current, "another one");
+            note(("u", 1));
+            assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
+            assert_eq!(cache.standing(&key), standing, "told before");
+            let mut again = at("n", "a", 3, "d");
+            again.view.uid = "v".into();
+            cache.apply(0, again);
+            assert_eq!(cache.standing(&key), Standing::Current, "created again");
+            note(("v", 3));
+            cache.delete(0, &key, 4);
+            assert_eq!(cache.standing(&key), Standing::Current, "gone");
+        }
+    }
+
+    /// What a list tells of is there, at the same version, too, as where a backup is restored; or else the list is behind. So
+    /// whoever waits for a change of it asks the API server.
+    #[test]
+    fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        let note = || cache.note(&key, ("u", 1), Standing::Doubtful, cache.now(&key));
+        note();
+        for _ in 0..2 {
+            cache.list_begins(0);
+            let woken = cache.apply(0, at("n", "a", 1, "d"));
+            assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
+            assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "told again");
+            cache.list_ends(0, 1);
+            note();
+            assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "by no list");
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
+        }
+    }
+
+    /// A version on the way to the end of an object, which a watch that is behind tells, is not taken for what there is: whoever
+    /// acts on it asks the API server.
+    #[test]
+    fn what_is_outdated_is_looked_up_when_the_watch_has_another_version_of_it() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        let note = |version, standing| cache.note(&key, ("u", version), standing, cache.now(&key));
+        note(1, Standing::Doubtful);
+        for version in 2..5 {
+            let woken = cache.apply(0, at("n", "a", version, "d"));
+            assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
+            assert_eq!(cache.standing(&key), Standing::Doubtful, "{version}");
+        }
+        note(4, Standing::Current);
+        let woken = cache.apply(0, at("n", "a", 5, "d"));
+        assert!(woken.unwrap().is_touch);
+        assert_eq!(cache.standing(&key), Standing::Current, "and was current");
+
+        // Another version was there when the answer came that said so.
+        note(4, Standing::Doubtful);
+        assert_eq!(cache.standing(&key), Standing::Doubtful);
+        note(4, Standing::Current);
+        assert_eq!(cache.standing(&key), Standing::Doubtful);
+    }
+
+    /// The API server has taken a write on the condition that the object was current: there is nothing left to ask.
+    #[test]
+    fn what_was_written_is_current() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        let sent = cache.expect_write(&key);
+        cache.note(&key, ("u", 1), Standing::Doubtful, sent);
+        cache.record_response(at("n", "a", 2, "e"), sent);
+        assert_eq!(cache.standing(&key), Standing::Current);
+    }
+
+    /// A write that met another version says nothing against the next one, which the watch reports.
+    #[test]
+    fn a_conflict_is_over_with_the_next_version() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 1, "d")]);
+        cache.note(&key, ("u", 1), Standing::Conflicting, cache.now(&key));
+        cache.apply(0, at("n", "a", 2, "d"));
+        assert_eq!(cache.standing(&key), Standing::Current);
+        cache.note(&key, ("u", 1), Standing::Conflicting, cache.now(&key));
+        assert_eq!(cache.standing(&key), Standing::Current, "of the one before");
+    }
+
+    /// An answer from before a list is older than that: a backup may have been restored between them.
+    #[test]
+    fn what_an_answer_says_that_met_a_list_is_doubtful() {
+        let key = Key::new("n", "a");
+        for standing in [Standing::Current, Standing::Doubtful] {
+            let cache = listed([at("n", "a", 1, "d")]);
+            let sent = cache.now(&key);
+            cache.list_begins(0);
+            cache.apply(0, at("n", "a", 1, "d"));
+            cache.list_ends(0, 1);
+            cache.note(&key, ("u", 1), standing, sent);
+            assert_eq!(cache.standing(&key), Standing::Doubtful);
+        }
+    }
+
+    /// What the API server has accepted to delete is known to be going, for as long as it is there.
+    #[test]
+    fn what_is_going_is_so_until_it_is_gone() {
+        let key = Key::new("n", "a");
+        let cache = listed([at("n", "a", 10, "d")]);
+        let uid = cache.get(&key).unwrap().view.uid().to_owned();
+        cache.note_deletion(&key, "earlier");
+        assert!(!cache.is_going(&key, &uid));
+        cache.note_deletion(&key, &uid);
+        cache.apply(0, at("n", "a", 11, "e"));
+        assert!(cache.is_going(&key, &uid), "its finalizers change");
+        assert!(!cache.is_going(&key, "another"));
+        cache.list_begins(0);
+        cache.apply(0, at("n", "a", 5, "e"));
+        assert!(!cache.is_going(&key, &uid), "restored from a backup");
+        cache.list_ends(0, 5);
+        cache.note_deletion(&key, &uid);
+        cache.list_begins(0);
+        assert!(
+            cache.apply(0, at("n", "a", 5, "e")).is_some(),
+            "wakes who wanted it to go"
+        );
+        assert!(!cache.is_going(&key, &uid), "restored as it was");
+        cache.list_ends(0, 5);
+        cache.note_deletion(&key, &uid);
+        cache.delete(0, &key, 12);
+        cache.apply(0, at("n", "a", 13, "e"));
+        assert!(!cache.is_going(&key, &uid), "made again");
+    }
+
+    /// Who speaks of an object is known, also while that object does not exist.
+    #[test]
+    fn references_are_followed_through_every_change() {
+        let cache = listed([
+            at("n", "a", 1, "d"),
+            at("n", "b", 2, "d"),
+            at("other", "c", 3, "d"),
+        ]);
+        let d = Key::new("n", "d");
+        let mut referring = cache.referring(&d);
+        referring.sort();
+        assert_eq!(referring, [Key::new("n", "a"), Key::new("n", "b")]);
+        cache.apply(0, at("n", "a", 4, "e"));
+        cache.delete(0, &Key::new("n", "b"), 5);
+        assert!(cache.referring(&d).is_empty());
+        assert_eq!(cache.referring(&Key::new("n", "e")), [Key::new("n", "a")]);
+        assert_eq!(
+            cache.state.read().referring.len(),
+            2,
+            "nothing is kept of what nobody speaks of"
+        );
+    }
+}

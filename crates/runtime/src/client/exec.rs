@@ -1,0 +1,440 @@
+//! Credentials that a command prints: an exec plugin of a kubeconfig (`client.authentication.k8s.io`), as client-go runs it:
+//! once at the start, again when its credentials expire and when the API server refuses them (401), one run at a time. A
+//! request waits for a run only where it has no credentials that may still be good.
+
+use std::{
+    io::{self, IsTerminal as _},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::BoxFuture, future::Shared};
+use http::header::HeaderValue;
+use k8s_openapi::jiff::Timestamp;
+use kube::config::{ExecConfig, ExecInteractiveMode};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::{
+    io::AsyncReadExt as _,
+    process::Command,
+    time::{Instant, timeout},
+};
+use tracing::{info, warn};
+
+use crate::{
+    client::{
+        tls::{Identity, certified_key},
+        token_file::bearer,
+    },
+    config::environment::Host,
+    telemetry::log::log_once::Causes,
+};
+
+/// How long one run may take.
+const RUN: Duration = Duration::from_mins(1);
+
+/// The most bytes that a plugin may print.
+const MOST: u64 = 1 << 20;
+
+/// The credentials are replaced this long before they expire, or after four fifths of their time where that is later.
+const EARLY: Duration = Duration::from_mins(1);
+
+/// The pause between the begin of a run and the next one: the first is doubled, up to the second, until the API server has
+/// accepted the credentials.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
+
+/// Why a plugin has no credentials.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("exec plugin {command}: {why}")]
+pub struct Error {
+    command: String,
+    why: String,
+}
+
+/// An exec plugin, and the credentials that it printed last.
+pub(crate) struct Exec {
+    config: ExecConfig,
+    host: Host,
+    identity: Arc<Identity>,
+    state: Mutex<State>,
+}
+
+struct State {
+    token: Option<HeaderValue>,
+    /// How many times there were credentials.
+    generation: u64,
+    /// When they are replaced, and when they are good no more.
+    renewed: Option<Instant>,
+    expires: Option<Instant>,
+    refused: bool,
+    running: Option<Shared<BoxFuture<'static, ()>>>,
+    next: Instant,
+    pause: Duration,
+    trouble: Causes,
+}
+
+#[derive(Deserialize)]
+struct Credential {
+    #[serde(rename = "apiVersion", default)]
+    api_version: String,
+    status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    expiration_timestamp: Option<String>,
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+impl Exec {
+    /// Runs the plugin for the first time.
+    ///
+    /// # Errors
+    /// It cannot be run, or prints no credentials.
+    pub async fn start(
+        config: ExecConfig,
+        host: &Host,
+        identity: Arc<Identity>,
+    ) -> Result<Arc<Self>, Error> {
+        let now = Instant::now();
+        let exec = Arc::new(Self {
+            config,
+            host: host.clone(),
+            identity,
+            state: Mutex::new(State {
+                token: None,
+                generation: 0,
+                renewed: None,
+                expires: None,
+                refused: false,
+                running: None,
+                next: now + PAUSES.0,
+                pause: PAUSES.0,
+                trouble: Causes::default(),
+            }),
+        });
+        exec.refresh().await?;
+        Ok(exec)
+    }
+
+    /// The token, if there is one, and the number of these credentials.
+    pub async fn token(self: &Arc<Self>) -> (Option<HeaderValue>, u64) {
+        if let Some(run) = self.run_if_due() {
+            run.await;
+        }
+        let state = self.state.lock();
+        (state.token.clone(), state.generation)
+    }
+
+    /// Begins a run where one is due, and returns the one to wait for, if any.
+    fn run_if_due(self: &Arc<Self>) -> Option<Shared<BoxFuture<'static, ()>>> {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= now);
+        let is_useless = state.refused || is_past(state.expires);
+        let is_due = is_useless || is_past(state.renewed);
+        if is_due && state.running.is_none() && state.next <= now {
+            state.next = now + state.pause;
+            state.pause = (state.pause * 2).min(PAUSES.1);
+            let exec = Arc::clone(self);
+            // On a task of its own: a request that is given up does not end the run.
+            let run = tokio::spawn(async move { exec.refresh_and_log().await });
+            state.running = Some(run.map(drop).boxed().shared());
+        }
+        state.running.clone().filter(|_| is_useless)
+    }
+
+    async fn refresh_and_log(&self) {
+        let refreshed = self.refresh().await;
+        let mut state = self.state.lock();
+        state.running = None;
+        match refreshed {
+            Ok(()) if state.trouble.is_over() => {
+                state.trouble.clear();
+                info!("exec plugin {}: works again", self.name());
+            }
+            Err(error) if state.trouble.is_new(&error.why) => {
+                warn!("{error}; using the credentials of before");
+            }
+            _ => {}
+        }
+    }
+
+    /// Notices whether the API server takes the credentials of this number.
+    pub fn observe(&self, is_refused: bool, generation: u64) {
+        let mut state = self.state.lock();
+        if state.generation == generation {
+            state.refused = is_refused;
+            if !is_refused {
+                state.pause = PAUSES.0;
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.config.command.as_deref().unwrap_or_default()
+    }
+
+    async fn refresh(&self) -> Result<(), Error> {
+        let status = match timeout(RUN, self.run()).await {
+            Ok(status) => status,
+            Err(_) => Err(format!("not done after {RUN:?}")),
+        };
+        status
+            .and_then(|status| self.take(status))
+            .map_err(|why| Error {
+                command: self.name().to_owned(),
+                why,
+            })
+    }
+
+    fn take(&self, status: Status) -> Result<(), String> {
+        let set = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let token = set(status.token).map(|token| bearer(&token));
+        let token = token.transpose().map_err(|error| error.to_string())?;
+        let pair = (
+            set(status.client_certificate_data),
+            set(status.client_key_data),
+        );
+        let key = match pair {
+            (Some(certificate), Some(key)) => {
+                let key = certified_key(certificate.as_bytes(), key.as_bytes());
+                Some(key.map_err(|error| error.to_string())?)
+            }
+            (None, None) if token.is_some() => None,
+            (None, None) => {
+                return Err("it printed neither a token nor a client certificate".into());
+            }
+            _ => return Err("it printed a client certificate or a key, not both".into()),
+        };
+        let lifetime = match set(status.expiration_timestamp) {
+            Some(text) => {
+                let expires: Timestamp = text
+                    .parse()
+                    .map_err(|_| format!("expirationTimestamp {text:?} is no time"))?;
+                let left = expires.duration_since(self.host.now());
+                Some(Duration::try_from(left).unwrap_or_default())
+            }
+            None => None,
+        };
+        let now = Instant::now();
+        self.identity.set(key);
+        let mut state = self.state.lock();
+        state.token = token;
+        state.generation += 1;
+        state.expires = lifetime.map(|lifetime| now + lifetime);
+        state.renewed = lifetime.map(|lifetime| now + lifetime - EARLY.min(lifetime / 5));
+        state.refused = false;
+        Ok(())
+    }
+
+    async fn run(&self) -> Result<Status, String> {
+        let config = &self.config;
+        let version = config.api_version.as_deref().unwrap_or_default();
+        if !matches!(
+            version,
+            "client.authentication.k8s.io/v1" | "client.authentication.k8s.io/v1beta1"
+        ) {
+            return Err(format!(
+                "apiVersion {version:?} is not supported: set client.authentication.k8s.io/v1"
+            ));
+        }
+        let program = config.command.as_deref().ok_or("it has no command")?;
+        let is_terminal = io::stdin().is_terminal();
+        let interactive = match config.interactive_mode {
+            Some(ExecInteractiveMode::Never) => false,
+            Some(ExecInteractiveMode::Always) if !is_terminal => {
+                return Err("interactiveMode is Always, and standard input is no terminal".into());
+            }
+            _ => is_terminal,
+        };
+        let mut info = json!({
+            "apiVersion": version,
+            "kind": "ExecCredential",
+            "spec": { "interactive": interactive },
+        });
+        if let Some(cluster) = &config.cluster {
+            info["spec"]["cluster"] = json!(cluster);
+        }
+        let stdin = if interactive {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        };
+        let pairs = config.env.iter().flatten();
+        let pairs = pairs.filter_map(|pair| Some((pair.get("name")?, pair.get("value")?)));
+        let mut command = Command::new(program);
+        if !interactive {
+            // A group of its own, so that all of it is ended. A terminal is for the group in the foreground.
+            command.process_group(0);
+        }
+        let mut child = command
+            .args(config.args.iter().flatten())
+            .envs(pairs)
+            .env("KUBERNETES_EXEC_INFO", info.to_string())
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| {
+                let hint = config.install_hint.as_deref().map(one_line);
+                let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                format!("it cannot be started: {error}{hint}")
+            })?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let mut group = Group(group.filter(|_| !interactive));
+        let mut printed = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            let read = stdout.take(MOST).read_to_end(&mut printed).await;
+            read.map_err(|error| error.to_string())?;
+        }
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        group.0 = None;
+        if !status.success() {
+            return Err(format!(
+                "it failed ({status}), for the cause that it printed"
+            ));
+        }
+        // The output may contain a secret.
+        let credential: Credential = serde_saphyr::from_slice(&printed)
+            .map_err(|_| "it printed no ExecCredential".to_owned())?;
+        if credential.api_version != version {
+            let other = credential.api_version;
+            return Err(format!(
+                "it printed credentials of apiVersion {other:?}, not {version}"
+            ));
+        }
+        credential
+            .status
+            .ok_or_else(|| "it printed no status".to_owned())
+    }
+}
+
+/// The processes of a run, which are killed where it is given up.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // Fails where all have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+/// A hint may have several lines.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use futures::future::join_all;
+    use kube::config::AuthInfo;
+    use tempfile::TempDir;
+    use tokio::time::{advance, pause, resume, sleep};
+
+    use super::*;
+
+    /// A plugin that counts its runs and prints their number as the token, with a lifetime in seconds.
+    async fn start(folder: &TempDir, script: &str, seconds: i64) -> Result<Arc<Exec>, Error> {
+        let expires = Timestamp::now() + Duration::from_secs(seconds.unsigned_abs());
+        let script = format!(
+            r#"cd {} && echo >> runs && {script} &&
+            echo '{{ "apiVersion": "client.authentication.k8s.io/v1", "status":' \
+              '{{ "token": "'$(wc -l < runs)'", "expirationTimestamp": "{expires}" }} }}'"#,
+            folder.path().display()
+        );
+        let config = json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "sh",
+            "args": ["-c", script],
+            "interactiveMode": "Never",
+        });
+        let config = serde_json::from_value(config).unwrap();
+        let identity = Identity::take(&mut AuthInfo::default()).unwrap();
+        Exec::start(config, &Host::of_this_process(), Arc::new(identity)).await
+    }
+
+    async fn pass(time: Duration) {
+        pause();
+        advance(time).await;
+        resume();
+    }
+
+    async fn number(exec: &Arc<Exec>) -> (String, u64) {
+        let (token, number) = exec.token().await;
+        (token.unwrap().to_str().unwrap().to_owned(), number)
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_run_once_however_many_requests_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let exec = start(&folder, "sleep 0.1", 3600).await.unwrap();
+        let first = number(&exec).await;
+        assert_eq!(first, ("Bearer 1".to_owned(), 1));
+        pass(PAUSES.0).await;
+        for _ in 0..10 {
+            exec.observe(true, first.1);
+        }
+        for token in join_all((0..10).map(|_| number(&exec))).await {
+            assert_eq!(token, ("Bearer 2".to_owned(), 2));
+        }
+        // A late response to the previous token.
+        exec.observe(true, first.1);
+        assert_eq!(number(&exec).await.1, 2);
+        // A refused token is replaced after a pause.
+        exec.observe(true, 2);
+        assert_eq!(number(&exec).await.1, 2);
+        pass(PAUSES.0 * 2).await;
+        assert_eq!(number(&exec).await.1, 3);
+    }
+
+    #[tokio::test]
+    async fn credentials_are_replaced_before_they_expire_while_requests_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let exec = start(&folder, "true", 100).await.unwrap();
+        pass(Duration::from_secs(70)).await;
+        assert_eq!(number(&exec).await.1, 1);
+        pass(Duration::from_secs(15)).await;
+        assert_eq!(number(&exec).await.1, 1);
+        let run = exec.state.lock().running.clone();
+        run.unwrap().await;
+        assert_eq!(number(&exec).await.1, 2);
+    }
+
+    /// With the processes that it has started.
+    #[tokio::test]
+    async fn a_plugin_that_hangs_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let child = folder.path().join("child");
+        let script = "sh -c 'echo $$ > new && mv new child && exec sleep 1000' && true";
+        let started = async {
+            while !child.exists() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            pause();
+        };
+        let (error, ()) = tokio::join!(start(&folder, script, 100), started);
+        resume();
+        let error = error.err().unwrap().to_string();
+        assert_eq!(error, "exec plugin sh: not done after 60s");
+        // It is a zombie until its new parent has noticed.
+        let id = std::fs::read_to_string(child).unwrap();
+        let stat = format!("/proc/{}/stat", id.trim());
+        let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let ended = async {
+            while runs() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), ended).await.unwrap();
+    }
+}

@@ -1,0 +1,392 @@
+//! The fence: a tower layer in the controller's client that lets no write past the end of the term (H6, I2).
+//!
+//! A mutation needs a live term, ends before the Lease can be taken by another replica, and carries that to the API server
+//! (`timeout=`), which then drops it rather than carry it out late. Both are checked again when it is handed to its connection
+//! ([`recheck_before_sending`]), and when that hands it to the kernel (`connection.rs`): what waited for either, or in a
+//! process that was frozen, is not sent late. Reads pass: a standby keeps its caches warm. Events, which change nothing that
+//! is reconciled, are exempt, and reviews, which store nothing.
+//!
+//! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its rejection
+//! is then reported to the election, which reads the Lease anew, and has the policy know this leader. Where it goes on
+//! rejecting the writes of a leader, that is reported.
+
+use self::{in_flight::Write, term::Term};
+use crate::{
+    api::status::is_denied,
+    client::{
+        instrumented::FailedBy,
+        middleware::{Around, Layered},
+    },
+    telemetry::{
+        log::log_once::Causes,
+        metrics::{Metrics, table},
+        state,
+    },
+};
+use futures::future::{self, BoxFuture};
+use http::{
+    Method, Request, Response, StatusCode, Uri,
+    uri::{Parts, PathAndQuery},
+};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+use kube::{client::Body, core::Status};
+use opentelemetry::metrics::{BoundCounter, BoundGauge};
+use parking_lot::Mutex;
+use std::{
+    error::Error as StdError,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+use tower::{BoxError, Layer, Service};
+use tracing::{debug, info, warn};
+
+use permit::Permit;
+pub use permit::Refused;
+
+/// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
+const REJECTED_FOR: Duration = Duration::from_secs(10);
+
+/// How much longer than the API server's time for a write its answer is waited for.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// A write whose fate is unknown: no answer came in this time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no answer from the API server in {0:?}; the write may or may not have happened")]
+pub struct TimedOut(pub Duration);
+
+/// Whether the fence, or the API server's fencing policy, refused this call: nothing was written.
+#[must_use]
+pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
+    let mut source = Some(error);
+    while let Some(error) = source {
+        // What an `io::Error` was made of is no source of it.
+        let inner = error.downcast_ref().and_then(io::Error::get_ref);
+        if error.is::<Refused>() || inner.is_some_and(<dyn StdError + Send + Sync>::is::<Refused>) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// The kind of failure of a request without an answer, for `RequestLayer`.
+#[must_use]
+pub fn failed_by(error: &BoxError) -> FailedBy {
+    if error.is::<Refused>() {
+        FailedBy::Layer("fence")
+    } else if error.is::<TimedOut>() {
+        FailedBy::Timeout
+    } else {
+        FailedBy::Connection
+    }
+}
+
+/// The fence, as a layer for [`kube::client::ClientBuilder::with_layer`].
+#[derive(Clone, Debug)]
+pub struct FenceLayer {
+    term: watch::Receiver<Option<Term>>,
+    refusals: BoundCounter<u64>,
+    rejecting: BoundGauge<u64>,
+    /// What the name of the fencing policy contains.
+    policy: Arc<str>,
+    rejections: Arc<Mutex<Option<Rejections>>>,
+}
+
+/// Writes that the fencing policy rejected, with none admitted in between, in one term.
+#[derive(Debug)]
+struct Rejections {
+    term: u64,
+    since: Instant,
+    /// The policy's messages, as far as they were reported.
+    reported: Causes,
+}
+
+impl FenceLayer {
+    /// A fence that is open while `term` holds a live term, and counts in `metrics` what it refuses.
+    #[must_use]
+    pub fn new(term: watch::Receiver<Option<Term>>, metrics: &Metrics) -> Self {
+        let refusals = metrics.counter(&table::FENCE_REFUSALS, &[]);
+        let rejecting = metrics.gauge(&table::FENCING_REJECTS_LEADER, &[]);
+        rejecting.record(0);
+        Self {
+            term,
+            refusals,
+            rejecting,
+            policy: format!("{}-fencing", metrics.app().name).into(),
+            rejections: Arc::default(),
+        }
+    }
+
+    /// Permits a mutation to begin, limits its time, and gives it what its connection rechecks.
+    fn admit(&self, request: &mut Request<Body>) -> Result<(Duration, Option<Write>), BoxError> {
+        let mut limit = permit::DEFAULT_WEBHOOK;
+        let mut write = None;
+        if !is_exempt(request.uri().path()) {
+            limit = permit::limit(permit::room(&self.term).ok_or_else(|| self.refused())?);
+            let term = self.term.borrow();
+            write = term.as_ref().map(|term| term.writes().begin(limit));
+            request.extensions_mut().insert(Permit {
+                term: self.term.clone(),
+                limit,
+                write: write.clone(),
+            });
+        }
+        *request.uri_mut() = with_timeout(request.uri(), limit)?;
+        Ok((limit, write))
+    }
+
+    /// The term, and whether writes are let through, for `/debug/state`.
+    pub(crate) fn state(&self) -> (Option<state::Term>, state::Fence) {
+        let term = self.term.borrow().clone();
+        let rejections = self.rejections.lock();
+        let ours = term.as_ref().map(Term::id);
+        let rejected = rejections.as_ref().filter(|it| Some(it.term) == ours);
+        let fence = state::Fence {
+            open: permit::room(&self.term).is_some(),
+            record: None,
+            policy_rejects_for_seconds: rejected.map(|it| state::seconds(it.since.elapsed())),
+        };
+        (term.and_then(|term| term.state()), fence)
+    }
+
+    fn refused(&self) -> Refused {
+        self.refusals.add(1);
+        Refused
+    }
+
+    /// Takes note that the fencing policy rejected a write: has the election read the Lease, and reports what that does
+    /// not mend.
+    fn rejected(&self, message: &str) {
+        let term = self.term.borrow().clone();
+        let Some(term) = term.filter(|term| term.remaining().is_some()) else {
+            info!("the fencing policy rejected a late write: {message}");
+            return;
+        };
+        term.report_rejection();
+        let mut rejections = self.rejections.lock();
+        let Some(earlier) = rejections.as_mut().filter(|r| r.term == term.id()) else {
+            info!("the fencing policy rejected a write, looking at the Lease: {message}");
+            self.rejecting.record(0);
+            *rejections = Some(Rejections {
+                term: term.id(),
+                since: Instant::now(),
+                reported: Causes::default(),
+            });
+            return;
+        };
+        let lasted = earlier.since.elapsed();
+        if lasted < REJECTED_FOR {
+            debug!("the fencing policy rejected a write: {message}");
+            return;
+        }
+        self.rejecting.record(1);
+        if earlier.reported.is_new(message) {
+            warn!(
+                "the fencing policy has rejected this leader's writes for {lasted:.0?}, though it holds the Lease: {message}. \
+                 Do the names in components/fencing agree with the controller's, and may it write the record? \
+                 docs/operations.md, \"Server-side fencing\""
+            );
+        }
+    }
+
+    /// Takes note that the API server admitted a write.
+    fn admitted(&self) {
+        if self.rejections.lock().take().is_some() {
+            self.rejecting.record(0);
+        }
+    }
+}
+
+/// The other half of the fence, for the innermost service of a client: asks again whether a write may be sent, at the
+/// moment when hyper puts its bytes into the connection. Until then it may have waited for one, or for its turn.
+pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
+    let permit = request.extensions_mut().remove();
+    let permit = permit.map(|permit| (permit, capture_connection(&mut request)));
+    request.map(|body| Guarded { body, permit })
+}
+
+/// The body of a request, which ends in [`Refused`] where the request must not be sent any more. hyper then drops the
+/// connection, and with it what it had prepared to send.
+#[derive(Debug)]
+pub struct Guarded {
+    body: Body,
+    permit: Option<(Permit, CaptureConnection)>,
+}
+
+impl HttpBody for Guarded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some((permit, connection)) = self.permit.take() {
+            if !permit.is_valid() {
+                return Poll::Ready(Some(Err(Refused.into())));
+            }
+            permit.write.iter().for_each(Write::sent);
+            connection::begin(&connection, permit);
+        }
+        Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.permit.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.permit.is_some() && self.body.is_end_stream() {
+            // hyper does not look into what it knows to be empty.
+            return SizeHint::default();
+        }
+        self.body.size_hint()
+    }
+}
+
+/// An error without what HTTP says around a refusal.
+fn plain(error: impl Into<BoxError>) -> BoxError {
+    let error = error.into();
+    if is_refused(&*error) {
+        Refused.into()
+    } else {
+        error
+    }
+}
+
+/// Whether a write needs no leader: events, and reviews of who may do what.
+pub(crate) fn is_exempt(path: &str) -> bool {
+    let path: Vec<&str> = path.trim_matches('/').split('/').collect();
+    matches!(
+        path.as_slice(),
+        ["api", "v1", "namespaces", _, "events", ..]
+            | ["apis", "events.k8s.io", _, "namespaces", _, "events", ..]
+            | ["apis", "authorization.k8s.io" | "authentication.k8s.io", ..]
+    )
+}
+
+/// What the fencing `policy` says, if this is the answer to a write that it refused.
+///
+/// The code is 403, or 422 where the policy could not be evaluated. The cause's message is the policy's alone, unlike the
+/// Status's, which begins with names that users chose.
+fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
+    if !matches!(code.as_u16(), 403 | 422) {
+        return None;
+    }
+    let details = serde_json::from_slice::<Status>(body).ok()?.details?;
+    let mut messages = details.causes.into_iter().map(|cause| cause.message);
+    messages.find(|message| {
+        let names = message.strip_prefix("ValidatingAdmissionPolicy '");
+        names
+            .and_then(|names| names.split_once('\''))
+            .is_some_and(|(name, _)| name.contains(policy))
+    })
+}
+
+/// Whether a webhook said no, or could not be asked, which is before the API server writes: then nothing is written yet.
+/// Otherwise one webhook that is down would cost a leader who leaves the release of its Lease.
+fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
+    code.is_server_error()
+        && serde_json::from_slice::<Status>(body).is_ok_and(|status| is_denied(&status.message))
+}
+
+/// Has the API server drop the request after `limit`: it takes Go durations, counts from the arrival of the
+/// request, and cancels the write to etcd with it.
+fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
+    let separator = if uri.query().is_some() { '&' } else { '?' };
+    let path = format!(
+        "{}{separator}timeout={}ms",
+        uri.path_and_query().map_or("/", PathAndQuery::as_str),
+        limit.as_millis()
+    );
+    let mut parts: Parts = uri.clone().into_parts();
+    parts.path_and_query = Some(path.parse()?);
+    Ok(Uri::from_parts(parts)?)
+}
+
+impl<S> Layer<S> for FenceLayer {
+    type Service = Layered<Self, S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Layered::new(self, inner)
+    }
+}
+
+impl<S, B> Around<S, Request<Body>> for FenceLayer
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Either<B, Full<Bytes>>>;
+
+    fn around(
+        &self,
+        mut request: Request<Body>,
+        inner: &mut S,
+    ) -> BoxFuture<'static, Result<Self::Response, BoxError>> {
+        if matches!(
+            *request.method(),
+            Method::GET | Method::HEAD | Method::OPTIONS
+        ) {
+            let reply = inner.call(request);
+            return Box::pin(async move { Ok(reply.await.map_err(Into::into)?.map(Either::Left)) });
+        }
+        let (limit, write) = match self.admit(&mut request) {
+            Ok(admitted) => admitted,
+            Err(error) => return Box::pin(future::ready(Err(error))),
+        };
+        let fence = self.clone();
+        let judged = !is_exempt(request.uri().path());
+        let reply = inner.call(request);
+        let reply = async move {
+            let reply = reply.await.map_err(plain).inspect_err(|error| {
+                if is_refused(&**error) {
+                    fence.refused();
+                    write.iter().for_each(Write::over);
+                }
+            })?;
+            let (parts, body) = reply.into_parts();
+            // An answer comes when the write is done, but for those that say that somebody on the way did not wait for it: the
+            // API server for etcd, or a proxy for the API server.
+            if !parts.status.is_server_error() {
+                write.iter().for_each(Write::over);
+            }
+            let body = body.collect().await.map_err(Into::into)?.to_bytes();
+            if is_from_a_webhook(parts.status, &body) {
+                write.iter().for_each(Write::over);
+            }
+            if let Some(message) = denial(&fence.policy, parts.status, &body) {
+                fence.rejected(&message);
+                return Err(fence.refused().into());
+            }
+            if judged && parts.status.is_success() {
+                fence.admitted();
+            }
+            Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
+        };
+        Box::pin(async move {
+            // The API server's own answer says more.
+            let wait = limit + ANSWER;
+            tokio::time::timeout(wait, reply)
+                .await
+                .map_err(|_| TimedOut(wait))?
+        })
+    }
+}
+
+pub mod ability;
+pub(crate) mod connection;
+pub(crate) mod in_flight;
+pub(crate) mod permit;
+pub mod term;
+#[cfg(test)]
+mod tests;

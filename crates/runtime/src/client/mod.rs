@@ -1,0 +1,20 @@
+//! The path of a request to the API server; a write passes the fence.
+
+pub mod cluster;
+pub(crate) mod context;
+mod credentials;
+pub(crate) mod error;
+pub(crate) mod exec;
+pub mod fence;
+pub mod instrumented;
+mod kubeconfig;
+pub(crate) mod middleware;
+pub(crate) mod tls;
+pub(crate) mod token_file;
+pub mod transport;
+pub(crate) mod warnings;
+
+pub use self::{
+    cluster::{Cluster, lease_transport},
+    error::Error,
+};

@@ -1,0 +1,200 @@
+//! Reads of the cluster that several checks share. Lists are bounded, and objects are dropped page by page: in a container, doctor
+//! shares the memory limit with the replica.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use serde_json::Value;
+
+use super::{
+    subject::{Doctor, Namespace, Primaries},
+    verdict::{Verdict, failed, is_forbidden, skipped},
+};
+use crate::api::{failure::brief, kind::Kind};
+
+/// Objects in a page, and pages of one list.
+const PAGE: u32 = 500;
+const PAGES: usize = 20;
+
+/// How long a finalizer may take.
+const FINALIZING: SignedDuration = SignedDuration::from_mins(5);
+
+/// Names in a line.
+const NAMED: usize = 3;
+
+/// Requests a list of objects page by page, and returns whether it was read to its end.
+///
+/// # Errors
+/// The first request that failed.
+pub async fn each(
+    api: &Api<DynamicObject>,
+    params: &ListParams,
+    mut take: impl FnMut(DynamicObject),
+) -> kube::Result<bool> {
+    let mut params = params.clone().limit(PAGE);
+    for _ in 0..PAGES {
+        let page = api.list(&params).await?;
+        page.items.into_iter().for_each(&mut take);
+        match page.metadata.continue_ {
+            Some(token) if !token.is_empty() => params = params.continue_token(&token),
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// All objects of a cluster-scoped kind, or of a namespaced one in all namespaces.
+///
+/// # Errors
+/// The first request that failed.
+pub async fn all<K: Resource<DynamicType = ()>>(
+    client: &Client,
+    params: &ListParams,
+) -> kube::Result<Vec<DynamicObject>> {
+    let mut all = Vec::new();
+    each(&api::<K>(client), params, |object| all.push(object)).await?;
+    Ok(all)
+}
+
+/// Objects as they are: the code that would read each field of a kind is large.
+pub fn api<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
+}
+
+/// Objects of a kind by its names, in one namespace or in all.
+pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource {
+        group: kind.group.to_owned(),
+        version: kind.version.to_owned(),
+        api_version: kind.api_version(),
+        kind: kind.kind.to_owned(),
+        plural: kind.plural.to_owned(),
+    };
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// The verdict on a read that failed: without the permission, the check is skipped.
+pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
+    if is_forbidden(error) {
+        skipped(format!(
+            "not allowed to list {what}: that takes the permissions of an administrator"
+        ))
+    } else {
+        failed(&format!("list {what}"), error)
+    }
+}
+
+/// The namespaces that are served.
+///
+/// # Errors
+/// A list that failed, or that is not allowed.
+pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
+    let read = doctor.namespaces.get_or_init(async || {
+        let mut all = Vec::new();
+        let served = |name: &String| {
+            let configured = &doctor.config.namespaces;
+            configured.is_empty() || configured.contains(name)
+        };
+        let take = |object: DynamicObject| {
+            let name = object.name_any();
+            if served(&name) || Some(&name) == doctor.namespace.as_ref() {
+                all.push(Namespace {
+                    name,
+                    labels: object.metadata.labels.unwrap_or_default(),
+                    annotations: object.metadata.annotations.unwrap_or_default(),
+                });
+            }
+        };
+        let api = api::<CoreNamespace>(&doctor.client);
+        each(&api, &ListParams::default(), take)
+            .await
+            .map_err(|error| unreadable("namespaces", &error))?;
+        Ok(all)
+    });
+    read.await.as_deref().map_err(Clone::clone)
+}
+
+/// Objects of the primary kind, by namespace, up to a bound.
+///
+/// # Errors
+/// A list that failed, or that is not allowed.
+pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, Verdict> {
+    let read = doctor.primaries.get_or_init(async || {
+        let kind = &doctor.needs.primary;
+        let now = doctor.host.now();
+        let mut found: BTreeMap<String, Primaries> = BTreeMap::new();
+        let mut take = |object: DynamicObject| {
+            let namespace = object.namespace().unwrap_or_default();
+            found.entry(namespace).or_default().add(&object, now);
+        };
+        // Many namespaces would take as many requests.
+        let configured = &doctor.config.namespaces;
+        let namespaces: Vec<_> = match configured.len() {
+            1..=10 => configured.iter().map(|it| Some(&**it)).collect(),
+            _ => vec![None],
+        };
+        for namespace in namespaces {
+            let api = api_of(&doctor.client, kind, namespace);
+            match each(&api, &ListParams::default(), &mut take).await {
+                Ok(_) => {}
+                // The CRD is not installed.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(unreadable(kind.plural, &error)),
+            }
+        }
+        let served = configured.iter().collect::<BTreeSet<_>>();
+        found.retain(|namespace, _| served.is_empty() || served.contains(namespace));
+        Ok(found)
+    });
+    read.await.as_ref().map_err(Clone::clone)
+}
+
+impl Primaries {
+    fn add(&mut self, object: &DynamicObject, now: Timestamp) {
+        self.count += 1;
+        let deleted = object.metadata.deletion_timestamp.as_ref();
+        if deleted.is_some_and(|time| now.duration_since(time.0) > FINALIZING) {
+            for finalizer in object.finalizers() {
+                *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+            }
+        }
+        let conditions = items(&object.data["status"]["conditions"]);
+        let mut failures = conditions.filter(|it| it["reason"] == "ReplicaFailure");
+        if self.replica_failure.is_none()
+            && let Some(failure) = failures.next()
+        {
+            let message = brief(text(&failure["message"]));
+            self.replica_failure = Some((object.name_any(), message));
+        }
+    }
+}
+
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Names for a line: a few of them, and the number of the others.
+pub fn few<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+    let mut names = names.into_iter();
+    let mut text = String::new();
+    for name in names.by_ref().take(NAMED) {
+        let comma = if text.is_empty() { "" } else { ", " };
+        text = format!("{text}{comma}{}", name.as_ref());
+    }
+    match names.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}

@@ -1,0 +1,344 @@
+//! A CRD: whether it is there, serves, and is the one that this program prints.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{
+    ResourceExt as _,
+    api::{DynamicObject, ListParams},
+};
+use serde_json::{Value, json};
+
+use super::{
+    cluster::{api, api_of, each, few, items, primaries, text},
+    subject::Doctor,
+    verdict::{Verdict, error, failed, is_forbidden, ok, skipped, warning},
+    webhooks,
+};
+use crate::api::failure::brief;
+
+const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
+
+pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let client = &doctor.client;
+    let crds = api::<CustomResourceDefinition>(client);
+    match crds.get_opt(&ours.name_any()).await {
+        Ok(Some(theirs)) if theirs.metadata.deletion_timestamp.is_some() => {
+            terminating(doctor, ours).await
+        }
+        Ok(Some(theirs)) => {
+            let conversion = &theirs.data["spec"]["conversion"]["webhook"]["clientConfig"];
+            let down = webhooks::down(client, conversion).await;
+            judge(ours, &theirs, down.as_deref())
+        }
+        Ok(None) => missing(doctor, ours).await,
+        // The controller itself has no permission to read it.
+        Err(error) if is_forbidden(&error) => is_served(doctor, ours).await,
+        Err(error) => failed("get it", &error),
+    }
+}
+
+/// A CRD that is being deleted, and the cause where that does not end.
+async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let kind = &ours.spec.names.kind;
+    let finalizers = match primaries(doctor).await {
+        Ok(found) if doctor.needs.primary.plural == ours.spec.names.plural => {
+            let all = found.values().flat_map(|it| it.finalizers.keys());
+            few(all.collect::<BTreeSet<_>>())
+        }
+        _ => String::new(),
+    };
+    let waits = match &*finalizers {
+        "" => String::new(),
+        these => format!(", which waits for the finalizers {these}"),
+    };
+    error(format!(
+        "being deleted, and each {kind} with it{waits}: when it is gone, {APPLY}"
+    ))
+}
+
+/// No CRD: also whether objects are left that the garbage collector deletes as soon as there is one.
+async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let (group, kind) = (&ours.spec.group, &ours.spec.names.kind);
+    let is_owner = |owner: &OwnerReference| {
+        let of = owner.api_version.split_once('/').map(|(group, _)| group);
+        owner.controller == Some(true) && owner.kind == *kind && of == Some(group)
+    };
+    let mut left = Vec::new();
+    for right in &doctor.needs.rights {
+        if right.verb != "create" {
+            continue;
+        }
+        let take = |object: DynamicObject| {
+            if object.owner_references().iter().any(is_owner) {
+                let [namespace, name] = [object.namespace().unwrap_or_default(), object.name_any()];
+                left.push(format!("{}/{namespace}/{name}", right.kind.plural));
+            }
+        };
+        let api = api_of(&doctor.client, &right.kind, None);
+        // Without the permission, they are not looked at.
+        if each(&api, &ListParams::default(), take).await.is_err() {
+            break;
+        }
+    }
+    let left = match &*few(&left) {
+        "" => String::new(),
+        names => format!(
+            "; objects of each former {kind} run on ({names}): the garbage collector deletes them once the CRD is back; to keep one, \
+             remove its ownerReferences before"
+        ),
+    };
+    error(format!("missing: {APPLY}{left}"))
+}
+
+/// What everybody may know of it.
+async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+    let client = &doctor.client;
+    let (group, plural) = (&ours.spec.group, &ours.spec.names.plural);
+    for version in &ours.spec.versions {
+        let version = format!("{group}/{}", version.name);
+        match client.list_api_group_resources(&version).await {
+            Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {}
+            Ok(_) => return missing(doctor, ours).await,
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                return missing(doctor, ours).await;
+            }
+            Err(error) => return failed(&format!("list what {version} has"), &error),
+        }
+    }
+    skipped(
+        "served; whether it is this program's cannot be seen: not allowed to get customresourcedefinitions",
+    )
+}
+
+/// `conversion` is why the conversion webhook cannot be called.
+fn judge(
+    ours: &CustomResourceDefinition,
+    theirs: &DynamicObject,
+    conversion: Option<&str>,
+) -> Verdict {
+    let conditions = theirs.data["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let is_established = |it: &Value| it["type"] == "Established" && it["status"] == "True";
+    if !conditions.clone().any(is_established) {
+        let refused = conditions.find(|it| it["status"] == "False");
+        let why = refused.and_then(|it| it["message"].as_str());
+        let why = why.map_or_else(|| "the API server is at it".to_owned(), brief);
+        return error(format!("not established: {why}"));
+    }
+    if let Some(why) = conversion {
+        return error(format!(
+            "objects in other versions cannot be read: its conversion webhook is not available: {why}; see that it runs, or {APPLY}"
+        ));
+    }
+    let mut stored = items(&theirs.data["status"]["storedVersions"]).map(text);
+    let unknown = stored.find(|it| !ours.spec.versions.iter().any(|ours| ours.name == **it));
+    let mend = unknown.map_or_else(
+        || APPLY.to_owned(),
+        |version| {
+            format!(
+                "the API server refuses {APPLY} while status.storedVersions has {}: write each object once in another version, and \
+                 take that one out",
+                brief(version)
+            )
+        },
+    );
+    let ours = serde_json::to_value(&ours.spec).unwrap_or_default();
+    let theirs = &theirs.data["spec"];
+    let mut found = Vec::new();
+    compare("", &comparable(&ours), &comparable(theirs), &mut found);
+    found.sort_by_key(|difference| difference.change);
+    let Some((first, others)) = found.split_first() else {
+        return ok("established, and as this program has it");
+    };
+    let is_no_other = |it: &Difference| it.change == first.change || it.change == Change::Shows;
+    let is_all = |change| first.change == change && others.iter().all(is_no_other);
+    let more = match others.len() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let text = &first.text;
+    if is_all(Change::Knows) {
+        return warning(format!(
+            "newer than this program: {text}{more}: upgrade that, too"
+        ));
+    }
+    let age = if is_all(Change::Lacks) {
+        "older than this program"
+    } else {
+        "another one than this program's"
+    };
+    let judged = if first.matters() { error } else { warning };
+    judged(format!("{age}: {text}{more}: {mend}"))
+}
+
+/// What matters most, first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    Differs,
+    /// The cluster's lacks what this program's has.
+    Lacks,
+    /// The cluster's has a field or a version more, which does no harm.
+    Knows,
+    /// It describes or shows something otherwise.
+    Shows,
+}
+
+struct Difference {
+    change: Change,
+    text: String,
+}
+
+impl Difference {
+    /// Whether the API server stores, admits or serves another thing for it.
+    fn matters(&self) -> bool {
+        matches!(self.change, Change::Lacks | Change::Differs)
+    }
+}
+
+/// What is compared of a CRD's spec: what the controller or its users can notice, and has no default.
+fn comparable(spec: &Value) -> Value {
+    let names = &spec["names"];
+    let mut all = json!({
+        "scope": spec["scope"],
+        "kind": names["kind"],
+        "shortNames": names["shortNames"],
+        "categories": names["categories"],
+        "preserveUnknownFields": spec["preserveUnknownFields"],
+        "conversion": spec["conversion"]["strategy"].as_str().filter(|it| *it != "None"),
+    });
+    for version in spec["versions"].as_array().into_iter().flatten() {
+        all[version["name"].as_str().unwrap_or_default()] = json!({
+            "served": version["served"],
+            "schema": version["schema"]["openAPIV3Schema"],
+            "subresources": version["subresources"],
+            "additionalPrinterColumns": version["additionalPrinterColumns"],
+        });
+    }
+    all
+}
+
+/// What the API server stores for a field: nothing, where it is its default.
+fn stored<'a>(key: &str, of: &'a Value) -> &'a Value {
+    let value = &of[key];
+    let is_default = match value {
+        // What is in these is the users', as it stands; that it serves is said in any case.
+        _ if matches!(key, "default" | "enum" | "example" | "served") => false,
+        Value::Bool(value) => !value,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Number(number) => key == "priority" && number.as_i64() == Some(0),
+        Value::Null | Value::Object(_) => false,
+    };
+    if is_default { &Value::Null } else { value }
+}
+
+fn compare(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<Difference>) {
+    match (ours, theirs) {
+        (Value::Object(our_fields), Value::Object(their_fields)) => {
+            let keys: BTreeSet<_> = our_fields.keys().chain(their_fields.keys()).collect();
+            for key in keys {
+                let dot = if path.is_empty() { "" } else { "." };
+                let [ours, theirs] = [ours, theirs].map(|it| stored(key, it));
+                compare(&format!("{path}{dot}{key}"), ours, theirs, found);
+            }
+        }
+        (Value::Array(our_items), Value::Array(their_items)) => {
+            let mut inside = Vec::new();
+            for (ours, theirs) in our_items.iter().zip(their_items) {
+                compare(path, ours, theirs, &mut inside);
+            }
+            if our_items.len() != their_items.len() || !inside.is_empty() {
+                found.push(difference(path, ours, theirs));
+            }
+        }
+        // However they are written: `1`, or `1.0`.
+        (Value::Number(ours), Value::Number(theirs)) if ours.as_f64() == theirs.as_f64() => {}
+        _ if ours != theirs => found.push(difference(path, ours, theirs)),
+        _ => {}
+    }
+}
+
+fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
+    const SHOWN: [&str; 4] = [
+        "description",
+        "additionalPrinterColumns",
+        "shortNames",
+        "categories",
+    ];
+    let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
+    // A field may be called as one of these, too.
+    let is_shown = SHOWN.contains(&key) && !ours.is_object() && !theirs.is_object();
+    let is_field = parent.is_empty() || parent.ends_with(".properties");
+    let change = match (ours, theirs) {
+        _ if is_shown => Change::Shows,
+        (_, Value::Null) => Change::Lacks,
+        (Value::Null, _) if is_field => Change::Knows,
+        _ => Change::Differs,
+    };
+    let text = match (ours, theirs) {
+        (_, Value::Null) => format!("it lacks {path}"),
+        (Value::Null, _) => format!("it has {path}"),
+        // What is long is not told.
+        (Value::Array(_) | Value::Object(_), _) | (_, Value::Array(_) | Value::Object(_)) => {
+            format!("{path} differs")
+        }
+        _ => {
+            let [ours, theirs] = [ours, theirs].map(|it| match it.as_f64() {
+                Some(number) => number.to_string(),
+                None => brief(&it.to_string()),
+            });
+            format!("{path} is {theirs}, and not {ours}")
+        }
+    };
+    Difference { change, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The changes from `ours` to `theirs`, each with its words.
+    fn changes(ours: &Value, theirs: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        compare("", ours, theirs, &mut found);
+        let told = found.into_iter();
+        told.map(|it| format!("{:?}: {}", it.change, it.text))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_api_server_leaves_out_is_no_difference() {
+        let ours = json!({ "nullable": false, "format": "", "required": [], "columns": [{ "name": "a", "priority": 0 }] });
+        let theirs = json!({ "columns": [{ "name": "a" }] });
+        assert_eq!(changes(&ours, &theirs), [""; 0]);
+        // Of what stands for itself, each value is another.
+        let [none, no] = [json!({}), json!({ "default": false })];
+        assert_eq!(changes(&no, &none), ["Lacks: it lacks default"]);
+    }
+
+    #[test]
+    fn what_is_only_shown_is_told_from_a_field_of_that_name() {
+        let of = |field: Value| json!({ "v1": { "properties": { "description": field } } });
+        let [old, new] =
+            ["a", "b"].map(|text| of(json!({ "description": text, "type": "string" })));
+        let words = "v1.properties.description.description is \"b\", and not \"a\"";
+        assert_eq!(changes(&old, &new), [format!("Shows: {words}")]);
+        let none = json!({ "v1": { "properties": {} } });
+        assert_eq!(
+            changes(&old, &none),
+            ["Lacks: it lacks v1.properties.description"]
+        );
+        assert_eq!(
+            changes(&none, &old),
+            ["Knows: it has v1.properties.description"]
+        );
+        // A bound that this program does not know may refuse what it writes.
+        let bound = of(json!({ "description": "a", "type": "string", "maxLength": 1 }));
+        assert_eq!(
+            changes(&old, &bound),
+            ["Differs: it has v1.properties.description.maxLength"]
+        );
+    }
+}

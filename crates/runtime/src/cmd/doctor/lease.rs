@@ -1,0 +1,138 @@
+//! The Lease: who holds it, and since when nobody has heard of them.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    coordination::v1::{Lease, LeaseSpec},
+    core::v1::Namespace,
+};
+use kube::Api;
+
+use super::{
+    subject::Doctor,
+    verdict::{Verdict, error, failed, is_forbidden, ok, skipped, warning},
+};
+use crate::api::failure::brief;
+
+pub async fn examine(doctor: &Doctor) -> Verdict {
+    let (namespace, name) = match doctor.lease() {
+        Ok(lease) => lease,
+        Err(verdict) => return verdict,
+    };
+    let object = format!("{namespace}/{name}");
+    let leases: Api<Lease> = Api::namespaced(doctor.client.clone(), namespace);
+    match leases.get_opt(name).await {
+        Ok(None) => {
+            let namespaces: Api<Namespace> = Api::all(doctor.client.clone());
+            match namespaces.get_metadata_opt(namespace).await {
+                Ok(None) => error(format!(
+                    "there is no namespace {namespace}: create it, or name another as leader_election.lease_namespace"
+                )),
+                // Who may not know is not told.
+                Ok(Some(_)) | Err(_) => {
+                    ok(format!("{object}: none yet, the first replica creates it"))
+                }
+            }
+        }
+        Ok(Some(lease)) => {
+            let ours = doctor.config.leader_election.lease_duration;
+            judge(
+                &object,
+                &lease.spec.unwrap_or_default(),
+                SignedDuration::try_from(ours).unwrap_or(SignedDuration::MAX),
+                doctor.host.now(),
+            )
+        }
+        Err(error) if is_forbidden(&error) => skipped(format!("{object}: not allowed to get it")),
+        Err(error) => failed(&format!("get {object}"), &error),
+    }
+}
+
+/// By the times in it, which a replica does not go by: it waits, and sees whether they change.
+fn judge(object: &str, lease: &LeaseSpec, ours: SignedDuration, now: Timestamp) -> Verdict {
+    let holder = lease.holder_identity.as_deref().unwrap_or_default();
+    if holder.is_empty() {
+        return ok(format!("{object}: nobody holds it"));
+    }
+    let holder = brief(holder);
+    let duration = lease.lease_duration_seconds.unwrap_or_default();
+    let renewed = lease.renew_time.as_ref().map(|time| time.0);
+    let (Some(renewed), true) = (renewed, duration > 0) else {
+        return warning(format!(
+            "{object}: held by {holder}, but without a renewTime, or without a duration: somebody has edited it; a replica takes \
+             it after {ours:#}"
+        ));
+    };
+    let duration = SignedDuration::from_secs(duration.into());
+    let since = now.duration_since(renewed);
+    if since < -duration {
+        let ahead = SignedDuration::from_secs(-since.as_secs());
+        return warning(format!(
+            "{object}: held by {holder}, renewed {ahead:#} from now: its holder's clock is wrong, or this one's, or somebody has \
+             edited it"
+        ));
+    }
+    let ago = SignedDuration::from_secs(since.as_secs().max(0));
+    let found = format!("{object}: held by {holder}, renewed {ago:#} ago");
+    if since > duration {
+        return warning(format!(
+            "{found}, expired after {duration:#}: no replica runs that can take it; see their pods and logs"
+        ));
+    }
+    if duration != ours {
+        return warning(format!(
+            "{found}, for {duration:#}, which is not the {ours:#} of leader_election.lease_duration: give all replicas the same"
+        ));
+    }
+    ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+    use super::*;
+
+    fn found(holder: &str, duration: Option<i32>, renewed: Option<i64>) -> String {
+        let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+        let lease = LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: duration,
+            renew_time: renewed.map(|seconds| MicroTime(at(seconds))),
+            ..LeaseSpec::default()
+        };
+        let (grade, text) = judge("n/l", &lease, SignedDuration::from_secs(15), at(1000));
+        format!("{} {text}", grade.word())
+    }
+
+    #[test]
+    fn a_lease_is_judged_by_its_times() {
+        let begins = |found: String, says: &str| assert!(found.starts_with(says), "{found}");
+        assert_eq!(found("", Some(1), Some(0)), "ok n/l: nobody holds it");
+        assert_eq!(
+            found("a", Some(15), Some(985)),
+            "ok n/l: held by a, renewed 15s ago"
+        );
+        assert_eq!(
+            found("a", Some(15), Some(1003)),
+            "ok n/l: held by a, renewed 0s ago"
+        );
+        begins(
+            found("a", Some(15), Some(984)),
+            "warning n/l: held by a, renewed 16s ago, expired after 15s: ",
+        );
+        begins(
+            found("a", Some(30), Some(999)),
+            "warning n/l: held by a, renewed 1s ago, for 30s, which is not the 15s of ",
+        );
+        begins(
+            found("a", Some(15), Some(1100)),
+            "warning n/l: held by a, renewed 1m 40s from now: ",
+        );
+        for (duration, renewed) in [(None, Some(999)), (Some(15), None)] {
+            begins(
+                found("a\n", duration, renewed),
+                "warning n/l: held by a , but without a renewTime, ",
+            );
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The command `doctor`: what a replica would find in its cluster, in a line for each check. Nothing is written: its client
+//! has the fence in it, and never a term.
+
+mod cluster;
+mod collector;
+mod crd;
+mod installations;
+mod lease;
+mod matching;
+mod namespaces;
+mod policy;
+pub(crate) mod replica;
+mod rights;
+mod server;
+mod subject;
+mod verdict;
+mod webhooks;
+
+use std::{fmt, sync::Arc};
+
+use futures::future::{FutureExt as _, LocalBoxFuture, join, join_all};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt as _;
+use tokio::{
+    sync::{OnceCell, watch},
+    time::timeout,
+};
+
+use self::{
+    subject::Doctor,
+    verdict::{Grade, LIMIT, Verdict, error, skipped},
+};
+use crate::{
+    api::failure::is_hidden,
+    cache::readiness::namespace::Place,
+    client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
+    cmd::run,
+    config::{app::App, environment::Host, settings::Config},
+    controller::{builder::Builder, scopes},
+    reconcile::reconciler::Reconciler,
+    telemetry::{self, metrics::Metrics},
+};
+
+/// Why nothing can be looked at: what would keep a replica from its start, too.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    #[error(transparent)]
+    Run(#[from] run::Error),
+}
+
+/// All that was found, for standard output.
+pub struct Report(Vec<(String, Verdict)>);
+
+impl Report {
+    /// Whether nothing is wrong; warnings are no errors.
+    pub fn is_well(&self) -> bool {
+        let mut grades = self.0.iter().map(|(_, (grade, _))| *grade);
+        grades.all(|grade| grade != Grade::Error)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.0.iter().map(|(check, _)| check.len()).max();
+        let width = longest.unwrap_or_default();
+        for (check, (grade, text)) in &self.0 {
+            // Whatever the API server and the replica say: a line stays one, and a terminal is told nothing.
+            let text = text.replace(is_hidden, " ");
+            writeln!(f, "{:<7}  {check:<width$}  {text}", grade.word())?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at everything. Must be called within a Tokio runtime.
+///
+/// # Errors
+/// See [`Error`]: an API server that does not answer is none.
+pub async fn examine<R: Reconciler>(
+    app: &'static App,
+    host: &Host,
+    mut config: Config,
+    crds: Vec<CustomResourceDefinition>,
+    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+) -> Result<Report, Error> {
+    let ways = telemetry::ways(host, &config)?;
+    let cluster = Cluster::find(app, host, &config).await;
+    let mut cluster = cluster.map_err(run::Error::from)?;
+    let pod_namespace = cluster.pod_namespace.take();
+    run::identity(app, host, pod_namespace.clone(), &mut config).map_err(run::Error::from)?;
+    let metrics = Metrics::disconnected(app);
+    let fence = FenceLayer::new(watch::channel(None).1, &metrics);
+    let (client, address, _) = cluster.fenced(&fence, &metrics);
+    let shared = ClientContext {
+        app,
+        host: host.clone(),
+        client: client.clone(),
+    };
+    let namespaces = scopes(&config.namespaces);
+    let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
+    drop(build(&mut builder));
+    let (_, _, needs) = builder.finish();
+    let named = config.leader_election.lease_namespace.clone();
+    let doctor = Doctor {
+        app,
+        host: host.clone(),
+        config,
+        client,
+        needs,
+        namespace: named.or(pod_namespace),
+        namespaces: OnceCell::new(),
+        primaries: OnceCell::new(),
+        hooks: OnceCell::new(),
+    };
+
+    let answer = timeout(LIMIT, server::ask(&doctor)).await;
+    let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}")));
+    let mut checks = doctor.checks(&crds, &namespaces);
+    if answer.is_err() {
+        for (_, check) in &mut checks {
+            *check = async { skipped("the API server does not answer") }.boxed_local();
+        }
+    }
+    checks.push((
+        "collector".to_owned(),
+        collector::examine(ways).boxed_local(),
+    ));
+    let mut found = vec![
+        ("API server".to_owned(), server::version(&address, &answer)),
+        ("clock".to_owned(), server::clock(&answer)),
+    ];
+    let checks = join_all(checks.into_iter().map(bounded));
+    let (checks, replica) = join(checks, replica::examine(&doctor)).await;
+    found.extend(checks);
+    found.extend(replica);
+    Ok(Report(found))
+}
+
+type Check<'a> = (String, LocalBoxFuture<'a, Verdict>);
+
+async fn bounded((name, check): Check<'_>) -> (String, Verdict) {
+    let verdict = timeout(LIMIT, check).await;
+    let silent = |_| error(format!("no answer in {LIMIT:?}"));
+    (name, verdict.unwrap_or_else(silent))
+}
+
+impl Doctor {
+    /// The checks that ask the API server more than how it is.
+    fn checks<'a>(
+        &'a self,
+        crds: &'a [CustomResourceDefinition],
+        namespaces: &'a [Option<String>],
+    ) -> Vec<Check<'a>> {
+        let mut checks: Vec<Check<'a>> = Vec::new();
+        for crd in crds {
+            let check = crd::examine(self, crd).boxed_local();
+            checks.push((format!("CRD {}", crd.name_any()), check));
+        }
+        for namespace in namespaces {
+            let namespace = namespace.as_deref();
+            let check = rights::of_scope(self, namespace).boxed_local();
+            checks.push((format!("rights in {}", Place(namespace)), check));
+        }
+        let others: [Check<'a>; 9] = [
+            (
+                "rights to the Lease".into(),
+                rights::of_lease(self).boxed_local(),
+            ),
+            (
+                "rights to the fencing record".into(),
+                rights::of_record(self).boxed_local(),
+            ),
+            ("Lease".into(), lease::examine(self).boxed_local()),
+            ("fencing policy".into(), policy::examine(self).boxed_local()),
+            (
+                "webhooks on the Lease".into(),
+                webhooks::on_lease(self).boxed_local(),
+            ),
+            (
+                "webhooks on writes".into(),
+                webhooks::on_writes(self).boxed_local(),
+            ),
+            (
+                "admission policies".into(),
+                webhooks::policies(self).boxed_local(),
+            ),
+            (
+                "other installations".into(),
+                installations::examine(self).boxed_local(),
+            ),
+            (
+                format!("namespaces with {}", self.needs.primary.plural),
+                namespaces::examine(self).boxed_local(),
+            ),
+        ];
+        checks.extend(others);
+        checks
+    }
+
+    /// Where the Lease is, and what it is called; none where there is no election.
+    fn lease(&self) -> Result<(&str, &str), Verdict> {
+        let election = &self.config.leader_election;
+        match &election.lease_namespace {
+            Some(namespace) if election.enabled => Ok((namespace, &election.lease_name)),
+            _ => Err(skipped("leader_election.enabled is false")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{verdict::warning, *};
+
+    /// Whatever an API server calls things, a check is one line.
+    #[test]
+    fn a_check_is_one_line() {
+        let said = "held by \u{1b}[2Jme\r\nok\u{2028}\u{202e}     all";
+        let report = Report(vec![("Lease".to_owned(), warning(said))]);
+        let line = "warning  Lease  held by  [2Jme  ok       all\n";
+        assert_eq!(report.to_string(), line);
+    }
+}

@@ -1,0 +1,445 @@
+//! Server-side fencing (`deploy/components/fencing`): whether its policy judges, and by the Lease that this program goes by.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+    coordination::v1::Lease,
+    core::v1::{Pod, ServiceAccount},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DynamicObject, ListParams, PostParams},
+};
+use serde_json::Value;
+
+use super::{
+    cluster::{all, text},
+    subject::Doctor,
+    verdict::{Grade, Verdict, error, failed, is_forbidden, ok, skipped, warning},
+};
+use crate::{
+    api::failure::brief,
+    config::app::App,
+    election::fencing_record::{account_key, holder_key},
+};
+
+const APPLY: &str = "apply deploy/components/fencing";
+
+/// How the users begin that service accounts are.
+const ACCOUNT: &str = "system:serviceaccount:";
+
+/// What the policy is to go by.
+struct Election {
+    namespace: String,
+    /// The fencing record's name.
+    record: String,
+    /// Its annotation that names the leader.
+    key: String,
+    /// Whom that names, if there is a record.
+    recorded: Option<String>,
+    /// Its annotation that names the controller's service account, and the user that it means.
+    account: (String, String),
+    /// Whom the Lease names.
+    holder: String,
+    /// Who that is to the API server, if its pod is there.
+    user: Option<String>,
+}
+
+pub async fn examine(doctor: &Doctor) -> Verdict {
+    match found(doctor).await {
+        Ok(verdict) => verdict,
+        Err(error) if is_forbidden(&error) => {
+            skipped("not allowed to look at it: that takes the rights of an administrator")
+        }
+        // Before 1.30.
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            skipped("this API server has none: Kubernetes 1.30 or later has")
+        }
+        Err(error) => failed("look at it", &error),
+    }
+}
+
+async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
+    let client = &doctor.client;
+    let settings = &doctor.config.leader_election;
+    let part = format!("{}-fencing", doctor.app.name);
+    let mut policies = all::<ValidatingAdmissionPolicy>(client, &ListParams::default()).await?;
+    // As the fence knows its refusals.
+    policies.retain(|it| it.name_any().contains(&part));
+    let bindings = all::<ValidatingAdmissionPolicyBinding>(client, &ListParams::default()).await?;
+    let Some(namespace) = doctor.namespace.as_deref() else {
+        return Ok(nowhere(&policies, &bindings));
+    };
+    let [key, account] = [holder_key(doctor.app), account_key(doctor.app)];
+    let record = settings.record_name();
+    let found = record_in(client, namespace, &record).await?;
+    let recorded = found.as_ref().map(|it| it.get(&key).cloned());
+    let named = found.as_ref().and_then(|it| it.get(&account));
+    let named = named.map_or(doctor.app.name, String::as_str);
+    let user = format!("{ACCOUNT}{namespace}:{named}");
+    let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+    // Without an election, the Lease is no matter.
+    let lease = if settings.enabled {
+        leases.get_opt(&settings.lease_name).await?
+    } else {
+        None
+    };
+    let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+    let holder = holder.unwrap_or_default();
+    let election = Election {
+        namespace: namespace.to_owned(),
+        record,
+        key,
+        recorded: recorded.map(Option::unwrap_or_default),
+        account: (account, user),
+        user: user_of(doctor, namespace, &holder).await?,
+        holder,
+    };
+    let mut elsewhere = Vec::new();
+    for binding in &bindings {
+        let spec = &binding.data["spec"];
+        let is_one = policies
+            .iter()
+            .any(|it| spec["policyName"] == it.name_any());
+        let [at, of] = record_of(spec);
+        if is_one && at != namespace && record_in(client, at, of).await?.is_some() {
+            elsewhere.push((text(&spec["policyName"]).to_owned(), at.to_owned()));
+        }
+    }
+    // Another installation's, with a record of its own.
+    policies.retain(|it| !elsewhere.iter().any(|(name, _)| *name == it.name_any()));
+    if policies.is_empty()
+        && let Some((name, at)) = elsewhere.first()
+    {
+        return Ok(skipped(format!(
+            "not installed for this installation: {name} protects the one in {at}; deploy/components/fencing has it"
+        )));
+    }
+    let verdict = judge(doctor.app, &election, &policies, &bindings);
+    if verdict.0 != Grade::Ok {
+        return Ok(verdict);
+    }
+    Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
+}
+
+/// Whether a policy rejects all writes of a replica that runs without an election: outside a pod, without the namespace of a
+/// record, that replica can be named by none.
+fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
+    let names = policies.iter().map(ResourceExt::name_any);
+    let mut bound = names.filter(|name| {
+        let mut bindings = bindings.iter();
+        bindings.any(|it| it.data["spec"]["policyName"] == **name)
+    });
+    match bound.next() {
+        None => skipped("not installed; deploy/components/fencing has it"),
+        Some(name) => warning(format!(
+            "leader_election.enabled is false, and {name} rejects the writes of its service account unless the fencing record names the \
+             replica: set leader_election.lease_namespace, or turn the election on, or take deploy/components/fencing away"
+        )),
+    }
+}
+
+/// The annotations of a fencing record, if there is one.
+async fn record_in(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> kube::Result<Option<BTreeMap<String, String>>> {
+    let records: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let found = records.get_metadata_opt(name).await?;
+    Ok(found.map(|it| it.metadata.annotations.unwrap_or_default()))
+}
+
+/// Whether the service account that the record names exists, and may write the record.
+async fn has_an_account(client: &Client, election: &Election) -> kube::Result<Option<Verdict>> {
+    let Election {
+        namespace,
+        record,
+        account: (key, user),
+        ..
+    } = election;
+    let Some(account) = user.rsplit(':').next() else {
+        return Ok(None);
+    };
+    if record_in(client, namespace, account).await?.is_none() {
+        return Ok(Some(error(format!(
+            "the fencing policy judges no writes: it is about {user}, and there is no such service account; name the controller's in the \
+             annotation {key} of serviceaccount/{record} in {namespace}"
+        ))));
+    }
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.clone()),
+            resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.clone()),
+                verb: Some("patch".to_owned()),
+                resource: Some("serviceaccounts".to_owned()),
+                name: Some(record.clone()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    // Without the permission to ask, it is not known.
+    let answer = reviews.create(&PostParams::default(), &review).await;
+    let status = answer.ok().and_then(|it| it.status);
+    let is_refused = status.is_some_and(|it| !it.allowed && it.evaluation_error.is_none());
+    Ok(is_refused.then(|| {
+        error(format!(
+            "{user} has no permission to patch serviceaccount/{record} in {namespace}, so the policy rejects each leader: {APPLY}"
+        ))
+    }))
+}
+
+/// The service account of the pod that holds the Lease, as long as that is in the Lease's namespace.
+async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result<Option<String>> {
+    let Some((pod, uid)) = holder.rsplit_once('_').filter(|(pod, _)| !pod.is_empty()) else {
+        return Ok(None);
+    };
+    let pods: Api<Pod> = Api::namespaced(doctor.client.clone(), namespace);
+    let pod = match pods.get_opt(pod).await {
+        Err(error) if is_forbidden(&error) => None,
+        pod => pod?,
+    };
+    let pod = pod.filter(|pod| pod.uid().as_deref() == Some(uid));
+    let account = pod.and_then(|pod| pod.spec?.service_account_name);
+    Ok(account.map(|account| format!("{ACCOUNT}{namespace}:{account}")))
+}
+
+fn judge(
+    app: &App,
+    election: &Election,
+    policies: &[DynamicObject],
+    bindings: &[DynamicObject],
+) -> Verdict {
+    let part = format!("{}-fencing", app.name);
+    let all: Vec<_> = policies.iter().collect();
+    // Others may be another installation's.
+    let goes_by_ours = |policy: &&&DynamicObject| {
+        bindings.iter().any(|binding| {
+            let spec = &binding.data["spec"];
+            spec["policyName"] == policy.name_any()
+                && record_of(spec) == [&*election.namespace, &*election.record]
+        })
+    };
+    let ours: Vec<_> = all.iter().filter(goes_by_ours).collect();
+    let by_name = || all.iter().find(|it| it.name_any() == part);
+    let Some(policy) = ours.first().copied().or_else(by_name).or(all.first()) else {
+        return skipped("not installed; deploy/components/fencing has it");
+    };
+    let name = policy.name_any();
+    if let Some(other) = ours.get(1) {
+        return warning(format!(
+            "{name} is not the only one that goes by this record: there is {}, too; delete those of before",
+            brief(&other.name_any())
+        ));
+    }
+    let verdict = follows(election, policy)
+        .and_then(|()| is_bound(election, &name, bindings))
+        .and_then(|()| judges_the_leader(election, policy))
+        .and_then(|()| names_the_leader(election, &name));
+    verdict.err().unwrap_or_else(|| {
+        let Election {
+            namespace, record, ..
+        } = election;
+        ok(format!(
+            "{name} goes by serviceaccount/{record} in {namespace}"
+        ))
+    })
+}
+
+/// The namespace and the name of the record that a binding has its policy go by.
+fn record_of(binding: &Value) -> [&str; 2] {
+    ["namespace", "name"].map(|field| text(&binding["paramRef"][field]))
+}
+
+/// Whether the policy itself looks at a record.
+fn follows(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
+    let name = policy.name_any();
+    let spec = &policy.data["spec"];
+    let [version, kind] = ["apiVersion", "kind"].map(|field| text(&spec["paramKind"][field]));
+    if (version, kind) != ("v1", "ServiceAccount") {
+        return Err(error(format!(
+            "{name} goes by {}, and not by a ServiceAccount: {APPLY} of this version",
+            brief(format!("{version} {kind}").trim())
+        )));
+    }
+    let expressions = ["variables", "validations"].map(|field| spec[field].as_array());
+    let mut expressions = expressions.into_iter().flatten().flatten();
+    if !expressions.any(|it| text(&it["expression"]).contains(&election.key)) {
+        return Err(error(format!(
+            "{name} does not look at the annotation {}, by which a leader is known: {APPLY} of this version",
+            election.key
+        )));
+    }
+    Ok(())
+}
+
+/// Whether one of its bindings has it refuse by the record of this Lease, and none by another.
+fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Result<(), Verdict> {
+    let Election {
+        namespace, record, ..
+    } = election;
+    let specs = bindings.iter().map(|binding| &binding.data["spec"]);
+    let mut bound = specs.filter(|spec| spec["policyName"] == name).peekable();
+    if bound.peek().is_none() {
+        return Err(error(format!(
+            "{name} is not bound, and judges nothing: {APPLY}"
+        )));
+    }
+    for spec in bound {
+        let actions = spec["validationActions"].as_array();
+        let mut actions = actions.into_iter().flatten();
+        if !actions.any(|action| action == "Deny") {
+            return Err(error(format!(
+                "{name} refuses nothing: its binding's validationActions lack Deny; {APPLY}"
+            )));
+        }
+        let [at, of] = record_of(spec);
+        if (of, at) != (record, namespace) {
+            return Err(error(format!(
+                "{name} goes by serviceaccount/{of} in {at}, and the Lease's is {record} in {namespace}: name that in its \
+                 binding's paramRef"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is about whoever leads, and refuses what it cannot judge.
+fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
+    let name = policy.name_any();
+    let spec = &policy.data["spec"];
+    let conditions = spec["matchConditions"].as_array().into_iter().flatten();
+    let mut accounts = conditions
+        .map(|it| text(&it["expression"]))
+        .filter(|it| it.contains(ACCOUNT))
+        .peekable();
+    if let Some(user) = &election.user
+        && accounts.peek().is_some()
+        && !accounts.any(|it| judges(election, it, user))
+    {
+        return Err(error(format!(
+            "{name} does not judge {}, who holds the Lease: name its service account in the annotation {} of serviceaccount/{} in {}",
+            brief(user),
+            election.account.0,
+            election.record,
+            election.namespace,
+        )));
+    }
+    if spec["failurePolicy"] == "Ignore" {
+        return Err(warning(format!(
+            "{name} lets a write pass that it cannot judge: failurePolicy is Ignore, and not Fail; {APPLY}"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a condition lets the writes of this user be judged: by the record's annotation, or by a literal of its own.
+fn judges(election: &Election, condition: &str, user: &str) -> bool {
+    let (key, annotated) = &election.account;
+    let mut literals = condition.split(['\'', '"']);
+    literals.any(|literal| literal == user || (literal == key && annotated == user))
+}
+
+/// Whether the record is there, and names whom the Lease names.
+fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
+    let Election {
+        namespace,
+        record,
+        recorded,
+        holder,
+        ..
+    } = election;
+    let Some(recorded) = recorded else {
+        return Err(error(format!(
+            "{name} judges nothing: serviceaccount/{record} in {namespace}, which it goes by, is missing; {APPLY}"
+        )));
+    };
+    // Nobody writes before having been named.
+    if !holder.is_empty() && recorded != holder {
+        let [recorded, holder] = [recorded, holder].map(|name| brief(name));
+        return Err(warning(format!(
+            "{name} lets {recorded:?} write, says serviceaccount/{record} in {namespace}, and the Lease is {holder:?}'s: if that \
+             stays so, see the log of the latter, and its right to patch the record"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::ApiResource;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::app::tests::{APP, HOLDER_KEY};
+
+    fn object(name: &str, spec: &Value) -> DynamicObject {
+        let mut object = DynamicObject::new(name, &ApiResource::erase::<ServiceAccount>(&()));
+        object.data = json!({ "spec": spec });
+        object
+    }
+
+    /// What protects another installation is neither judged as ours nor to be deleted.
+    #[test]
+    fn another_installations_policy_is_left_alone() {
+        let election = Election {
+            namespace: "n".to_owned(),
+            record: "l-fencing".to_owned(),
+            key: HOLDER_KEY.to_owned(),
+            recorded: Some(String::new()),
+            account: (String::new(), String::new()),
+            holder: String::new(),
+            user: None,
+        };
+        let ours = format!("{}-fencing", APP.name);
+        let [theirs, older] = ["green", "older"].map(|prefix| format!("{prefix}-{ours}"));
+        let spec = json!({
+            "paramKind": { "apiVersion": "v1", "kind": "ServiceAccount" },
+            "validations": [{ "expression": HOLDER_KEY }],
+        });
+        let all = [&theirs, &ours, &older].map(|name| object(name, &spec));
+        let bound = |name: &str, namespace: &str| {
+            let record = json!({ "name": "l-fencing", "namespace": namespace });
+            let actions = json!(["Deny"]);
+            object(
+                name,
+                &json!({ "policyName": name, "paramRef": record, "validationActions": actions }),
+            )
+        };
+        let judged = judge(
+            &APP,
+            &election,
+            &all[..2],
+            &[bound(&theirs, "m"), bound(&ours, "n")],
+        );
+        assert!(
+            judged.1.starts_with(&format!("{ours} goes by ")),
+            "{judged:?}"
+        );
+        let judged = judge(
+            &APP,
+            &election,
+            &all,
+            &[bound(&ours, "n"), bound(&older, "n")],
+        );
+        let two = format!("{ours} is not the only one that goes by this record: there is {older}");
+        assert!(judged.1.starts_with(&two), "{judged:?}");
+        // Without an election and a namespace, any of them may be ours.
+        let (grade, text) = nowhere(&all, &[bound(&ours, "n")]);
+        assert_eq!(grade, Grade::Warning, "{text}");
+        assert!(text.contains(&format!("{ours} rejects")), "{text}");
+        assert_eq!(nowhere(&all, &[]).0, Grade::Skipped);
+        // Ours is not bound.
+        let judged = judge(&APP, &election, &all[..2], &[bound(&theirs, "m")]);
+        assert!(
+            judged.1.starts_with(&format!("{ours} is not bound")),
+            "{judged:?}"
+        );
+    }
+}

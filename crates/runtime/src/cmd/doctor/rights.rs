@@ -1,0 +1,134 @@
+//! What may be done: what a replica asks for as it starts, and what else it does, by the same reviews.
+
+use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
+use k8s_openapi::api::{
+    authorization::v1::ResourceAttributes, coordination::v1::Lease, core::v1::ServiceAccount,
+    events::v1::Event,
+};
+
+use super::{
+    subject::Doctor,
+    verdict::{Verdict, error, ok, skipped, warning},
+};
+use crate::{
+    api::kind::Kind,
+    cache::readiness::{
+        access_review::{Answer, is_allowed},
+        namespace::{Place, Right},
+    },
+};
+
+/// So many are asked for at once.
+const AT_ONCE: usize = 8;
+
+fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Right> {
+    verbs.iter().map(move |verb| Right {
+        verb,
+        kind,
+        subresource: "",
+    })
+}
+
+/// To events, of which nobody asks whether they may be written.
+fn to_events() -> impl Iterator<Item = Right> {
+    to(&["create", "patch"], Kind::of::<Event>())
+}
+
+/// A right, and to what object alone, if it is not all of them.
+type Named<'a> = (Right, Option<&'a str>);
+
+/// Those that are missing in a namespace (`None`: in all).
+///
+/// # Errors
+/// That there is no answer.
+async fn missing(
+    doctor: &Doctor,
+    namespace: Option<&str>,
+    rights: impl Iterator<Item = Named<'_>>,
+) -> Result<Vec<String>, Verdict> {
+    let reviews = rights.map(async |(right, name)| {
+        let attributes = ResourceAttributes {
+            name: name.map(str::to_owned),
+            ..right.attributes(namespace)
+        };
+        let answer = is_allowed(&doctor.client, attributes).await;
+        let answer =
+            answer.map_err(|why| error(format!("cannot ask for the right to {right}: {why}")))?;
+        if let Answer::Undecided(why) = answer {
+            return Err(warning(format!(
+                "the API server cannot tell whether to {right} is allowed: {why}; see to its authorizers (--authorization-config)"
+            )));
+        }
+        let slash = if name.is_some() { "/" } else { "" };
+        let right = format!("{right}{slash}{}", name.unwrap_or_default());
+        Ok(matches!(answer, Answer::Refused).then_some(right))
+    });
+    let missing = iter(reviews).buffered(AT_ONCE).try_collect::<Vec<_>>();
+    Ok(missing.await?.into_iter().flatten().collect())
+}
+
+fn judge(missing: Result<Vec<String>, Verdict>, place: &str, mend: &str) -> Verdict {
+    match missing {
+        Ok(missing) if missing.is_empty() => ok("all that are needed"),
+        Ok(missing) => error(format!(
+            "not allowed to {} in {place}: {mend}",
+            missing.join(", ")
+        )),
+        Err(verdict) => verdict,
+    }
+}
+
+/// To the kinds, in a scope.
+pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
+    let needs = &doctor.needs;
+    let watched = needs.watched.iter();
+    let watched = watched.flat_map(|kind| to(&["list", "watch"], *kind));
+    let rights = watched
+        .chain(needs.rights.iter().copied())
+        .chain(to_events());
+    let missing = missing(doctor, namespace, rights.map(|right| (right, None))).await;
+    let mend = "apply the ClusterRole in deploy/base and its binding";
+    judge(missing, &Place(namespace).to_string(), mend)
+}
+
+/// To the Lease, which is created without its name being looked at, and to the events about it.
+pub async fn of_lease(doctor: &Doctor) -> Verdict {
+    let (namespace, name) = match doctor.lease() {
+        Ok(lease) => lease,
+        Err(verdict) => return verdict,
+    };
+    let lease = Kind::of::<Lease>();
+    let unnamed = to(&["create"], lease).chain(to_events());
+    let named = to(&["get", "watch", "patch"], lease).map(|right| (right, Some(name)));
+    let rights = named.chain(unnamed.map(|right| (right, None)));
+    let missing = missing(doctor, Some(namespace), rights).await;
+    let mend = "apply the Role in deploy/base and its binding";
+    judge(missing, &Place(Some(namespace)).to_string(), mend)
+}
+
+/// To the fencing record. Who may not read it takes server-side fencing for not installed.
+pub async fn of_record(doctor: &Doctor) -> Verdict {
+    // Without an election there is one, too.
+    let Some(namespace) = doctor.namespace.as_deref() else {
+        return skipped("leader_election.lease_namespace is not set");
+    };
+    let record = doctor.config.leader_election.record_name();
+    let name = Some(&*record);
+    let asked = async |verb: &'static [&'static str]| {
+        let rights = to(verb, Kind::of::<ServiceAccount>()).map(|right| (right, name));
+        missing(doctor, Some(namespace), rights).await
+    };
+    match asked(&["get"]).await {
+        Ok(missing) if !missing.is_empty() => {
+            return skipped(format!(
+                "not allowed to {}, as where deploy/components/fencing is not installed",
+                missing.concat()
+            ));
+        }
+        Ok(_) => {}
+        Err(verdict) => return verdict,
+    }
+    let mend = "apply deploy/components/fencing, which has it";
+    let place = Place(Some(namespace)).to_string();
+    judge(asked(&["patch"]).await, &place, mend)
+}

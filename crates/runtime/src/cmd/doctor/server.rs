@@ -1,0 +1,200 @@
+//! The API server's version, and its clock, by one answer.
+
+use http::{Request, StatusCode, Uri, header::DATE};
+use http_body_util::{BodyExt as _, Limited};
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::client::Body;
+
+use super::{
+    subject::Doctor,
+    verdict::{Verdict, error, ok, skipped, warning, why},
+};
+use crate::api::failure::brief;
+
+/// The oldest and the newest version 1.x that all tests run on.
+const OLDEST: u32 = 33;
+const NEWEST: u32 = 37;
+
+/// How far the clocks may be apart.
+const APART: SignedDuration = SignedDuration::from_secs(5);
+
+/// So many bytes of an answer are read: an API server's has a few hundred, and what else is at that address may send them without
+/// end.
+const LARGEST: usize = 1 << 20;
+
+/// What `/version` is answered with, and when, by our clock and the API server's.
+pub struct Answer {
+    status: StatusCode,
+    body: Vec<u8>,
+    asked: Timestamp,
+    answered: Timestamp,
+    /// In whole seconds, rounded down.
+    date: Option<Timestamp>,
+}
+
+/// Asks.
+///
+/// # Errors
+/// Why there is no answer.
+pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
+    let asked = doctor.host.now();
+    let request = Request::get("/version").body(Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
+    let answer = doctor.client.send(request).await;
+    let answer = answer.map_err(|error| why(&error))?;
+    let answered = doctor.host.now();
+    let (parts, body) = answer.into_parts();
+    let body = Limited::new(body, LARGEST).collect().await;
+    let body = body.map_err(|error| brief(&error.to_string()))?;
+    let date = parts.headers.get(DATE).and_then(|date| date.to_str().ok());
+    let date = date.and_then(|date| rfc2822::parse(date).ok());
+    Ok(Answer {
+        status: parts.status,
+        body: body.to_bytes().into(),
+        asked,
+        answered,
+        date: date.map(|date| date.timestamp()),
+    })
+}
+
+pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
+    let address = address.to_string();
+    let address = address.trim_end_matches('/');
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(why) => {
+            return error(format!(
+                "{address}: {why}; see that it runs, and that it is the one that is meant (--kubeconfig, --master)"
+            ));
+        }
+    };
+    if !answer.status.is_success() {
+        return error(format!(
+            "{address} answers {}; see who the kubeconfig or the service account's token says that this is",
+            answer.status
+        ));
+    }
+    let Ok(info) = serde_json::from_slice::<Info>(&answer.body) else {
+        return error(format!(
+            "{address} answers, but not as an API server does; see what is at that address"
+        ));
+    };
+    let found = format!("{} at {address}", brief(&info.git_version));
+    // Some have a plus at its end.
+    let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+    match (&*info.major, minor.parse::<u32>()) {
+        ("1", Ok(OLDEST..=NEWEST)) => ok(found),
+        ("1", Ok(minor)) if minor > NEWEST => warning(format!(
+            "{found} is newer than what this version is tested on, 1.{NEWEST}: see whether there is a newer one"
+        )),
+        _ => warning(format!("{found} is not supported: 1.{OLDEST} or later is")),
+    }
+}
+
+pub fn clock(answer: &Result<Answer, String>) -> Verdict {
+    let Ok(answer) = answer else {
+        return skipped("the API server does not answer");
+    };
+    let Some(date) = answer.date else {
+        return skipped("the API server's answer has no date");
+    };
+    // What it is at least, however long the request was on its way.
+    let ahead = answer.asked.duration_since(date) - SignedDuration::from_secs(1);
+    let behind = date.duration_since(answer.answered);
+    let (apart, which) = if ahead > behind {
+        (ahead, "ahead of")
+    } else {
+        (behind, "behind")
+    };
+    if apart <= APART {
+        return ok(format!("within {APART:#} of the API server's"));
+    }
+    let apart = SignedDuration::from_secs(apart.as_secs());
+    warning(format!(
+        "{apart:#} {which} the API server's: the election does not go by it, but certificates and tokens are judged by it, and \
+         times in the Lease, statuses, events and traces are as wrong; see that both machines' clocks are set (NTP)"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Answer {
+        Answer {
+            status: StatusCode::from_u16(status).unwrap_or_default(),
+            body: body.into(),
+            asked: Timestamp::UNIX_EPOCH,
+            answered: Timestamp::UNIX_EPOCH,
+            date: None,
+        }
+    }
+
+    fn at_version(major: &str, minor: &str) -> Answer {
+        let info = Info {
+            major: major.into(),
+            minor: minor.into(),
+            git_version: format!("v{major}.{minor}"),
+            ..Info::default()
+        };
+        answer(200, &serde_json::json!(info).to_string())
+    }
+
+    #[test]
+    fn a_version_is_supported_from_the_oldest_on() {
+        let address = Uri::from_static("https://host:6443/");
+        let judge = |answer| version(&address, &Ok(answer));
+        assert_eq!(
+            judge(at_version("1", "33")),
+            ok("v1.33 at https://host:6443")
+        );
+        assert_eq!(
+            judge(at_version("1", "36+")),
+            ok("v1.36+ at https://host:6443")
+        );
+        let old = "v1.32 at https://host:6443 is not supported: 1.33 or later is";
+        assert_eq!(judge(at_version("1", "32")), warning(old));
+        let new = "v1.38 at https://host:6443 is newer than what this version is tested on, 1.37: see whether there is a newer one";
+        assert_eq!(judge(at_version("1", "38")), warning(new));
+        for (status, body, says) in [
+            (401, "{}", "https://host:6443 answers 401 Unauthorized; "),
+            (
+                200,
+                "hello",
+                "https://host:6443 answers, but not as an API server does; ",
+            ),
+        ] {
+            let (grade, text) = judge(answer(status, body));
+            assert!(text.starts_with(says), "{text}");
+            assert_eq!(grade, super::super::verdict::Grade::Error);
+        }
+    }
+
+    /// The date has no fractions of a second, and was written at some time between question and answer.
+    #[test]
+    fn a_clock_is_off_by_what_cannot_be_the_requests_own_time() {
+        let found = |asked: i64, answered: i64, date: i64| {
+            let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
+            let answer = Answer {
+                asked: at(asked),
+                answered: at(answered),
+                date: Some(at(date)),
+                ..answer(200, "")
+            };
+            let (grade, text) = clock(&Ok(answer));
+            let words: Vec<_> = text.split(" the API").take(1).collect();
+            format!("{} {}", grade.word(), words.concat())
+        };
+        assert_eq!(found(100, 100, 100), "ok within 5s of");
+        assert_eq!(found(100, 130, 120), "ok within 5s of");
+        assert_eq!(found(100, 100, 105), "ok within 5s of");
+        assert_eq!(found(100, 100, 106), "warning 6s behind");
+        assert_eq!(found(100, 100, 94), "ok within 5s of");
+        assert_eq!(found(190, 199, 100), "warning 1m 29s ahead of");
+        assert_eq!(
+            clock(&Ok(answer(200, ""))).0,
+            super::super::verdict::Grade::Skipped
+        );
+    }
+}

@@ -1,0 +1,487 @@
+//! Admission webhooks and policies that judge the controller's writes: whether one is down, slow, or in the way of the Lease.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures::stream::{StreamExt as _, iter};
+use k8s_openapi::api::{
+    admissionregistration::v1::{
+        MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration,
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+        ValidatingWebhookConfiguration,
+    },
+    coordination::v1::Lease,
+    core::v1::{Service, ServiceAccount},
+    discovery::v1::EndpointSlice,
+    events::v1::Event,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use serde_json::Value;
+
+use super::{
+    cluster::{all, few, items, namespaces, primaries, text, unreadable},
+    matching::{self, Judges, Labels, Write},
+    subject::{Doctor, Hook, Namespace},
+    verdict::{Verdict, error, ok, warning, worst},
+};
+use crate::{
+    api::kind::Kind, cache::readiness::namespace::Right,
+    client::fence::permit::limit as write_limit, config::settings::MUTATION_TIMEOUT,
+};
+
+/// `timeoutSeconds` where none is given.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Requests at once for the Services of webhooks.
+const AT_ONCE: usize = 8;
+
+/// The namespace label that each namespace has.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+impl Hook {
+    fn timeout(&self) -> Duration {
+        let seconds = self.spec["timeoutSeconds"].as_u64();
+        seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs)
+    }
+
+    /// Whether a write fails where the webhook does. The API server stores the default, which is Fail.
+    fn fails(&self) -> bool {
+        self.spec["failurePolicy"] != "Ignore"
+    }
+
+    /// Its id, with its failure policy and timeout.
+    fn described(&self) -> String {
+        let policy = if self.fails() { "Fail" } else { "Ignore" };
+        format!("{} ({policy}, {:?})", self.id, self.timeout())
+    }
+}
+
+/// All webhooks.
+///
+/// # Errors
+/// A list that failed, or that is not allowed.
+async fn hooks(doctor: &Doctor) -> Result<&[Hook], Verdict> {
+    let read = doctor.hooks.get_or_init(async || {
+        let client = &doctor.client;
+        let mut hooks = of_kind::<ValidatingWebhookConfiguration>(client).await?;
+        hooks.extend(of_kind::<MutatingWebhookConfiguration>(client).await?);
+        Ok(hooks)
+    });
+    read.await.as_deref().map_err(Clone::clone)
+}
+
+async fn of_kind<K: Resource<DynamicType = ()>>(client: &Client) -> Result<Vec<Hook>, Verdict> {
+    let found = all::<K>(client, &ListParams::default()).await;
+    let found = found.map_err(|error| unreadable(&K::plural(&()), &error))?;
+    let hooks = found.iter().flat_map(|configuration| {
+        let name = configuration.name_any();
+        items(&configuration.data["webhooks"]).map(move |spec| Hook {
+            id: format!("webhook {} of {} {name}", text(&spec["name"]), K::kind(&())),
+            spec: spec.clone(),
+            down: None,
+        })
+    });
+    let hooks = iter(hooks).map(async |mut hook| {
+        hook.down = down(client, &hook.spec["clientConfig"]).await;
+        hook
+    });
+    Ok(hooks.buffered(AT_ONCE).collect().await)
+}
+
+/// Why a webhook cannot be called, or `None` where it can be or that is not known: a URL is not looked at.
+pub async fn down(client: &Client, config: &Value) -> Option<String> {
+    let service = config["service"].as_object()?;
+    let [namespace, name] = ["namespace", "name"].map(|key| service.get(key).map_or("", text));
+    let place = format!("its Service {namespace}/{name}");
+    let resource = ApiResource::erase::<Service>(&());
+    let services: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let Some(found) = services.get_opt(name).await.ok()? else {
+        return Some(format!("{place} does not exist"));
+    };
+    let spec = &found.data["spec"];
+    if spec["type"] == "ExternalName" {
+        return None;
+    }
+    let port = service.get("port").and_then(Value::as_u64).unwrap_or(443);
+    if !items(&spec["ports"]).any(|it| it["port"] == port) {
+        return Some(format!("{place} has no port {port}"));
+    }
+    let resource = ApiResource::erase::<EndpointSlice>(&());
+    let slices: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+    let slices = slices.list(&of_service).await.ok()?;
+    let mut endpoints = slices
+        .iter()
+        .flat_map(|slice| items(&slice.data["endpoints"]));
+    // Unknown counts as ready.
+    if !endpoints.any(|it| it["conditions"]["ready"] != false) {
+        return Some(format!("{place} has no ready endpoint"));
+    }
+    let ca = config["caBundle"].as_str();
+    ca.is_none_or(str::is_empty)
+        .then(|| "its clientConfig has no caBundle".to_owned())
+}
+
+/// A write of the Lease, or of its fencing record.
+fn to(kind: Kind, operation: &'static str, name: &str, labels: Labels) -> Write {
+    Write {
+        name: Some(name.to_owned()),
+        labels: Some(labels),
+        ..written(kind, operation, "", &[])
+    }
+}
+
+fn written(
+    kind: Kind,
+    operation: &'static str,
+    subresource: &str,
+    equivalents: &[(&str, &str)],
+) -> Write {
+    let equivalents = equivalents.iter();
+    Write {
+        operation,
+        group: kind.group.to_owned(),
+        version: kind.version.to_owned(),
+        plural: kind.plural.to_owned(),
+        subresource: subresource.to_owned(),
+        equivalents: equivalents
+            .map(|(group, version)| ((*group).to_owned(), (*version).to_owned()))
+            .collect(),
+        name: None,
+        labels: None,
+    }
+}
+
+/// The webhooks that judge the Lease, and the fencing record where there is one.
+pub async fn on_lease(doctor: &Doctor) -> Verdict {
+    match lease_findings(doctor).await {
+        Ok(verdict) | Err(verdict) => verdict,
+    }
+}
+
+async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
+    let (namespace, name) = doctor.lease()?;
+    let hooks = hooks(doctor).await?;
+    let known = namespaces(doctor).await?;
+    let Some(at) = known.iter().find(|it| it.name == namespace) else {
+        return Ok(error(format!("there is no namespace {namespace}")));
+    };
+    let writes = lease_writes(doctor, namespace, name).await?;
+    let renewal = doctor.config.leader_election.call_timeout();
+    let mut found = Vec::new();
+    let mut well = Vec::new();
+    for hook in hooks {
+        let by = |write: &Write, labels: &Labels| matching::webhook(&hook.spec, write, labels);
+        let Some(judged) = judged(&writes, &[at], by) else {
+            continue;
+        };
+        match on_renewals(hook, &judged, renewal) {
+            Some((grade, text)) => found.push((
+                grade,
+                format!(
+                    "{text}: exclude the namespace in its namespaceSelector, by matchExpressions: [{{key: {NAME_LABEL}, operator: \
+                     NotIn, values: [{namespace}]}}]"
+                ),
+            )),
+            None => well.push(hook.described()),
+        }
+    }
+    Ok(worst(found, || match well.len() {
+        0 => ok("none judges it"),
+        _ => ok(format!("judged by {}", few(&well))),
+    }))
+}
+
+/// The writes of an election.
+async fn lease_writes(doctor: &Doctor, namespace: &str, name: &str) -> Result<Vec<Write>, Verdict> {
+    let leases: Api<Lease> = Api::namespaced(doctor.client.clone(), namespace);
+    let lease = leases.get_metadata_opt(name).await;
+    let lease = lease.map_err(|error| unreadable("leases", &error))?;
+    // A new one has no labels.
+    let labels = lease.and_then(|lease| lease.metadata.labels);
+    let labels = labels.unwrap_or_default();
+    let mut writes: Vec<_> = ["CREATE", "UPDATE"]
+        .map(|operation| to(Kind::of::<Lease>(), operation, name, labels.clone()))
+        .into();
+    let records: Api<ServiceAccount> = Api::namespaced(doctor.client.clone(), namespace);
+    let record = doctor.config.leader_election.record_name();
+    if let Ok(Some(found)) = records.get_metadata_opt(&record).await {
+        let labels = found.metadata.labels.unwrap_or_default();
+        let kind = Kind::of::<ServiceAccount>();
+        writes.push(to(kind, "UPDATE", &record, labels));
+    }
+    Ok(writes)
+}
+
+/// The effect of a webhook on renewals, where there may be one.
+fn on_renewals(hook: &Hook, judged: &Judged, renewal: Duration) -> Option<Verdict> {
+    let Hook { id, down, .. } = hook;
+    let limit = hook.timeout();
+    let resources = judged.resources();
+    match down {
+        Some(why) if hook.fails() && judged.judges == Judges::Yes => Some(error(format!(
+            "{id} refuses writes to {resources}, and no replica leads: {why}, and its failurePolicy is Fail"
+        ))),
+        Some(why) if hook.fails() => Some(warning(format!(
+            "{id} may refuse writes to {resources}, and then no replica leads: {why}, and its failurePolicy is Fail"
+        ))),
+        _ if limit >= renewal => Some(warning(format!(
+            "{id} may take {limit:?} (timeoutSeconds) for a write to {resources}, and a renewal is given up after {renewal:?}: while it \
+             does not answer, no replica leads"
+        ))),
+        _ if hook.fails() => Some(warning(format!(
+            "while {id} does not answer, no replica leads: it judges writes to {resources}, and its failurePolicy is Fail"
+        ))),
+        _ => None,
+    }
+}
+
+/// The webhooks that judge the other writes.
+pub async fn on_writes(doctor: &Doctor) -> Verdict {
+    match write_findings(doctor).await {
+        Ok(verdict) | Err(verdict) => verdict,
+    }
+}
+
+async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
+    let hooks = hooks(doctor).await?;
+    let served = served(doctor).await?;
+    let populated = primaries(doctor).await;
+    let writes = writes(doctor).await;
+    let election = &doctor.config.leader_election;
+    let limit = if election.enabled {
+        // At the end of a retry period, just before a renewal.
+        let room = election.renew_deadline + election.overtime();
+        write_limit(room.saturating_sub(election.retry_period))
+    } else {
+        MUTATION_TIMEOUT
+    };
+    let mut found = Vec::new();
+    let mut well = Vec::new();
+    for hook in hooks {
+        let judged = judged(&writes, &served, |write, labels| {
+            matching::webhook(&hook.spec, write, labels)
+        });
+        let Some(judged) = judged else { continue };
+        let is_populated = populated.as_ref().is_ok_and(|populated| {
+            let mut namespaces = judged.namespaces.iter();
+            namespaces.any(|it| populated.contains_key(*it))
+        });
+        let is_broad = is_populated || judged.namespaces.len() == served.len();
+        match in_the_way(hook, &judged, is_broad, limit) {
+            Some(verdict) => found.push(verdict),
+            None => well.push(hook.described()),
+        }
+    }
+    Ok(worst(found, || match well.len() {
+        0 => ok("none judges them"),
+        _ => ok(format!("judged by {}", few(&well))),
+    }))
+}
+
+/// The effect of a webhook on the controller's writes, if any. `is_broad`: a namespace has an object, or all are affected.
+fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> Option<Verdict> {
+    let Hook { id, down, .. } = hook;
+    let resources = judged.resources();
+    let places = few(&judged.namespaces);
+    let takes = hook.timeout();
+    match down {
+        Some(why) if hook.fails() => {
+            let refuses = judged.judges == Judges::Yes;
+            let verb = if refuses { "refuses" } else { "may refuse" };
+            let verdict = if refuses && judged.is_work && is_broad {
+                error
+            } else {
+                warning
+            };
+            Some(verdict(format!(
+                "{id} {verb} writes to {resources} in {places}: {why}, and its failurePolicy is Fail: see that it runs, or delete the \
+                 configuration if the webhook is no longer installed"
+            )))
+        }
+        _ if takes >= limit && judged.is_work => Some(warning(format!(
+            "{id} may take {takes:?} for writes to {resources} in {places}, and each is given up after {limit:?}: while it does not \
+             answer, nothing is written there, whatever its failurePolicy: give it a shorter timeoutSeconds, or the election a longer \
+             lease_duration and renew_deadline"
+        ))),
+        _ => None,
+    }
+}
+
+/// The writes that a webhook or a policy judges.
+struct Judged<'a> {
+    judges: Judges,
+    resources: BTreeSet<String>,
+    namespaces: Vec<&'a str>,
+    /// Whether there is more among the resources than events.
+    is_work: bool,
+}
+
+impl Judged<'_> {
+    fn resources(&self) -> String {
+        let all: Vec<_> = self.resources.iter().map(|it| &**it).collect();
+        all.join(", ")
+    }
+}
+
+fn judged<'a>(
+    writes: &[Write],
+    served: &[&'a Namespace],
+    judges: impl Fn(&Write, &Labels) -> Judges,
+) -> Option<Judged<'a>> {
+    let mut all = Judged {
+        judges: Judges::No,
+        resources: BTreeSet::new(),
+        namespaces: Vec::new(),
+        is_work: false,
+    };
+    for namespace in served {
+        let mut is_judged = false;
+        for write in writes {
+            let judges = judges(write, &namespace.labels);
+            if judges == Judges::No {
+                continue;
+            }
+            is_judged = true;
+            all.judges = all.judges.max(judges);
+            all.resources.insert(write.resource());
+            all.is_work |= write.plural != "events";
+        }
+        if is_judged {
+            all.namespaces.push(&namespace.name);
+        }
+    }
+    (all.judges > Judges::No).then_some(all)
+}
+
+/// The namespaces that are served.
+async fn served(doctor: &Doctor) -> Result<Vec<&Namespace>, Verdict> {
+    let configured = &doctor.config.namespaces;
+    let all = namespaces(doctor).await?.iter();
+    let served = all.filter(|it| configured.is_empty() || configured.contains(&it.name));
+    Ok(served.collect())
+}
+
+/// The writes to owned objects, to the primary kind and to events.
+async fn writes(doctor: &Doctor) -> Vec<Write> {
+    let primary = doctor.needs.primary;
+    let versions = versions(&doctor.client, primary.group).await;
+    let mut all = Vec::new();
+    for Right {
+        verb,
+        kind,
+        subresource,
+    } in &doctor.needs.rights
+    {
+        let others = versions.iter().map(|version| (kind.group, &**version));
+        let others =
+            others.filter(|(group, version)| *group == primary.group && *version != kind.version);
+        let others: Vec<_> = others.collect();
+        let mut add = |operation| all.push(written(*kind, operation, subresource, &others));
+        match *verb {
+            // An object that is made may be deleted, too.
+            "create" => ["CREATE", "DELETE"].into_iter().for_each(add),
+            "patch" | "update" => add("UPDATE"),
+            _ => {}
+        }
+    }
+    // The API server stores both in the same place.
+    let core = [("", "v1")];
+    let events = ["CREATE", "UPDATE"];
+    all.extend(events.map(|operation| written(Kind::of::<Event>(), operation, "", &core)));
+    all
+}
+
+/// The versions that a group is served in.
+async fn versions(client: &Client, group: &str) -> Vec<String> {
+    let groups = client.list_api_groups().await;
+    let groups = groups.into_iter().flat_map(|all| all.groups);
+    let versions = groups.filter(|it| it.name == group);
+    let versions = versions.flat_map(|group| group.versions);
+    versions.map(|version| version.version).collect()
+}
+
+/// The policies that can refuse or change a write: these are in the API server, and so none is ever down.
+pub async fn policies(doctor: &Doctor) -> Verdict {
+    match policy_findings(doctor).await {
+        Ok(verdict) | Err(verdict) => verdict,
+    }
+}
+
+async fn policy_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
+    let known = namespaces(doctor).await?;
+    let served = served(doctor).await?;
+    let writes = writes(doctor).await;
+    let of_lease = match doctor.lease() {
+        Ok((namespace, name)) => {
+            let at = known
+                .iter()
+                .filter(|it| it.name == namespace)
+                .collect::<Vec<_>>();
+            (at, lease_writes(doctor, namespace, name).await?)
+        }
+        Err(_) => (Vec::new(), Vec::new()),
+    };
+    let client = &doctor.client;
+    let refusing = bound::<ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding>(client);
+    let changing = bound::<MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding>(client);
+    let refusing = refusing.await?.into_iter().map(|it| ("refuse", it));
+    let changing = changing.await?.into_iter().map(|it| ("change", it));
+    let fencing = format!("{}-fencing", doctor.app.name);
+    let mut texts = BTreeSet::new();
+    for (does, (name, policy, binding)) in refusing.chain(changing) {
+        let is_audit =
+            does == "refuse" && !items(&binding["validationActions"]).any(|it| it == "Deny");
+        if is_audit || name.contains(&fencing) {
+            continue;
+        }
+        let by =
+            |write: &Write, labels: &Labels| matching::policy(&policy, &binding, write, labels);
+        let of_work = judged(&writes, &served, by);
+        let of_lease = judged(&of_lease.1, &of_lease.0, by);
+        let judged = of_work.iter().chain(&of_lease);
+        let resources: BTreeSet<_> = judged.flat_map(|it| it.resources.clone()).collect();
+        if !resources.is_empty() {
+            let resources = resources.into_iter().collect::<Vec<_>>().join(", ");
+            texts.insert(format!("{name} can {does} writes to {resources}"));
+        }
+    }
+    Ok(match texts.len() {
+        0 => ok("none judges the controller's writes, apart from the fencing policy"),
+        _ => ok(few(&texts)),
+    })
+}
+
+/// The specs of policies and of their bindings, with the policies' names.
+///
+/// # Errors
+/// A list that failed, or that is not allowed.
+async fn bound<P, B>(client: &Client) -> Result<Vec<(String, Value, Value)>, Verdict>
+where
+    P: Resource<DynamicType = ()>,
+    B: Resource<DynamicType = ()>,
+{
+    let policies = optional::<P>(client).await?;
+    let bindings = optional::<B>(client).await?;
+    let mut all = Vec::new();
+    for policy in policies {
+        let name = policy.name_any();
+        let specs = bindings.iter().map(|binding| &binding.data["spec"]);
+        let specs = specs.filter(|spec| spec["policyName"] == *name);
+        all.extend(specs.map(|it| (name.clone(), policy.data["spec"].clone(), it.clone())));
+    }
+    Ok(all)
+}
+
+/// All objects of a kind that not every supported API server has.
+async fn optional<K: Resource<DynamicType = ()>>(
+    client: &Client,
+) -> Result<Vec<DynamicObject>, Verdict> {
+    match all::<K>(client, &ListParams::default()).await {
+        Ok(found) => Ok(found),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(unreadable(&K::plural(&()), &error)),
+    }
+}

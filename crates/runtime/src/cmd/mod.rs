@@ -1,0 +1,5 @@
+//! Entry points: the command line, the order of start and stop, `doctor`.
+
+pub mod cli;
+pub(crate) mod doctor;
+pub mod run;

@@ -1,0 +1,272 @@
+//! The order of start and stop of one replica.
+
+use std::convert::Infallible;
+
+use futures::FutureExt as _;
+use kube::Client;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+use tracing::info;
+
+use crate::{
+    client::{
+        self,
+        cluster::Cluster,
+        fence::{FenceLayer, ability::Ability, term::Term},
+    },
+    config::{
+        app::App,
+        build_info,
+        environment::{Claim, Host},
+        settings::Config,
+    },
+    controller::{Controller, Died, builder::Builder},
+    election::{self, identity::Identity, lease_guard::SeenLease, run::Election},
+    reconcile::reconciler::Reconciler,
+    telemetry::{
+        self,
+        health::{Health, Heartbeat},
+        metrics::Metrics,
+        server::Server,
+        state::{Fence, State, seconds},
+    },
+};
+
+/// Why [`run`] came to an end that nobody asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No way to the cluster is configured, or it cannot be read.
+    #[error(transparent)]
+    Client(#[from] client::error::Error),
+    /// Health or metrics cannot be served as they are asked for.
+    #[error(transparent)]
+    Http(#[from] telemetry::server::Error),
+    /// No election can be held: no identity, or no client.
+    #[error(transparent)]
+    Election(#[from] election::error::Error),
+    /// A part of the controller exited unexpectedly.
+    #[error(transparent)]
+    Died(#[from] Died),
+}
+
+impl Error {
+    /// Whether the operator's settings are at fault rather than the cluster or the program.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        !matches!(self, Self::Died(_))
+    }
+}
+
+/// Runs one replica until `shutdown` resolves, and then ends in the order that lets no two leaders overlap:
+/// no new work, running work drained, fence shut, Lease released. `build` declares what is watched.
+///
+/// # Errors
+/// See [`Error`]. An API server that cannot be reached is none: that is waited for.
+pub async fn run<R: Reconciler>(
+    host: &Host,
+    mut cluster: Cluster,
+    mut config: Config,
+    metrics: Metrics,
+    shutdown: impl Future<Output = ()>,
+    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+) -> Result<(), Error> {
+    let app = metrics.app();
+    let server = Server::bind(app, &config.http).await?;
+    let (identity, _claim) =
+        claimed_identity(app, host, cluster.pod_namespace.take(), &mut config)?;
+    let commit = build_info::commit().unwrap_or("unknown");
+    info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
+    let (publish, term) = watch::channel(None);
+    let fence = FenceLayer::new(term.clone(), &metrics);
+    let (client, api_server, lease) = cluster.fenced(&fence, &metrics);
+    let mut health = Health::new(host);
+    let name = identity.to_string();
+    let mut controller =
+        Controller::new(host, &client, &config, name, &metrics, &mut health, build);
+    let seen = SeenLease::default();
+    let server = if config.http.debug_state {
+        server.with_state(state(
+            host,
+            &config,
+            &identity,
+            app,
+            &seen,
+            fence,
+            &controller,
+        ))
+    } else {
+        server
+    };
+    let heartbeat = health.heartbeat("leader-election");
+    let shutdown = health.until(shutdown);
+    let serving = server.serve(client, health, metrics.clone());
+
+    let (drained, stop) = oneshot::channel::<Infallible>();
+    let election = Election {
+        server: api_server,
+        transport: lease,
+        host: host.clone(),
+        settings: config.leader_election,
+        identity,
+        metrics,
+        seen,
+        ability: controller.ability(),
+    };
+    let mut election = tokio::spawn(election::run::run(
+        election,
+        publish,
+        heartbeat,
+        stop.map(drop),
+    ));
+    let ended = tokio::select! {
+        biased;
+        ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
+        () = serving => Err(Died("the HTTP server".into()).into()),
+        ended = &mut election => {
+            return Err(match ended {
+                Ok(Err(error)) => error.into(),
+                Ok(Ok(())) | Err(_) => Died("the election".into()).into(),
+            });
+        }
+    };
+    drop(drained);
+    let (released, ()) = tokio::join!(election, controller.finish());
+    ended?;
+    released.map_err(|_| Died("the election".into()))??;
+    info!("stopped");
+    Ok(())
+}
+
+/// What is to be known of this replica, whenever it is called.
+fn state<R: Reconciler>(
+    host: &Host,
+    config: &Config,
+    identity: &Identity,
+    app: &'static App,
+    seen: &SeenLease,
+    fence: FenceLayer,
+    controller: &Controller<R>,
+) -> impl Fn() -> State + Send + Sync + use<R> {
+    let (began, clock, seen) = (Instant::now(), host.clock.clone(), seen.clone());
+    let (identity, election) = (identity.to_string(), &config.leader_election);
+    let namespace = election.lease_namespace.as_deref().unwrap_or_default();
+    let lease = format!("{namespace}/{}", election.lease_name);
+    let work = controller.state();
+    move || {
+        let (caches, queue) = work();
+        let (term, fence) = fence.state();
+        State {
+            identity: identity.clone(),
+            version: app.version.to_owned(),
+            commit: build_info::commit().map(str::to_owned),
+            uptime_seconds: seconds(began.elapsed()),
+            caches,
+            lease: seen.state(&lease, clock.now()),
+            term,
+            fence: Fence {
+                record: seen.record(),
+                ..fence
+            },
+            queue,
+        }
+    }
+}
+
+/// Who would run for leader; where the Lease is by default, the configuration says then.
+pub(crate) fn identity(
+    app: &App,
+    host: &Host,
+    pod_namespace: Option<String>,
+    config: &mut Config,
+) -> Result<Identity, election::error::Error> {
+    let identity = Identity::of(host)?;
+    let election = &mut config.leader_election;
+    election.lease_namespace = election.lease_namespace.take().or(pod_namespace);
+    if election.enabled && election.lease_namespace.is_none() {
+        return Err(election::error::Error::Namespace(app.env_prefix()));
+    }
+    Ok(identity)
+}
+
+/// The same, alone under its name.
+fn claimed_identity(
+    app: &App,
+    host: &Host,
+    pod_namespace: Option<String>,
+    config: &mut Config,
+) -> Result<(Identity, Option<Claim>), election::error::Error> {
+    let identity = identity(app, host, pod_namespace, config)?;
+    let election = &config.leader_election;
+    let namespace = election.lease_namespace.as_ref();
+    let claim = namespace
+        .filter(|_| election.enabled)
+        .map(|namespace| identity.claim(host, namespace, &election.lease_name))
+        .transpose()?;
+    Ok((identity, claim))
+}
+
+/// A replica that runs for leader beside a controller of one's own.
+pub struct Candidate {
+    /// Reads at any time, and [writes](crate::client::fence) only while this replica leads.
+    pub client: Client,
+    /// The term, while this replica leads: what the controller is to run under. What it would write without one is refused.
+    pub term: watch::Receiver<Option<Term>>,
+    /// Ends when the Lease has been given back. An end before that is to end the process.
+    pub election: JoinHandle<Result<(), election::error::Error>>,
+}
+
+/// Runs for leader, for those who bring a controller of their own, such as kube's: the election and the fence of [`run`], and
+/// nothing else of it. `drained` is to resolve when the controller was asked to stop and has ended: then the Lease is given
+/// back.
+///
+/// Under no term, too, the fence lets through:
+///
+/// - what is no write: `GET`, `HEAD` and `OPTIONS`, whatever comes of them. Over a `GET`, which may become a WebSocket,
+///   `exec`, `attach`, `portforward` and `proxy` act on what runs in a pod;
+/// - whatever is done to events, of either API group: also where they are what the controller reconciles;
+/// - reviews of who may do what, which store nothing.
+///
+/// A controller that does one of these as its work looks at `term` before.
+///
+/// # Errors
+/// See [`Error`].
+pub fn candidate(
+    host: &Host,
+    mut cluster: Cluster,
+    mut config: Config,
+    metrics: Metrics,
+    drained: impl Future<Output = ()> + Send + 'static,
+) -> Result<Candidate, Error> {
+    let (identity, claim) = claimed_identity(
+        metrics.app(),
+        host,
+        cluster.pod_namespace.take(),
+        &mut config,
+    )?;
+    let (publish, term) = watch::channel(None);
+    let fence = FenceLayer::new(term.clone(), &metrics);
+    let (client, server, transport) = cluster.fenced(&fence, &metrics);
+    let election = Election {
+        server,
+        transport,
+        host: host.clone(),
+        settings: config.leader_election,
+        identity,
+        metrics,
+        seen: SeenLease::default(),
+        ability: watch::channel(Ability::All).1,
+    };
+    let election = async move {
+        let ended = election::run::run(election, publish, Heartbeat::default(), drained).await;
+        drop(claim);
+        ended
+    };
+    Ok(Candidate {
+        client,
+        term,
+        election: tokio::spawn(election),
+    })
+}

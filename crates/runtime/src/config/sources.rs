@@ -1,0 +1,379 @@
+//! The layers: read from file, environment and flags, merged by figment, each value with its origin.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use figment::util::nest;
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::{Deserialize, de::DeserializeOwned};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::app::{App, keys};
+use super::rule::duration;
+use super::settings::{Config, after_the_term};
+use super::table::Key;
+use crate::api::names::is_label;
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    /// One line for each, naming key, value, origin and what is wrong.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+/// Every key's value and where it is from. Displayed, it is a TOML file that `--config` takes, with the origin of each
+/// value as a comment; a secret is a comment as a whole, without its value.
+pub struct Settings {
+    app: &'static App,
+    merged: Figment,
+    problems: Vec<String>,
+}
+
+/// One value for one key: figment merges these, and its metadata carries the origin.
+struct Setting {
+    key: &'static Key,
+    value: Value,
+    origin: String,
+}
+
+impl Provider for Setting {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.origin.clone())
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        let dict = nest(self.key.name, self.value.clone())
+            .into_dict()
+            .unwrap_or_default();
+        Ok(Profile::Default.collect(dict))
+    }
+}
+
+impl Settings {
+    /// The lowest layer: the runtime's defaults, and the application's over them.
+    pub(super) fn defaults(app: &'static App) -> Self {
+        assert!(
+            is_label(app.name) && app.name.starts_with(|c: char| c.is_ascii_lowercase()),
+            "App::name must be a DNS-1123 label that begins with a letter, not {:?}",
+            app.name
+        );
+        let mut settings = Self {
+            app,
+            merged: Figment::new(),
+            problems: Vec::new(),
+        };
+        let origin = |_| "default".to_owned();
+        settings.toml(include_str!("defaults.toml"), &origin);
+        settings.toml(
+            &format!("leader_election.lease_name = {:?}", app.name),
+            &origin,
+        );
+        settings.toml(app.defaults, &origin);
+        settings
+    }
+
+    /// The layer of the file that `origin`, a flag or a variable, names.
+    pub(super) fn file(&mut self, path: &Path, origin: &str) {
+        let shown = printable(&path.display().to_string());
+        match std::fs::read_to_string(path) {
+            Ok(text) => self.toml(&text, &|line| format!("file {shown}, line {line}")),
+            Err(error) => self
+                .problems
+                .push(format!("{shown} ({origin}): cannot be read: {error}")),
+        }
+    }
+
+    /// The layer of the environment. Other variables than ours are none of our business.
+    pub(super) fn env(&mut self, vars: impl IntoIterator<Item = (OsString, OsString)>) {
+        let prefix = self.app.env_prefix();
+        for (name, text) in vars {
+            let name = name.to_string_lossy();
+            let Some(rest) = name.strip_prefix(&prefix) else {
+                continue;
+            };
+            let path = rest.to_lowercase().replace("__", ".");
+            let origin = format!("environment variable {}", printable(&name));
+            match (self.find(&path), text.to_str()) {
+                (Some(key), Some(text)) => self.text(key, &[text], origin),
+                (Some(_), None) => self.problems.push(format!("{path} ({origin}): not UTF-8")),
+                (None, _) => self.unknown(&path, &origin),
+            }
+        }
+    }
+
+    /// The layer of the flags.
+    pub(super) fn flags(&mut self, flags: &ArgMatches) {
+        for key in keys(self.app) {
+            if let Some(texts) = flags.get_many::<String>(key.name) {
+                let texts: Vec<&str> = texts.map(String::as_str).collect();
+                self.text(key, &texts, format!("flag --{}", key.flag));
+            }
+        }
+    }
+
+    /// What is in force, if nothing is wrong.
+    pub(super) fn check(&self) -> Result<Config, Problems> {
+        let mut problems = self.problems.clone();
+        let (good, bad): (Vec<&Key>, Vec<&Key>) = keys(self.app)
+            .partition(|key| self.value(key).is_some_and(|value| key.rule.allows(&value)));
+        problems.extend(
+            bad.into_iter()
+                .map(|key| format!("{}: must be {}", self.show(key), key.rule)),
+        );
+        problems.extend(self.contradictions(&good));
+        if problems.is_empty() {
+            // Cannot fail as long as the rules are at least as strict as the types.
+            self.merged
+                .extract()
+                .map_err(|error| Problems(vec![printable(&error.to_string())]))
+        } else {
+            Err(Problems(problems))
+        }
+    }
+
+    /// The application's part of what is in force, once [`load`](super::load) has found nothing wrong.
+    ///
+    /// # Panics
+    /// Where the type takes less than the rules of the application's keys allow.
+    #[must_use]
+    pub fn application<T: DeserializeOwned>(&self) -> T {
+        let part = self.merged.extract();
+        part.expect("the application's type takes what its rules allow")
+    }
+
+    fn find(&self, name: &str) -> Option<&'static Key> {
+        keys(self.app).find(|key| key.name == name)
+    }
+
+    /// Values that are right by themselves and wrong together.
+    fn contradictions(&self, good: &[&Key]) -> Vec<String> {
+        // What is wrong with `small`, if anything is.
+        type Wrong = fn(Duration, Duration) -> Option<String>;
+        let pair = |small: &str, large: &str, wrong: Wrong| {
+            let find = |name| good.iter().find(|key| key.name == name);
+            let (small, large) = (find(small)?, find(large)?);
+            let wrong = wrong(
+                duration(&self.value(small)?)?,
+                duration(&self.value(large)?)?,
+            )?;
+            Some(format!(
+                "{}: {wrong} {}",
+                self.show(small),
+                self.show(large)
+            ))
+        };
+        [
+            pair("backoff.initial", "backoff.max", |a, b| {
+                (a > b).then(|| "must be at most".to_owned())
+            }),
+            pair(
+                "leader_election.renew_deadline",
+                "leader_election.lease_duration",
+                |a, b| {
+                    let apart = after_the_term(b);
+                    let shown = humantime_serde::re::humantime::format_duration(apart);
+                    (a + apart >= b).then(|| format!("must be over {shown} less than"))
+                },
+            ),
+            // client-go's demand: a try is put off by up to a fifth of the period.
+            pair(
+                "leader_election.retry_period",
+                "leader_election.renew_deadline",
+                |a, b| (a.mul_f64(1.2) >= b).then(|| "times 1.2 must be less than".to_owned()),
+            ),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// One key's value without quotes.
+    pub(super) fn plain(&self, key: &Key) -> String {
+        self.value(key)
+            .map(|value| {
+                value
+                    .as_str()
+                    .map_or_else(|| literal(&value), str::to_owned)
+            })
+            .unwrap_or_default()
+    }
+
+    fn value(&self, key: &Key) -> Option<Value> {
+        self.merged.find_value(key.name).ok()
+    }
+
+    fn origin(&self, key: &Key) -> &str {
+        self.merged
+            .find_metadata(key.name)
+            .map_or("nowhere", |metadata| &metadata.name)
+    }
+
+    /// `key = value (origin)`, on one line.
+    fn show(&self, key: &Key) -> String {
+        let value = self.value(key).unwrap_or_else(|| Value::from(""));
+        format!(
+            "{} = {} ({})",
+            key.name,
+            key.shown(&literal(&value)),
+            self.origin(key)
+        )
+    }
+
+    /// A value from flags or environment. A repeated flag gives several texts, which make one list.
+    fn text(&mut self, key: &'static Key, texts: &[&str], origin: String) {
+        self.set(Setting {
+            key,
+            value: key.rule.value(&texts.join(",")),
+            origin,
+        });
+    }
+
+    /// A TOML document; `origin` names a line of it.
+    pub(super) fn toml(&mut self, text: &str, origin: &dyn Fn(usize) -> String) {
+        let line =
+            |at: usize| origin(text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1);
+        match DeTable::parse(text) {
+            Ok(table) => self.table("", table.into_inner(), &line),
+            Err(error) => {
+                let at = line(error.span().map_or(0, |span| span.start));
+                self.problems
+                    .push(format!("{at}: not TOML: {}", printable(error.message())));
+            }
+        }
+    }
+
+    /// A table of that document, found under `section`.
+    fn table(&mut self, section: &str, table: DeTable<'_>, line: &dyn Fn(usize) -> String) {
+        for (name, value) in table {
+            let origin = line(name.span().start);
+            let path = format!("{section}{}", name.into_inner());
+            let prefix = format!("{path}.");
+            match (self.find(&path), value.get_ref()) {
+                (Some(key), _) => {
+                    match <Value as Deserialize>::deserialize(ValueDeserializer::from(value)) {
+                        Ok(value) => self.set(Setting { key, value, origin }),
+                        Err(error) => self
+                            .problems
+                            .push(format!("{path} ({origin}): {}", printable(error.message()))),
+                    }
+                }
+                (None, DeValue::Table(_))
+                    if keys(self.app).any(|key| key.name.starts_with(&prefix)) =>
+                {
+                    if let DeValue::Table(inner) = value.into_inner() {
+                        self.table(&prefix, inner, line);
+                    }
+                }
+                (None, _) => self.unknown(&path, &origin),
+            }
+        }
+    }
+
+    /// Complain of a key that there is not. Its value stays unsaid: who knows what it was meant for.
+    fn unknown(&mut self, path: &str, origin: &str) {
+        let names = |section: &str| -> Vec<&str> {
+            let inside = keys(self.app).filter_map(|key| key.name.strip_prefix(section));
+            let mut names: Vec<&str> = inside
+                .map(|name| name.split('.').next().unwrap_or(name))
+                .collect();
+            names.dedup();
+            names
+        };
+        let own = names(&format!("{path}."));
+        let parent = path.rfind('.').map_or("", |dot| &path[..=dot]);
+        let (what, known) = match (own.is_empty(), names(parent)) {
+            (false, _) => ("a section, not a key; it has", own),
+            (true, siblings) if siblings.is_empty() => ("unknown key; there are", names("")),
+            (true, siblings) => ("unknown key; there are", siblings),
+        };
+        self.problems.push(format!(
+            "{} ({origin}): {what} {}",
+            printable(path),
+            known.join(", ")
+        ));
+    }
+
+    /// Figment merges sections and replaces all else, as a layer should.
+    fn set(&mut self, setting: Setting) {
+        self.merged = std::mem::take(&mut self.merged).merge(setting);
+    }
+}
+
+impl Settings {
+    /// All values on one line, for the log.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let show = |key: &Key| {
+            let value = self.value(key).map(|value| literal(&value));
+            format!("{} = {}", key.name, key.shown(&value.unwrap_or_default()))
+        };
+        keys(self.app).map(show).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |key: &'static Key| key.name.split_once('.').unwrap_or(("", key.name));
+        let sections: Vec<&str> = keys(self.app).map(|key| of(key).0).collect();
+        let mut keys: Vec<_> = keys(self.app).collect();
+        // After a section, a key without one would be in it; and TOML has each section once.
+        keys.sort_by_key(|key| {
+            let section = of(key).0;
+            let first = sections.iter().position(|other| *other == section);
+            (!section.is_empty(), first)
+        });
+        let mut current = "";
+        for key in keys {
+            let (section, name) = of(key);
+            if section != current {
+                writeln!(f, "\n[{section}]")?;
+                current = section;
+            }
+            let value = self
+                .value(key)
+                .map(|value| literal(&value))
+                .unwrap_or_default();
+            let hidden = if key.rule.hides(&value) { "# " } else { "" };
+            let (value, origin) = (key.shown(&value), self.origin(key));
+            writeln!(f, "{hidden}{name} = {value}  # {origin}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A value as TOML on one line.
+fn literal(value: &Value) -> String {
+    match value {
+        // A JSON string is a TOML string, but for one character that TOML wants escaped.
+        Value::String(_, text) => serde_json::Value::from(text.as_str())
+            .to_string()
+            .replace('\x7f', "\\u007f"),
+        Value::Array(_, items) => format!(
+            "[{}]",
+            items.iter().map(literal).collect::<Vec<_>>().join(", ")
+        ),
+        Value::Dict(..) => "a table".to_owned(),
+        other => {
+            toml::Value::try_from(other).map_or_else(|_| "?".to_owned(), |value| value.to_string())
+        }
+    }
+}
+
+/// Text of unknown origin, fit for one line and for a comment.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}

@@ -1,0 +1,508 @@
+//! What a controller watches and writes, as its kind declares it.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use kube::Resource as _;
+use tokio::sync::watch as channel;
+use tracing::warn;
+
+use crate::{
+    api::{
+        key::Key,
+        kind::Kind,
+        object::{Cached, Content, Finalizable, Object, Primary, asks_for},
+        panic::catch,
+    },
+    cache::{
+        readiness::{
+            Scopes, Status,
+            namespace::{Needs, Right},
+            refusals::Refusals,
+        },
+        store::{Change, Store},
+        watch::watch,
+    },
+    client::{context::ClientContext, fence},
+    controller::{agenda::Agenda, metrics, queue::lane::Lane},
+    reconcile::writer::{Writer, finalizer::Finalizer},
+    telemetry::{health::Heartbeat, metrics::Metrics},
+};
+
+/// Declares what a controller watches and writes. Everything is watched in the configured namespaces, by every replica: a
+/// new leader begins with warm stores.
+///
+/// Each kind costs a watch for each configured namespace, or one for all of them, and takes the rights to list and watch it;
+/// one that is written, those to write it, too. A replica that lacks a right says so in its log and its readiness, and goes
+/// on with the namespaces where it has all.
+pub struct Builder<P> {
+    pub(crate) shared: Arc<ClientContext>,
+    /// Made before the writers, which report to it.
+    pub(crate) refusals: Arc<Refusals>,
+    pub(crate) namespaces: Vec<Option<String>>,
+    pub(crate) metrics: Metrics,
+    primary: Arc<Writer<P>>,
+    rights: Vec<Right>,
+    dependents: Vec<Box<dyn Informer<P>>>,
+}
+
+impl<P: Primary> Builder<P> {
+    pub(crate) fn new(
+        shared: Arc<ClientContext>,
+        namespaces: Vec<Option<String>>,
+        metrics: &Metrics,
+    ) -> Self {
+        assert_fenced::<P>();
+        let store = Arc::new(Store::new(&namespaces));
+        let refusals = Refusals::new(&namespaces);
+        let right = Right {
+            verb: "update",
+            kind: P::KIND,
+            subresource: "status",
+        };
+        Self {
+            primary: Arc::new(Writer::new(&shared, &refusals, store)),
+            shared,
+            refusals,
+            namespaces,
+            metrics: metrics.clone(),
+            rights: vec![right],
+            dependents: Vec::new(),
+        }
+    }
+
+    /// The kind that is reconciled: its objects, and what reports their status, which takes the right to update the subresource
+    /// `status`.
+    #[must_use]
+    pub fn primary(&self) -> Arc<Writer<P>> {
+        Arc::clone(&self.primary)
+    }
+
+    /// Where a kind's own metrics are made.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
+    /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them, which a replica asks
+    /// for; and two that it does not ask for: to delete them, for a kind that does, and to update the primary kind's
+    /// subresource `finalizers`, since what is made blocks its owner's deletion, where the admission plugin
+    /// `OwnerReferencesPermissionEnforcement` is on.
+    ///
+    /// # Panics
+    /// Where the kind is watched already: see [`watches`](Self::watches). And where it is one that the [fence] lets through, whose
+    /// objects would be written by who leads no more: Events.
+    ///
+    /// [fence]: crate::client::fence
+    pub fn owns<V: Cached>(&mut self) -> Writer<V> {
+        assert_fenced::<V>();
+        let rights = ["create", "patch"].map(|verb| Right {
+            verb,
+            kind: V::KIND,
+            subresource: "",
+        });
+        // Those of what is owned are asked for first.
+        self.rights
+            .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
+        let store = self.add(false);
+        Writer::new(&self.shared, &self.refusals, store)
+    }
+
+    /// Watches a kind that this controller only reads. A change of one enqueues who refers to it.
+    ///
+    /// # Panics
+    /// Where the kind is watched already: reconciled, owned or read. Of two stores of one kind, only one would have the answers
+    /// to writes; what is owned can be read by its [`Writer::store`].
+    pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
+        self.add(true)
+    }
+
+    fn add<V: Cached>(&mut self, is_input: bool) -> Arc<Store<V>> {
+        let Kind { group, plural, .. } = V::KIND;
+        let watched = self.dependents.iter().map(|informer| informer.kind());
+        assert!(
+            [P::KIND]
+                .into_iter()
+                .chain(watched)
+                .all(|kind| (kind.group, kind.plural) != (group, plural)),
+            "{plural} of the group {group:?} are watched already: a kind is reconciled, owned or read, and that once"
+        );
+        let store = Arc::new(Store::new(&self.namespaces));
+        self.dependents.push(Box::new(Watched {
+            store: Arc::clone(&store),
+            enqueue: Handler::dependent_changed::<V>,
+            is_input,
+        }));
+        store
+    }
+
+    pub(crate) fn finish(self) -> (Arc<Writer<P>>, Informers<P>, Needs) {
+        let mut watched = vec![P::KIND];
+        watched.extend(self.dependents.iter().map(|informer| informer.kind()));
+        let needs = Needs {
+            primary: P::KIND,
+            watched,
+            rights: self.rights,
+        };
+        let mut all: Vec<Box<dyn Informer<P>>> = vec![Box::new(Watched {
+            store: Arc::clone(self.primary.store()),
+            enqueue: Handler::primary_changed,
+            is_input: false,
+        })];
+        all.extend(self.dependents);
+        (self.primary, Informers(all), needs)
+    }
+}
+
+impl<P: Finalizable> Builder<P> {
+    /// A finalizer on what is reconciled, with its name, `domain/name`: for a kind that has something outside the cluster to
+    /// undo. It takes the right to patch the objects.
+    pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
+        self.rights.push(Right {
+            verb: "patch",
+            kind: P::KIND,
+            subresource: "",
+        });
+        Finalizer::new(name, self.primary())
+    }
+}
+
+/// All watched kinds, the one that is reconciled first.
+pub(crate) struct Informers<P>(Vec<Box<dyn Informer<P>>>);
+
+impl<P: Primary> Informers<P> {
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Informer<P>> {
+        self.0.iter().map(|informer| &**informer)
+    }
+
+    /// How often anything has changed in any store: see [`Store::changes`].
+    pub fn changes(&self) -> u64 {
+        self.iter().map(Informer::changes).sum()
+    }
+
+    /// A fingerprint of the versions of all that an object refers to, and that refers to it; not 0.
+    pub fn basis(&self, key: &Key, view: &P) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for name in view.references() {
+            let other = key.sibling(name);
+            for informer in self.iter().skip(1) {
+                informer.version(&other).hash(&mut hasher);
+            }
+        }
+        for informer in self.iter().skip(1) {
+            informer.referring_versions(key).hash(&mut hasher);
+        }
+        hasher.finish() | 1
+    }
+
+    /// A fingerprint of what those say that it refers to, of the kinds that are only read: what they say, the object asks for,
+    /// too. (What it controls is no input, whoever watches its kind.)
+    pub fn inputs(&self, key: &Key, view: &P) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for informer in self.iter().filter(|informer| informer.is_input()) {
+            for name in view.references() {
+                let input = informer.content(&key.sibling(name), view.uid());
+                input.hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+}
+
+/// That the fence keeps who leads no more from writing this kind.
+fn assert_fenced<V: Cached>() {
+    let path = Object::<V>::url_path(&(), Some("n"));
+    assert!(
+        !fence::is_exempt(&path),
+        "{} cannot be written: the fence lets them through, whoever leads",
+        V::KIND.plural
+    );
+}
+
+/// A watched kind.
+pub(crate) trait Informer<P>: Send + Sync {
+    fn kind(&self) -> Kind;
+    /// Whether it is only read.
+    fn is_input(&self) -> bool;
+    fn changes(&self) -> u64;
+    fn version(&self, key: &Key) -> Option<u64>;
+    /// The versions of all that refer to the object of this key.
+    fn referring_versions(&self, key: &Key) -> u64;
+    /// A fingerprint of what an object says that is not controlled by the one of this UID.
+    fn content(&self, key: &Key, uid: &str) -> Option<u64>;
+    /// Counts the objects, whenever it is called.
+    fn counter(&self) -> metrics::Count;
+    /// Watches one scope, for ever.
+    fn watch(
+        &self,
+        shared: &Arc<ClientContext>,
+        status: Status,
+        metrics: &Metrics,
+        heartbeat: Heartbeat,
+        handler: Handler<P>,
+    ) -> BoxFuture<'static, ()>;
+}
+
+struct Watched<V, P> {
+    store: Arc<Store<V>>,
+    enqueue: fn(&Handler<P>, &Change<V>),
+    is_input: bool,
+}
+
+impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
+    fn kind(&self) -> Kind {
+        V::KIND
+    }
+
+    fn is_input(&self) -> bool {
+        self.is_input
+    }
+
+    fn changes(&self) -> u64 {
+        self.store.changes()
+    }
+
+    fn version(&self, key: &Key) -> Option<u64> {
+        self.store.version(key)
+    }
+
+    fn referring_versions(&self, key: &Key) -> u64 {
+        self.store.referring_versions(key)
+    }
+
+    fn content(&self, key: &Key, uid: &str) -> Option<u64> {
+        let object = self.store.get(key)?.view;
+        if object.owner().is_some_and(|owner| *owner.uid == *uid) {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        Content(&*object).hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
+    fn counter(&self) -> metrics::Count {
+        let store = Arc::clone(&self.store);
+        Arc::new(move || store.counts())
+    }
+
+    fn watch(
+        &self,
+        shared: &Arc<ClientContext>,
+        status: Status,
+        metrics: &Metrics,
+        heartbeat: Heartbeat,
+        handler: Handler<P>,
+    ) -> BoxFuture<'static, ()> {
+        let enqueue = self.enqueue;
+        Box::pin(watch(
+            Arc::clone(shared),
+            status,
+            Arc::clone(&self.store),
+            metrics::restarts::<V>(metrics),
+            heartbeat,
+            move |change| enqueue(&handler, &change),
+        ))
+    }
+}
+
+/// While a rollout goes on, what it belongs to is enqueued this long after the counts changed rather than at every pod; the
+/// end of a rollout is enqueued at once.
+const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+
+/// Enqueues what a change concerns.
+pub(crate) struct Handler<P> {
+    pub agenda: channel::Receiver<Option<Agenda>>,
+    pub primaries: Arc<Store<P>>,
+    pub scopes: Arc<Scopes>,
+}
+
+impl<P: Primary> Handler<P> {
+    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
+    fn primary_changed(&self, change: &Change<P>) {
+        if let Some(agenda) = &*self.agenda.borrow()
+            && self.scopes.is_in_sync(&change.key)
+        {
+            let key = change.key.clone();
+            if change.is_touch {
+                agenda.touched(key, P::KIND.kind);
+            } else if asks_for_the_same(change) {
+                agenda.changed_by_the_way(key, P::KIND.kind);
+            } else {
+                agenda.changed(key, P::KIND.kind);
+            }
+        }
+    }
+
+    /// Row R10: who controls it, or did; and those that want its name, for which a foreign object may have made way (row R4).
+    fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
+        let agenda = self.agenda.borrow();
+        let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
+        let Some(agenda) = agenda.as_ref().filter(|_| concerns()) else {
+            return;
+        };
+        let views = [&change.old, &change.new].into_iter().flatten();
+        let owners = views.flat_map(|view| view.references());
+        let owners = owners.map(|owner| change.key.sibling(owner));
+        let mut keys = owners
+            .chain(self.primaries.referring(&change.key))
+            .peekable();
+        if keys.peek().is_none() {
+            return;
+        }
+        let is_progress = match (&change.old, &change.new) {
+            (Some(old), Some(new)) => is_progress(&change.key, &**old, &**new),
+            _ => false,
+        };
+        for key in keys {
+            if is_progress {
+                agenda.triggers.note(&key, Lane::Event, V::KIND.kind);
+                agenda.queue.add_after(key, Lane::Event, ROLLOUT_PACE);
+            } else {
+                agenda.changed(key, V::KIND.kind);
+            }
+        }
+    }
+}
+
+/// Whether it is the status that is another one, or metadata, or nothing that is read. So is what a kind panics at: else it would be
+/// tried at once again and again.
+fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return false;
+    };
+    let is_same = || asks_for(&**old) == asks_for(&**new);
+    catch(&P::KIND, "Cached::content", is_same).unwrap_or(true)
+}
+
+fn is_progress<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
+    let method = "Cached::is_progress";
+    catch(&V::KIND, method, || V::is_progress(old, new)).unwrap_or_else(|panicked| {
+        warn!(object = %key, "{panicked}; it counts as no progress");
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::{
+        convert::Infallible,
+        panic::{AssertUnwindSafe, catch_unwind},
+    };
+
+    use http::{Request, Response};
+    use k8s_openapi::api::{core, events};
+    use kube::{Client, client::Body};
+    use serde::Deserialize;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::{
+        api::plain::{Dependent, Fields},
+        config::app::tests::APP,
+        testing::{
+            Harness,
+            fixtures::{Child, Parent, ParentStatus, Parents},
+        },
+    };
+
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    struct Note {}
+
+    impl Fields for Note {
+        const KIND: Kind = Kind::of::<events::v1::Event>();
+        const OWNER: Option<Kind> = Some(<Parent as Cached>::KIND);
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    struct OldNote {}
+
+    impl Fields for OldNote {
+        const KIND: Kind = Kind::of::<core::v1::Event>();
+        const OWNER: Option<Kind> = Some(<Parent as Cached>::KIND);
+    }
+
+    type Ask = fn(&mut Builder<Parent>);
+
+    /// What a program says that ends at its start, where it asks for this.
+    fn refusal(ask: Ask) -> String {
+        let nobody = service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        });
+        let client = Client::new(nobody, "default");
+        let build = |builder: &mut Builder<Parent>| {
+            let parents = Parents::build(builder);
+            ask(builder);
+            parents
+        };
+        let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
+        *harness.err().unwrap().downcast::<String>().unwrap()
+    }
+
+    /// Invariant I2, of the kinds that the fence is no hindrance to.
+    #[tokio::test]
+    async fn i2_what_the_fence_lets_through_cannot_be_owned() {
+        let asks: [Ask; 2] = [
+            |builder| drop(builder.owns::<Dependent<Note>>()),
+            |builder| drop(builder.owns::<Dependent<OldNote>>()),
+        ];
+        for ask in asks {
+            let said = refusal(ask);
+            assert!(said.starts_with("events cannot be written"), "{said}");
+        }
+    }
+
+    /// Row Q3: a new generation, or another object, asks for something else; a new status does not.
+    #[test]
+    fn q3_what_asks_for_the_same() {
+        let parent = |uid: &str, generation, observed_generation| {
+            let parent = Parent {
+                uid: uid.into(),
+                generation,
+                child: None,
+                status: ParentStatus {
+                    observed_generation,
+                },
+            };
+            Some(Arc::new(parent))
+        };
+        for (old, new, expected) in [
+            (parent("u", 1, 0), parent("u", 1, 1), true),
+            (parent("u", 1, 0), parent("u", 2, 1), false),
+            (parent("u", 1, 0), parent("v", 1, 1), false),
+            (parent("u", 1, 1), parent("u", 1, 1), true),
+            (None, parent("u", 1, 1), false),
+            (parent("u", 1, 1), None, false),
+        ] {
+            let change = Change {
+                key: Key::new("n", "a"),
+                old,
+                new,
+                is_touch: false,
+            };
+            assert_eq!(asks_for_the_same(&change), expected, "{change:?}");
+        }
+    }
+
+    /// What somebody asks for twice would have two stores, of which one has what is written.
+    #[tokio::test]
+    async fn a_kind_is_watched_once() {
+        let twice: [(Ask, &str); 4] = [
+            (|builder| drop(builder.owns::<Child>()), "children"),
+            (|builder| drop(builder.watches::<Child>()), "children"),
+            (|builder| drop(builder.owns::<Parent>()), "parents"),
+            (|builder| drop(builder.watches::<Parent>()), "parents"),
+        ];
+        for (again, plural) in twice {
+            let said = refusal(again);
+            let says = format!("{plural} of the group \"example.com\" are watched already");
+            assert!(said.starts_with(&says), "{said}");
+        }
+    }
+}

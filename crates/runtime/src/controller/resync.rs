@@ -1,0 +1,132 @@
+//! Looks at every object without cause: a new leader's first, and those of each resync.
+//!
+//! A resync asks the stores alone whether an object is up to date; only one that is not goes into the
+//! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even that is asked.
+
+use std::{collections::HashSet, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::yield_now,
+    time::{Instant, sleep_until},
+};
+
+use tracing::warn;
+
+use crate::{
+    api::{key::Key, object::Primary, panic::catch},
+    cache::store::Store,
+    controller::{
+        agenda::Agenda,
+        queue::{Queue, lane::Lane},
+    },
+};
+
+/// A resync period is cut into this many steps, so that objects do not all come in one instant.
+const RESYNC_STEPS: u32 = 32;
+
+/// The number of periods after which a resync retries a failed object before its delay ends.
+const LONGEST_DELAY: u32 = 10;
+
+/// So many objects are checked before others have their turn on this thread: well under a millisecond.
+const AT_A_TIME: usize = 100;
+
+/// A new leader's initial sync of a scope: first what came while nobody led, the oldest first. That is begun before anything
+/// is asked of the others.
+pub(crate) async fn first<P: Primary>(
+    agenda: &Agenda,
+    objects: &Store<P>,
+    is_in_scope: impl Fn(&Key) -> bool,
+    is_up_to_date: impl Fn(&Key) -> bool,
+) {
+    let unobserved =
+        objects.keys_where(|key, object| is_in_scope(key) && is_unobserved(key, object));
+    for key in &unobserved {
+        agenda.changed(key.clone(), P::KIND.kind);
+    }
+    yield_now().await;
+    let begun: HashSet<Key> = unobserved.into_iter().collect();
+    let others = objects.keys_where(|key, _| is_in_scope(key) && !begun.contains(key));
+    for some in others.chunks(AT_A_TIME) {
+        for key in some.iter().filter(|key| !is_up_to_date(key)) {
+            agenda.triggers.note(key, Lane::Background, "takeover");
+            agenda.queue.add(key.clone(), Lane::Background);
+        }
+        yield_now().await;
+    }
+}
+
+fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
+    let observed = catch(&P::KIND, "Primary::is_observed", || object.is_observed());
+    !observed.unwrap_or_else(|panicked| {
+        warn!(object = %key, "{panicked}; it comes with those that are observed");
+        true
+    })
+}
+
+/// Every object is checked once in each period, a few at a time; for ever.
+///
+/// `changes` counts those of the stores. After a resync that found nothing to do, and will find nothing later
+/// ([`Store::note_up_to_date`]), as long as it stays as it was, so does what the next would find.
+pub(crate) async fn resync<P: Primary, C: PartialEq>(
+    queue: &Queue<Key>,
+    objects: &Store<P>,
+    is_up_to_date: impl Fn(&Key) -> bool,
+    changes: impl Fn() -> C,
+    period: Duration,
+) {
+    let step = period / RESYNC_STEPS;
+    let mut at_rest = None;
+    loop {
+        let begun = Instant::now();
+        let before = changes();
+        if at_rest.as_ref() == Some(&before) {
+            sleep_until(begun + period).await;
+            continue;
+        }
+        let keys = objects.keys();
+        let mut portions = keys.chunks(keys.len().div_ceil(RESYNC_STEPS as usize).max(1));
+        let mut is_settled = true;
+        for number in 1..=RESYNC_STEPS {
+            sleep_until(begun + step * number).await;
+            for some in portions.next().unwrap_or_default().chunks(AT_A_TIME) {
+                for key in some {
+                    let is_up_to_date = is_up_to_date(key);
+                    if !is_up_to_date {
+                        queue.resync(key.clone(), period * LONGEST_DELAY);
+                    }
+                    is_settled &= is_up_to_date && objects.up_to_date_basis(key).is_some();
+                }
+                yield_now().await;
+            }
+        }
+        at_rest = is_settled.then_some(before);
+    }
+}
+
+/// What was refused for want of rights is tried when they are back, and not when its delay is over; for ever. `regained` counts how
+/// often they came back in each scope.
+pub(crate) async fn regained<P: Primary>(
+    queue: &Queue<Key>,
+    objects: &Store<P>,
+    is_in_scope: impl Fn(usize, &Key) -> bool,
+    is_up_to_date: impl Fn(&Key) -> bool,
+    mut regained: watch::Receiver<Vec<u64>>,
+) {
+    let mut before = regained.borrow_and_update().clone();
+    while regained.changed().await.is_ok() {
+        let now = regained.borrow_and_update().clone();
+        let changed = |(_, (now, before)): &(usize, (&u64, &u64))| now != before;
+        let scopes = now.iter().zip(&before).enumerate().filter(changed);
+        let scopes: Vec<_> = scopes.map(|(scope, _)| scope).collect();
+        let is_concerned = |key: &Key| scopes.iter().any(|scope| is_in_scope(*scope, key));
+        for some in objects.keys().chunks(AT_A_TIME) {
+            let some = some.iter().filter(|key| is_concerned(key));
+            for key in some.filter(|key| !is_up_to_date(key)) {
+                queue.add(key.clone(), Lane::Event);
+            }
+            yield_now().await;
+        }
+        before = now;
+    }
+}

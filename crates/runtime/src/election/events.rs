@@ -1,0 +1,82 @@
+//! Events about changes of leader.
+
+use std::{future::pending, panic::resume_unwind, time::Duration};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use tokio::{task::JoinSet, time};
+
+use super::identity::Identity;
+use crate::{
+    api::{key::Key, kind::Kind},
+    config::environment::Host,
+    telemetry::{
+        events::{
+            Recorder,
+            event::{About, Event},
+        },
+        metrics::Metrics,
+    },
+};
+
+/// How long an event about a change of leader may take; nobody waits for it but the end of the process.
+pub const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Records each change of leader as an event on the Lease, in nobody's way. It has a recorder of its own, on the lease's
+/// client: its events neither pass the fence nor wait behind those of the controller.
+pub struct LeaseRecorder {
+    recorder: Recorder,
+    lease: Key,
+    identity: Identity,
+    writer: JoinSet<()>,
+}
+
+impl LeaseRecorder {
+    pub fn new(
+        host: &Host,
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: &Identity,
+        metrics: &Metrics,
+    ) -> Self {
+        let app = metrics.app();
+        let about = About {
+            app,
+            reporter: app.name,
+            instance: identity.to_string(),
+            kind: Kind::of::<Lease>(),
+            host: host.clone(),
+        };
+        let (recorder, write) = Recorder::new(client, about, metrics, || false);
+        let mut writer = JoinSet::new();
+        writer.spawn(write);
+        Self {
+            recorder,
+            lease: Key::new(namespace, name),
+            identity: identity.clone(),
+            writer,
+        }
+    }
+
+    pub fn record(&self, action: &'static str, what: &str, uid: &str) {
+        let note = format!("{} {what}", self.identity);
+        let event = Event::normal("LeaderElection", note).of(action);
+        self.recorder.send(&self.lease, uid, event);
+    }
+
+    /// Panics if the writer has. It does not end otherwise.
+    pub async fn died(&mut self) {
+        if let Some(Err(ended)) = self.writer.join_next().await
+            && let Ok(panic) = ended.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+        pending::<()>().await;
+    }
+
+    pub async fn finish(mut self) {
+        drop(self.recorder);
+        let _ = time::timeout(FINISH_TIMEOUT, self.writer.join_next()).await;
+    }
+}

@@ -1,0 +1,43 @@
+//! What the election counts.
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{BoundCounter, BoundGauge},
+};
+
+use crate::{
+    config::environment::Host,
+    telemetry::metrics::{Metrics, table, timer::Timer},
+};
+
+/// What the election counts.
+pub struct Counts {
+    pub leading: BoundGauge<u64>,
+    pub transitions: BoundCounter<u64>,
+    pub term_start: BoundGauge<u64>,
+    rejecting: BoundGauge<u64>,
+    pub renew: Timer,
+}
+
+impl Counts {
+    pub fn new(metrics: &Metrics, lease: &str) -> Self {
+        let name = KeyValue::new("name", lease.to_owned());
+        Self {
+            leading: metrics.gauge(&table::LEADING, &[name]),
+            transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
+            term_start: metrics.gauge(&table::TERM_START, &[]),
+            rejecting: metrics.gauge(&table::FENCING_REJECTS_LEADER, &[]),
+            renew: metrics.timer(&table::LEASE_RENEW, &[]),
+        }
+    }
+
+    /// A term began.
+    pub fn began(&self, host: &Host) {
+        self.transitions.add(1);
+        // Whether the fencing policy rejects this leader shows in its first writes.
+        self.rejecting.record(0);
+        let since_1970 = host.now().as_second();
+        self.term_start
+            .record(u64::try_from(since_1970).unwrap_or_default());
+    }
+}

@@ -1,0 +1,269 @@
+//! Writes that the API server took and that left their object otherwise than asked.
+//!
+//! A schema prunes fields that it does not know, and a mutating policy or webhook puts its own value in the place of ours.
+//! To ask again would be to ask for ever: once per resync, with nothing to show for it. So what was asked is remembered
+//! here, together with how the object was left, and not asked again until one of the two is another.
+//!
+//! A new list of the objects ends that, too: when a CRD changes, the API server closes the watches of its kind and requires a new
+//! list. If the request has no effect after that list either, it is sent once more after a minute: another API server may have
+//! received the new schema later. The pause doubles with each list, so frequent lists do not cause as many requests.
+//!
+//! It is remembered per process. A new leader asks once for itself.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, Hash, RandomState},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::api::key::Key;
+
+/// So many entries are not worth finding out which of their objects are gone.
+const FEW: usize = 64;
+
+/// How long new lists are ignored after a request that had no effect after a new list. It doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_mins(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1000);
+
+/// So many requests are remembered of one object, the last ones: a reconcile may have several plans for it.
+const OF_ONE: usize = 8;
+
+/// What was asked in vain of the objects of one kind. An entry is a few words, and only such objects have any.
+#[derive(Default)]
+pub struct Ineffective {
+    hasher: RandomState,
+    entries: Mutex<Entries>,
+    /// For how long it is known; `None`: as long as nothing changes.
+    lifetime: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_key: HashMap<Key, Vec<Entry>>,
+    /// Of how many objects there were some when those of gone ones were last dropped.
+    kept: usize,
+}
+
+/// Fingerprints of a request, and of how its object was left by it.
+#[derive(Clone, Copy)]
+struct Entry {
+    asked: u64,
+    left: u64,
+    at: Instant,
+    /// The list of the objects that was the last one then.
+    list: u32,
+    /// How long new lists are ignored.
+    pause: Duration,
+    /// Whether it is valid after the pause, until the next list.
+    is_settled: bool,
+}
+
+impl Ineffective {
+    /// For what may be otherwise though neither side changes: it is known for so long.
+    pub fn forgotten_after(lifetime: Duration) -> Self {
+        Self {
+            lifetime: Some(lifetime),
+            ..Self::default()
+        }
+    }
+
+    /// Records that the request `asked`, sent after this `list`, left the object `key` in the state `left` instead.
+    ///
+    /// Entries of objects that are not there any more, as `exists` says, are dropped whenever there are twice as many as
+    /// the last time.
+    pub fn record(
+        &self,
+        key: &Key,
+        asked: impl Hash,
+        left: impl Hash,
+        list: u32,
+        exists: impl Fn(&Key) -> bool,
+    ) {
+        let mut entry = Entry {
+            asked: self.hasher.hash_one(asked),
+            left: self.hasher.hash_one(left),
+            at: Instant::now(),
+            list,
+            pause: Duration::ZERO,
+            is_settled: true,
+        };
+        let mut entries = self.entries.lock();
+        if entries.by_key.len() >= FEW.max(2 * entries.kept) {
+            entries.by_key.retain(|key, _| exists(key));
+            entries.kept = entries.by_key.len();
+        }
+        let of_one = entries.by_key.entry(key.clone()).or_default();
+        let earlier = of_one.iter().position(|other| other.asked == entry.asked);
+        if let Some(earlier) = earlier.map(|earlier| of_one.remove(earlier)) {
+            let is_other = earlier.list != list;
+            entry.is_settled = !is_other;
+            entry.pause = if is_other {
+                (2 * earlier.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE)
+            } else {
+                earlier.pause
+            };
+        }
+        if of_one.len() >= OF_ONE {
+            of_one.remove(0);
+        }
+        of_one.push(entry);
+    }
+
+    /// Whether the request `asked` is known to have no effect on the object `key` in the state `left`; `list` is the last one.
+    #[must_use]
+    pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash, list: u32) -> bool {
+        let asked = self.hasher.hash_one(asked);
+        self.knows(key, left, list, |entry| entry.asked == asked)
+    }
+
+    /// Whether that is known of any request, and for a time only.
+    #[must_use]
+    pub fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
+        self.knows(key, left, list, |entry| {
+            self.lifetime.is_some() || !entry.holds(list)
+        })
+    }
+
+    fn knows(&self, key: &Key, left: impl Hash, list: u32, is_it: impl Fn(&Entry) -> bool) -> bool {
+        let entries = self.entries.lock();
+        let Some(of_one) = entries.by_key.get(key) else {
+            return false;
+        };
+        let (left, now) = (self.hasher.hash_one(left), Instant::now());
+        let mut known = of_one.iter().filter(|entry| {
+            let is_within = |time| entry.at + time > now;
+            self.lifetime.is_none_or(is_within) && (entry.holds(list) || is_within(entry.pause))
+        });
+        known.any(|entry| entry.left == left && is_it(entry))
+    }
+
+    /// Forgets that this was asked of the object: it is as asked.
+    pub fn forget(&self, key: &Key, asked: impl Hash) {
+        let mut entries = self.entries.lock();
+        if let Some(of_one) = entries.by_key.get_mut(key) {
+            let asked = self.hasher.hash_one(asked);
+            of_one.retain(|entry| entry.asked != asked);
+            if of_one.is_empty() {
+                entries.by_key.remove(key);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Whether it is known as long as this list is the last one.
+    fn holds(&self, list: u32) -> bool {
+        self.is_settled && self.list == list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        Key::new("n", &number.to_string())
+    }
+
+    #[test]
+    fn what_was_asked_in_vain_is_known_until_either_side_changes() {
+        let ineffective = Ineffective::default();
+        assert!(!ineffective.contains(&key(1), "x", "y", 1));
+        ineffective.record(&key(1), "x", "y", 1, |_| true);
+        assert!(ineffective.contains(&key(1), "x", "y", 1));
+        assert!(
+            !ineffective.contains(&key(1), "z", "y", 1),
+            "asked otherwise"
+        );
+        assert!(
+            !ineffective.contains(&key(1), "x", "z", 1),
+            "left otherwise"
+        );
+        assert!(
+            !ineffective.contains(&key(2), "x", "y", 1),
+            "another object"
+        );
+        ineffective.forget(&key(1), "x");
+        assert!(!ineffective.contains(&key(1), "x", "y", 1));
+        assert!(ineffective.entries.lock().by_key.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_passes_is_forgotten() {
+        let lifetime = Duration::from_secs(5);
+        let ineffective = Ineffective::forgotten_after(lifetime);
+        ineffective.record(&key(1), "x", "y", 1, |_| true);
+        tokio::time::advance(Duration::from_millis(4_999)).await;
+        assert!(ineffective.contains(&key(1), "x", "y", 1));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!ineffective.contains(&key(1), "x", "y", 1));
+        ineffective.record(&key(1), "x", "y", 1, |_| true);
+        assert!(ineffective.contains(&key(1), "x", "y", 1));
+    }
+
+    /// A new list causes two more requests, with pauses that double.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_in_vain_is_asked_again_after_another_list() {
+        let ineffective = Ineffective::default();
+        let knows = |list| ineffective.contains(&key(1), "x", "y", list);
+        let record = |list| ineffective.record(&key(1), "x", "y", list, |_| true);
+        let is_passing = |list| ineffective.has_passing(&key(1), "y", list);
+        record(1);
+        assert!(knows(1) && !is_passing(1) && !knows(2));
+        let mut pause = FIRST_PAUSE;
+        for list in 2..20 {
+            record(list);
+            assert!(knows(list) && is_passing(list) && knows(list + 1));
+            tokio::time::advance(pause).await;
+            assert!(!knows(list), "once more");
+            record(list);
+            assert!(knows(list) && !is_passing(list), "it is settled");
+            assert!(knows(list + 1) && is_passing(list + 1), "not at each list");
+            tokio::time::advance(pause).await;
+            assert!(knows(list) && !knows(list + 1));
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+        ineffective.forget(&key(1), "x");
+        assert!(!knows(19));
+    }
+
+    /// Several plans for one object do not displace one another, and plans without number leave no more than a few behind.
+    #[test]
+    fn what_was_asked_of_one_object_is_told_apart() {
+        let ineffective = Ineffective::default();
+        for asked in 0..OF_ONE {
+            ineffective.record(&key(1), asked, "y", 1, |_| true);
+        }
+        assert!((0..OF_ONE).all(|asked| ineffective.contains(&key(1), asked, "y", 1)));
+        ineffective.record(&key(1), 1_usize, "z", 1, |_| true);
+        assert!(
+            !ineffective.contains(&key(1), 1_usize, "y", 1),
+            "left otherwise since"
+        );
+        assert!(ineffective.contains(&key(1), 1_usize, "z", 1));
+        ineffective.forget(&key(1), 2_usize);
+        let known = |asked: usize| ineffective.contains(&key(1), asked, "y", 1);
+        assert!(!known(2) && known(3));
+        for asked in 100..10_000 {
+            ineffective.record(&key(1), asked, "y", 1, |_| true);
+            assert!(known(asked) && ineffective.entries.lock().by_key[&key(1)].len() <= OF_ONE);
+        }
+    }
+
+    /// A million objects that come and go leave no more behind than there are at once.
+    #[test]
+    fn the_memory_is_bounded_by_what_exists() {
+        let ineffective = Ineffective::default();
+        for number in 0..100_000 {
+            let young = |key: &Key| {
+                let age = key.name().parse().map(|born: usize| number - born);
+                age.is_ok_and(|age| age < 1000)
+            };
+            ineffective.record(&key(number), "x", "y", 1, young);
+            assert!(ineffective.entries.lock().by_key.len() <= 2 * 1000 + FEW);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Writes of the object being reconciled: its status, and what the API server says of it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use kube::core::{Status, response::StatusDetails};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Writer, based_on, may_have_been_made, put_off};
+use crate::{
+    api::{
+        key::Key,
+        object::{Primary, Says, asks_for},
+        status::is_denied,
+    },
+    cache::store::{Expectation, Snapshot, Standing},
+    reconcile::{
+        error::ApiError,
+        reconciler::Context,
+        writer::corrections::{Asked, Wait},
+    },
+    telemetry::events::event::Event,
+};
+
+impl<P: Primary> Writer<P> {
+    /// Whether this status is to be written: it says something else than the object's, and not what was written in vain.
+    #[must_use]
+    pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
+        let stored = seen.view.status();
+        let left = (seen.view.uid(), Says::<P>(stored));
+        let list = self.store.now(key).list();
+        *status != *stored
+            && !(self.statuses).contains(key, Says::<P>(status), left, list)
+            && !(self.refused).contains(key, Says::<P>(status), seen.version, list)
+    }
+
+    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one: where the API server
+    /// refuses the status, if it is a warning.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn report(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+        event: Event,
+    ) -> Result<(), ApiError> {
+        if !self.is_news(cx.key(), seen, status) {
+            return Ok(());
+        }
+        self.may_report(cx, seen, status)?;
+        if event.is_warning() {
+            cx.event(event);
+            return self.write_status(cx, seen, status).await;
+        }
+        let written = self.write_status(cx, seen, status).await;
+        // Of which the answer may be lost.
+        if matches!(
+            written,
+            Ok(()) | Err(ApiError::Transient(..) | ApiError::TimedOut(_))
+        ) {
+            cx.event(event);
+        }
+        written
+    }
+
+    /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
+    fn may_report(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
+        cx.may_act()?;
+        let (found, asked) = (Whole(seen.view.status()), asked_of::<P>(status));
+        let asked = Asked::Fields(&asked);
+        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), asked, found);
+        wait_and_tell(cx, wait, || "another status".to_owned())
+    }
+
+    /// Reports the status.
+    ///
+    /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
+    /// it takes nothing but the status, so the spec need not be sent. The status it takes as a whole, and of the newest version
+    /// whose cached form is the one in `seen`: fields of a status that the kind's type does not have, whoever wrote them, are
+    /// gone afterwards, unread.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn update_status(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
+        self.may_report(cx, seen, status)?;
+        self.write_status(cx, seen, status).await
+    }
+
+    async fn write_status(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> Result<(), ApiError> {
+        let key = cx.key();
+        // Somebody may have annotated the object while others were written: no conflict.
+        let version = self.store.newest(key, seen);
+        let of = (seen.view.uid(), version);
+        let update = json!({
+            "apiVersion": P::KIND.api_version(),
+            "kind": P::KIND.kind,
+            "metadata": {
+                "name": key.name(),
+                "namespace": key.namespace(),
+                "uid": seen.view.uid(),
+                "resourceVersion": based_on(version)?,
+            },
+            "status": status,
+        });
+        let api = self.api(key);
+        let expectation = self.store.expect_write(key);
+        let answer = api
+            .replace_subresource("status", key.name(), &self.params(), &update)
+            .await;
+        // So it answers, too, where there is the object, and no status of its kind.
+        if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
+            let noted = |standing| self.store.note(key, of, standing, expectation);
+            noted(Standing::Doubtful);
+            let there = self.look_up(cx, key).await?;
+            if there.is_some_and(|there| there.uid() == seen.view.uid()) {
+                noted(Standing::Current);
+                self.store.withdraw_write(key);
+                self.store.note_unheeded(key);
+                return Err(ApiError::Rejected(format!(
+                    "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
+                    self.shared.app.name
+                )));
+            }
+        }
+        self.notice_outdated(key, of, expectation, &answer);
+        let asked = asked_of::<P>(status);
+        let asked = Asked::Fields(&asked);
+        let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
+        if answer.as_ref().is_err_and(may_have_been_made) {
+            (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
+        }
+        let answer = self.written(cx, key, answer);
+        if matches!(answer, Err(ApiError::Rejected(_))) {
+            self.store.note_unheeded(key);
+        }
+        let answer = answer?;
+        let stored = self.store.record_response(answer, expectation);
+        let stored = stored.ok_or(ApiError::Conflict)?;
+        let left = Whole(stored.status());
+        (self.status_corrections).record(key, by, asked, &found, left, self.exists());
+        let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
+        // As `is_news` asks: times and all.
+        if *status == *stored.status() {
+            self.statuses.forget(key, asked);
+        } else {
+            let (left, list) = ((stored.uid(), got), expectation.list());
+            self.statuses.record(key, asked, left, list, self.exists());
+            self.store.note_unheeded(key);
+        }
+        Ok(())
+    }
+
+    /// Notes that the object is gone or another one, if that is why a write failed.
+    pub(super) fn notice_outdated<T>(
+        &self,
+        key: &Key,
+        of: (&str, u64),
+        sent: Expectation,
+        answer: &kube::Result<T>,
+    ) {
+        if let Err(kube::Error::Api(status)) = answer
+            && let Some(standing) = standing(status, key)
+        {
+            self.store.note(key, of, standing, sent);
+        }
+    }
+
+    /// Notes that this status is refused and not worth another try: until the object has another version, or after a new list, which
+    /// follows a change of the CRD, it is no news, for 1,000 s at the most.
+    pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
+        if cx.rehearses {
+            return;
+        }
+        let (key, version) = (cx.key(), seen.version);
+        let list = self.store.now(key).list();
+        self.refused
+            .record(key, Says::<P>(status), version, list, self.exists());
+        self.store.forget_up_to_date(key);
+    }
+
+    /// Whether a status of the object as it is was [given up](Self::give_up), or had no effect, and will be written again in some time.
+    pub(crate) fn is_given_up(&self, key: &Key, seen: &Snapshot<P>) -> bool {
+        let list = self.store.now(key).list();
+        let left = (seen.view.uid(), Says::<P>(seen.view.status()));
+        self.refused.has_passing(key, seen.version, list)
+            || self.statuses.has_passing(key, left, list)
+    }
+
+    /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
+    /// of an earlier generation must not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
+    /// may be behind.
+    ///
+    /// # Errors
+    /// [`ApiError::Conflict`] where it is not.
+    pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+        self.confirmed(cx, seen).await.map(drop)
+    }
+
+    /// The object as the API server has it, where [`confirm`](Self::confirm) has nothing against it.
+    pub(super) async fn confirmed(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+    ) -> Result<P, ApiError> {
+        let key = cx.key();
+        let asked = self.store.now(key);
+        let current = self.look_up(cx, key).await?;
+        let current = current
+            .filter(|is| is.uid() == seen.view.uid() && asks_for(is) == asks_for(&*seen.view));
+        // Where it is not, it is asked again: the watch may have nothing to report, should this answer be wrong.
+        let standing = match current {
+            Some(_) => Standing::Current,
+            None => Standing::Doubtful,
+        };
+        let of = (seen.view.uid(), seen.version);
+        self.store.note(key, of, standing, asked);
+        current.ok_or(ApiError::Conflict)
+    }
+}
+
+/// Fails where a write of the object itself has to wait, and tells the user: once, until it is left alone.
+pub(super) fn wait_and_tell<P: Primary>(
+    cx: &Context<'_, P>,
+    wait: Option<Wait>,
+    wanted: impl FnOnce() -> String,
+) -> Result<(), ApiError> {
+    let Some(wait) = wait else {
+        return Ok(());
+    };
+    let put_off = put_off(cx, cx.key(), wanted(), wait);
+    if wait.is_first {
+        cx.event(Event::failed(&put_off));
+    }
+    Err(put_off)
+}
+
+/// A status, to be compared: times and all.
+struct Whole<'a, S>(&'a S);
+
+impl<S: Serialize> Hash for Whole<'_, S> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        serde_json::to_string(self.0)
+            .unwrap_or_default()
+            .hash(state);
+    }
+}
+
+/// What a status asks for, as `Corrections` are told: without times.
+fn asked_of<P: Primary>(status: &P::Status) -> Value {
+    fingerprint(&Says::<P>(status)).into()
+}
+
+fn fingerprint(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn is_not_found(error: &kube::Error, key: &Key) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if status.code == 404 && standing(status, key) == Some(Standing::Doubtful))
+}
+
+/// What a refusal says of the version that the write was based on. (A 404 that names no object is about the resource.)
+fn standing(status: &Status, key: &Key) -> Option<Standing> {
+    let is_named = |details: &StatusDetails| details.name == key.name();
+    match status.code {
+        _ if is_denied(&status.message) => None,
+        404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Doubtful),
+        409 if status.message.contains("UID in precondition") => Some(Standing::Doubtful),
+        409 => Some(Standing::Conflicting),
+        _ => None,
+    }
+}

@@ -1,0 +1,71 @@
+//! What becomes of events that are not written.
+
+use std::time::Duration;
+
+use opentelemetry::{KeyValue, metrics::BoundCounter};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::event::WRITE_TIMEOUT;
+use crate::{
+    api::key::Key,
+    telemetry::metrics::{Metrics, table},
+};
+
+/// How often it is logged that events are dropped.
+const LOG_INTERVAL: Duration = Duration::from_mins(10);
+
+/// Counts the events that are dropped, and logs now and then that there are any.
+pub(super) struct Drops {
+    refused: BoundCounter<u64>,
+    late: BoundCounter<u64>,
+    full: BoundCounter<u64>,
+    /// When that was logged last.
+    logged: Mutex<Option<Instant>>,
+}
+
+impl Drops {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let counter = |reason| {
+            let labels = [KeyValue::new("reason", reason)];
+            metrics.counter(&table::EVENTS_DROPPED, &labels)
+        };
+        Self {
+            refused: counter("refused"),
+            late: counter("late"),
+            full: counter("full"),
+            logged: Mutex::default(),
+        }
+    }
+
+    /// Events of a namespace that is being deleted have nowhere to go, which nobody has to know.
+    pub(super) fn refused(&self, key: &Key, refusal: &str) {
+        self.refused.add(1);
+        debug!(object = %key, "the API server refuses an event: {refusal}");
+    }
+
+    pub(super) fn late(&self, key: &Key, error: &str) {
+        self.late.add(1);
+        self.log(
+            key,
+            &format!("could not be written within {WRITE_TIMEOUT:?}: {error}"),
+        );
+    }
+
+    pub(super) fn full(&self, key: &Key) {
+        self.full.add(1);
+        self.log(key, "finds too many others waiting");
+    }
+
+    fn log(&self, key: &Key, why: &str) {
+        let now = Instant::now();
+        let mut logged = self.logged.lock();
+        if logged.is_none_or(|logged| now - logged >= LOG_INTERVAL) {
+            *logged = Some(now);
+            warn!(object = %key, "an event is dropped, and more may be in the next {LOG_INTERVAL:?} without a word: it {why}");
+        } else {
+            debug!(object = %key, "an event is dropped: it {why}");
+        }
+    }
+}

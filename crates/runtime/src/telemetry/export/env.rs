@@ -1,0 +1,339 @@
+//! The `OTEL_*` variables: what those come to that are set. Which there are, and what they may be, is in the table of
+//! settings ([`config::variables`]).
+//!
+//! The OpenTelemetry specification has what cannot be used warned about and ignored, as if it were not set. The SDK
+//! does so where nobody listens yet, and does not do it for all; so what it reads itself is given to it from here, where
+//! it can be. What there is no doing without ends the program instead, as a key of the configuration does. Only what is
+//! going to be used is read: without an endpoint, nothing.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt::{self, Debug},
+    str::FromStr,
+    time::Duration,
+};
+
+use http::HeaderMap;
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::{metrics::Temporality, trace::Sampler};
+
+use crate::{
+    config::{
+        self,
+        key_value_list::{attributes, headers},
+        rule::{CREDENTIALS, Rule, is_address, items},
+        table::{OTLP, Variable},
+    },
+    telemetry::error::Error,
+};
+
+/// What is exported by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Traces,
+    Logs,
+    Metrics,
+}
+
+impl Signal {
+    pub const ALL: [Self; 3] = [Self::Traces, Self::Logs, Self::Metrics];
+
+    /// As in the names of variables.
+    const fn upper(self) -> &'static str {
+        match self {
+            Self::Traces => "TRACES",
+            Self::Logs => "LOGS",
+            Self::Metrics => "METRICS",
+        }
+    }
+
+    /// Its own variable of those that start with [`OTLP`].
+    fn own(self, what: &str) -> String {
+        format!("{OTLP}{}_{what}", self.upper())
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.upper().to_lowercase())
+    }
+}
+
+/// The environment, as far as it concerns OpenTelemetry. What is empty, or blank, is not set.
+#[derive(Default)]
+pub(crate) struct Env {
+    /// What can be used, by name, as the rules write it.
+    values: BTreeMap<String, String>,
+    /// What cannot be used and is done without: the variable and the line that says so.
+    ignored: Vec<(String, String)>,
+    /// What cannot be done without, by name: the line that says so.
+    refused: BTreeMap<String, String>,
+}
+
+impl Env {
+    pub fn new(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let mut env = Self::default();
+        for (name, value) in vars {
+            if let Ok(name) = name.into_string()
+                && let Some(variable) = variable(&name)
+            {
+                env.take(name, variable, value);
+            }
+        }
+        env
+    }
+
+    fn take(&mut self, name: String, variable: &Variable, value: OsString) {
+        let rule = &variable.rule;
+        let (usable, shown) = match value.into_string() {
+            Ok(value) if value.trim().is_empty() => return,
+            Ok(value) if rule.hides(&value) || value.contains(CREDENTIALS) => {
+                (usable(rule, value.trim()), "(hidden)".to_owned())
+            }
+            Ok(value) => (usable(rule, value.trim()), format!("{value:?}")),
+            Err(_) => (Usable::Nothing, "(not UTF-8)".to_owned()),
+        };
+        let line = format!("{name} = {shown} (environment variable)");
+        match usable {
+            Usable::All(value) => _ = self.values.insert(name, value),
+            Usable::Part(value, rest) => {
+                let line = format!("{line}: {rest}; it must be {rule}");
+                self.ignored.push((name.clone(), line));
+                self.values.extend(value.map(|value| (name, value)));
+            }
+            Usable::Nothing if variable.is_strict() => {
+                self.refused.insert(name, format!("{line}: must be {rule}"));
+            }
+            Usable::Nothing => {
+                let line = format!("{line} is ignored: it must be {rule}");
+                self.ignored.push((name, line));
+            }
+        }
+    }
+
+    /// The variable's value, if it is set to what can be used.
+    pub fn set(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// The same, of what cannot be done without.
+    fn strict(&self, name: &str) -> Result<Option<&str>, Error> {
+        match self.refused.get(name) {
+            Some(line) => Err(Error::Variable(line.clone())),
+            None => Ok(self.set(name)),
+        }
+    }
+
+    /// The variable's value, or its default.
+    fn value(&self, name: &str) -> &str {
+        let default = || variable(name).map_or("", |variable| variable.default);
+        self.set(name).unwrap_or_else(default)
+    }
+
+    /// The value of the signal's own variable, or else of the general one, `OTEL_EXPORTER_OTLP_<what>`, or its default.
+    fn value_for(&self, signal: Signal, what: &str) -> &str {
+        let own = self.set(&signal.own(what));
+        own.unwrap_or_else(|| self.value(&format!("{OTLP}{what}")))
+    }
+
+    /// The same of what cannot be done without, and the variable's name.
+    ///
+    /// # Errors
+    /// [`Error::Variable`], where it cannot be used.
+    pub fn strict_for(&self, signal: Signal, what: &str) -> Result<Option<(String, &str)>, Error> {
+        for name in [signal.own(what), format!("{OTLP}{what}")] {
+            if let Some(value) = self.strict(&name)? {
+                return Ok(Some((name, value)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the signal goes, if anywhere: `endpoint` goes over the general variable, the signal's own over that.
+    ///
+    /// # Errors
+    /// [`Error::Variable`], where the address is none.
+    pub fn endpoint(
+        &self,
+        signal: Signal,
+        endpoint: Option<&http::Uri>,
+    ) -> Result<Option<String>, Error> {
+        let mut exporters = items(self.value(&exporter(signal)));
+        if self.value("OTEL_SDK_DISABLED") == "true" || !exporters.any(|name| name == "otlp") {
+            return Ok(None);
+        }
+        let text = match (self.strict(&signal.own("ENDPOINT"))?, endpoint) {
+            (Some(own), _) => Some(own.to_owned()),
+            (None, Some(configured)) => Some(configured.to_string()),
+            (None, None) => self
+                .strict("OTEL_EXPORTER_OTLP_ENDPOINT")?
+                .map(str::to_owned),
+        };
+        let insecure = self.value_for(signal, "INSECURE") == "true";
+        Ok(text.map(|text| with_scheme(&text, insecure)))
+    }
+
+    /// What is to be said of the variables that count where `signals` are exported: a line for each that cannot be used.
+    ///
+    /// # Errors
+    /// [`Error::Variable`], for headers that are none.
+    pub fn warnings(&self, signals: &[Signal]) -> Result<Vec<String>, Error> {
+        for signal in signals {
+            self.strict_for(*signal, "HEADERS")?;
+        }
+        let counts = |name: &str| {
+            let Some(what) = name.strip_prefix(OTLP) else {
+                return true;
+            };
+            let of_one = |signal: &Signal| what.starts_with(signal.upper());
+            match Signal::ALL.iter().find(|signal| of_one(signal)) {
+                Some(signal) => signals.contains(signal),
+                // A general one that every signal goes over is nobody's.
+                None => signals
+                    .iter()
+                    .any(|signal| self.set(&signal.own(what)).is_none()),
+            }
+        };
+        let ignored = self.ignored.iter().filter(|(name, _)| counts(name));
+        Ok(ignored.map(|(_, line)| line.clone()).collect())
+    }
+
+    /// How long one export may take.
+    pub fn timeout(&self, signal: Signal) -> Duration {
+        Duration::from_millis(parsed(self.value_for(signal, "TIMEOUT")))
+    }
+
+    /// Whether exports are compressed.
+    pub fn compresses(&self, signal: Signal) -> bool {
+        self.value_for(signal, "COMPRESSION") == "gzip"
+    }
+
+    /// What is sent with every export.
+    pub fn headers(&self, signal: Signal) -> HeaderMap {
+        headers(self.value_for(signal, "HEADERS")).unwrap_or_default()
+    }
+
+    /// A number.
+    pub fn number<T: FromStr<Err: Debug>>(&self, name: &str) -> T {
+        parsed(self.value(name))
+    }
+
+    /// A number of milliseconds.
+    pub fn milliseconds(&self, name: &str) -> Duration {
+        Duration::from_millis(self.number(name))
+    }
+
+    /// Whether a counter is exported as what it is, or as what it has grown by.
+    pub fn temporality(&self) -> Temporality {
+        match self.value("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE") {
+            "delta" => Temporality::Delta,
+            "lowmemory" => Temporality::LowMemory,
+            _ => Temporality::Cumulative,
+        }
+    }
+
+    /// Which traces are exported.
+    pub fn sampler(&self) -> Sampler {
+        let share = Sampler::TraceIdRatioBased(self.number("OTEL_TRACES_SAMPLER_ARG"));
+        let by_parent = |sampler| Sampler::ParentBased(Box::new(sampler));
+        match self.value("OTEL_TRACES_SAMPLER") {
+            "always_on" => Sampler::AlwaysOn,
+            "always_off" => Sampler::AlwaysOff,
+            "traceidratio" => share,
+            "parentbased_always_off" => by_parent(Sampler::AlwaysOff),
+            "parentbased_traceidratio" => by_parent(share),
+            _ => by_parent(Sampler::AlwaysOn),
+        }
+    }
+
+    /// What is said of this process beyond what it knows itself.
+    pub fn attributes(&self) -> Vec<KeyValue> {
+        let list = attributes(self.value("OTEL_RESOURCE_ATTRIBUTES")).unwrap_or_default();
+        let list = list.into_iter();
+        let name = self.set("OTEL_SERVICE_NAME");
+        let name = name.map(|name| KeyValue::new("service.name", name.to_owned()));
+        list.map(|(name, value)| KeyValue::new(name, value))
+            .chain(name)
+            .collect()
+    }
+
+    /// Whether requests to the API server carry our traces.
+    pub fn propagates(&self) -> bool {
+        items(self.value("OTEL_PROPAGATORS")).any(|name| name == "tracecontext")
+    }
+}
+
+/// The variable that says by what a signal is exported.
+fn exporter(signal: Signal) -> String {
+    format!("OTEL_{}_EXPORTER", signal.upper())
+}
+
+/// The row of a variable that has an effect: of a signal's own, the general one's.
+fn variable(name: &str) -> Option<&'static Variable> {
+    config::variables().find(|row| {
+        let own = |what| Signal::ALL.iter().any(|signal| signal.own(what) == name);
+        row.name == name || row.name.strip_prefix(OTLP).is_some_and(own)
+    })
+}
+
+/// Of a value or a default that its rule has found to be a number.
+fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
+    text.parse().expect("the rule allows numbers alone")
+}
+
+/// As the specification has it: without a scheme it is TLS, unless it is said to be insecure.
+fn with_scheme(endpoint: &str, insecure: bool) -> String {
+    match (endpoint.contains("://"), insecure) {
+        (true, _) => endpoint.to_owned(),
+        (false, true) => format!("http://{endpoint}"),
+        (false, false) => format!("https://{endpoint}"),
+    }
+}
+
+/// What can be used of a value.
+enum Usable {
+    All(String),
+    /// This, if anything; what is done about the rest, in words.
+    Part(Option<String>, String),
+    Nothing,
+}
+
+/// Judges a value without blanks around it by the specification, which takes words in any case.
+fn usable(rule: &Rule, text: &str) -> Usable {
+    let one_of = |words: &[&'static str]| {
+        let mut words = words.iter().copied();
+        words.find(|word| word.eq_ignore_ascii_case(text))
+    };
+    let value = match rule {
+        Rule::Bool => match one_of(&["true", "false"]) {
+            None => return Usable::Part(Some("false".to_owned()), "counts as false".to_owned()),
+            word => word,
+        },
+        Rule::Word(words) => one_of(words),
+        Rule::Words(words) => return some_of(words, text),
+        Rule::Address => is_address(&with_scheme(text, false)).then_some(text),
+        rule => rule.allows(&rule.value(text)).then_some(text),
+    };
+    value.map_or(Usable::Nothing, |value| Usable::All(value.to_owned()))
+}
+
+/// The same of a list of words, each of which counts by itself.
+fn some_of(words: &[&str], list: &str) -> Usable {
+    let is = |item: &str, word: &str| word.eq_ignore_ascii_case(item);
+    let known = words
+        .iter()
+        .filter(|word| items(list).any(|item| is(item, word)));
+    let known = known.copied().collect::<Vec<_>>().join(",");
+    let unknown = items(list).filter(|item| !words.iter().any(|word| is(item, word)));
+    let unknown: Vec<_> = unknown.map(|item| format!("{item:?}")).collect();
+    let known = (!known.is_empty()).then_some(known);
+    match known {
+        Some(known) if unknown.is_empty() => Usable::All(known),
+        None if unknown.is_empty() => Usable::Nothing,
+        known => Usable::Part(known, format!("{} is ignored", unknown.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

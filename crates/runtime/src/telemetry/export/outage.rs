@@ -1,0 +1,368 @@
+//! What goes wrong with the export, counted and said once: when a collector fails, and when it is well again.
+//!
+//! The SDK reports every failed export in events of its own, by name; they are the only way to know, and
+//! `tests/telemetry.rs` holds the names. A layer hands them to a task, since a layer must not log.
+
+use std::{
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use opentelemetry::{KeyValue, metrics::BoundCounter};
+use parking_lot::Mutex;
+use tokio::{sync::mpsc, time::Instant};
+use tracing::{Event, Metadata, Subscriber, field::Visit, info, warn};
+use tracing_subscriber::{
+    Layer, Registry,
+    filter::{FilterExt as _, LevelFilter, filter_fn},
+    layer::Context,
+};
+
+use super::env::Signal;
+use crate::telemetry::{
+    log::log_once::{Causes, Lasting, Repeat},
+    metrics::{Metrics, table},
+};
+
+/// Bursts with less than this between them are logged as one.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// How often what is dropped is counted, once anything was: that costs as much as a scrape.
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// So many causes are logged of one outage: a collector may put something new into each answer.
+const CAUSES: usize = 10;
+
+/// What an event of the SDK's says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ExportEvent {
+    /// What the collector said when it did not take a batch, which is reported next.
+    Said(Signal),
+    /// A batch was lost.
+    Failed(Signal),
+    /// A batch was taken.
+    Taken(Signal),
+    /// A batch was taken in part: so many records were not. The SDK says so each time.
+    Partly(Signal, u64),
+    /// The queue is full. The SDK says so once in its life; from then on it is counted.
+    Dropping,
+}
+
+impl ExportEvent {
+    fn of(event: &Metadata<'_>) -> Option<Self> {
+        use Signal::{Logs, Metrics, Traces};
+        Some(match event.name() {
+            "TonicTracesClient.ExportFailed" => Self::Said(Traces),
+            "TonicLogsClient.ExportFailed" => Self::Said(Logs),
+            "TonicMetricsClient.ExportFailed" => Self::Said(Metrics),
+            "BatchSpanProcessor.ExportError" => Self::Failed(Traces),
+            "BatchLogProcessor.ExportError" => Self::Failed(Logs),
+            "PeriodicReader.ExportError" => Self::Failed(Metrics),
+            "TonicTracesClient.ExportSucceeded" => Self::Taken(Traces),
+            "TonicLogsClient.ExportSucceeded" => Self::Taken(Logs),
+            "TonicMetricsClient.ExportSucceeded" => Self::Taken(Metrics),
+            "TonicTracesClient.PartialSuccess" => Self::Partly(Traces, 0),
+            "TonicLogsClient.PartialSuccess" => Self::Partly(Logs, 0),
+            "TonicMetricsClient.PartialSuccess" => Self::Partly(Metrics, 0),
+            "BatchSpanProcessor.SpanDroppingStarted" | "BatchLogProcessor.LogDroppingStarted" => {
+                Self::Dropping
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Number of exports that failed so far, of all signals.
+#[derive(Clone, Default)]
+pub(crate) struct Failures(Arc<AtomicU64>);
+
+impl Failures {
+    pub fn count(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The layer that counts in `metrics` and in `failures`, and the task that logs. Must be called within a Tokio runtime.
+pub(crate) fn export_events(
+    metrics: Metrics,
+    failures: Failures,
+) -> impl Layer<Registry> + Send + Sync {
+    let series = |signal: Signal| {
+        let labels = [KeyValue::new("signal", signal.to_string())];
+        Series {
+            signal,
+            lost: metrics.counter(&table::LOST, &labels),
+            rejected: metrics.counter(&table::REJECTED, &labels),
+            said: Mutex::default(),
+        }
+    };
+    // Each export makes one; what does not fit will be repeated.
+    let (sender, mut receiver) = mpsc::channel::<(ExportEvent, String)>(64);
+    let dropping = Arc::new(AtomicBool::new(false));
+    let events = ExportEvents {
+        sender,
+        series: Signal::ALL.map(series),
+        failures,
+        dropping: Arc::clone(&dropping),
+    };
+    tokio::spawn(async move {
+        let mut outages = Outages::default();
+        let mut drops = Drops::default();
+        while let Some((event, reason)) = receiver.recv().await {
+            let now = Instant::now();
+            outages.handle(event, &reason, now);
+            if dropping.load(Relaxed) {
+                drops.handle(|| metrics.dropped(), now);
+            }
+        }
+    });
+    let known =
+        filter_fn(|event: &Metadata<'_>| event.is_event() && ExportEvent::of(event).is_some());
+    events.with_filter(LevelFilter::DEBUG.and(known))
+}
+
+struct ExportEvents {
+    sender: mpsc::Sender<(ExportEvent, String)>,
+    series: [Series; Signal::ALL.len()],
+    failures: Failures,
+    /// Whether anything was ever dropped.
+    dropping: Arc<AtomicBool>,
+}
+
+/// What is kept of one signal.
+struct Series {
+    signal: Signal,
+    lost: BoundCounter<u64>,
+    rejected: BoundCounter<u64>,
+    /// The collector's own words, which the SDK leaves out of what it reports next. An exporter has one export at a time.
+    said: Mutex<String>,
+}
+
+impl<S: Subscriber> Layer<S> for ExportEvents {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let Some(mut export) = ExportEvent::of(event.metadata()) else {
+            return;
+        };
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let series = |wanted: Signal| self.series.iter().find(|series| series.signal == wanted);
+        // Counted here, since what the channel has no room for counts, too.
+        match &mut export {
+            ExportEvent::Said(signal) => {
+                if let Some(series) = series(*signal) {
+                    *series.said.lock() = fields.text;
+                }
+                return;
+            }
+            ExportEvent::Failed(signal) => {
+                self.failures.0.fetch_add(1, Relaxed);
+                if let Some(series) = series(*signal) {
+                    series.lost.add(1);
+                    let said = std::mem::take(&mut *series.said.lock());
+                    fields.text = cause(&fields.text, &said);
+                }
+            }
+            ExportEvent::Partly(signal, rejected) => {
+                *rejected = fields.rejected;
+                if let Some(series) = series(*signal) {
+                    series.rejected.add(fields.rejected);
+                }
+            }
+            ExportEvent::Dropping => self.dropping.store(true, Relaxed),
+            ExportEvent::Taken(_) => {}
+        }
+        let _ = self.sender.try_send((export, fields.text));
+    }
+}
+
+/// What an event's fields say, by the SDK's names for them.
+#[derive(Default)]
+struct Fields {
+    text: String,
+    rejected: u64,
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn Debug) {
+        if let "error" | "error_message" | "grpc_message" = field.name() {
+            self.text = format!("{value:?}");
+        }
+    }
+
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_i64(&mut self, field: &tracing::field::Field, value: i64) {
+        if field.name().starts_with("rejected_") {
+            self.rejected = u64::try_from(value).unwrap_or_default();
+        }
+    }
+}
+
+/// What is failing, and since when.
+#[derive(Default)]
+struct Outages {
+    now: Vec<Outage>,
+    /// Why something was taken in part.
+    partly: Causes,
+}
+
+/// Signals that go to one collector fail for the same causes.
+struct Outage {
+    causes: Vec<String>,
+    signals: Vec<Signal>,
+    since: Instant,
+    repeat: Repeat,
+    batches: u32,
+}
+
+impl Outages {
+    fn handle(&mut self, event: ExportEvent, reason: &str, now: Instant) {
+        match event {
+            ExportEvent::Failed(signal) => {
+                if let Some(lasting) = self.failed(signal, reason, now) {
+                    warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost{lasting}");
+                }
+            }
+            ExportEvent::Taken(signal) => {
+                if let Some((outage, lost)) = self.taken(signal, now) {
+                    info!(%signal, ?outage, lost_batches = lost, "the collector takes exports again");
+                }
+            }
+            ExportEvent::Partly(signal, rejected) => {
+                let reason = brief(reason);
+                if self.took_partly(signal, &reason) {
+                    if rejected == 0 {
+                        warn!(%signal, "the collector warns of what is exported: {reason}");
+                    } else {
+                        warn!(%signal, rejected, "the collector takes only part of what is exported: {reason}");
+                    }
+                }
+            }
+            ExportEvent::Said(_) | ExportEvent::Dropping => {}
+        }
+    }
+
+    /// How long the outage has lasted, if the cause is new or due for a repetition.
+    fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> Option<Lasting> {
+        let had = |outage: &Outage| outage.causes.iter().any(|known| known == cause);
+        let is_new = !self.now.iter().any(had);
+        let mut outages = self.now.iter();
+        let at = outages.position(|outage| outage.signals.contains(&signal));
+        let at = at.or_else(|| self.now.iter().position(had));
+        let Some(outage) = at.and_then(|at| self.now.get_mut(at)) else {
+            self.now.push(Outage {
+                causes: vec![cause.to_owned()],
+                signals: vec![signal],
+                since: now,
+                repeat: Repeat::new(now),
+                batches: 1,
+            });
+            return is_new.then_some(Lasting(Duration::ZERO));
+        };
+        outage.batches += 1;
+        if !outage.signals.contains(&signal) {
+            outage.signals.push(signal);
+        }
+        let logs = is_new && outage.causes.len() < CAUSES;
+        if logs {
+            outage.causes.push(cause.to_owned());
+        }
+        (logs || outage.repeat.is_due(now)).then(|| Lasting(now - outage.since))
+    }
+
+    /// Whether it is to be logged that something was taken in part.
+    fn took_partly(&mut self, signal: Signal, reason: &str) -> bool {
+        self.partly.is_new(&format!("{signal}: {reason}"))
+    }
+
+    /// How long the outage was that ends with this, and how many batches it cost.
+    fn taken(&mut self, signal: Signal, now: Instant) -> Option<(Duration, u32)> {
+        let at = self
+            .now
+            .iter()
+            .position(|outage| outage.signals.contains(&signal))?;
+        let outage = &mut self.now[at];
+        outage.signals.retain(|other| *other != signal);
+        if !outage.signals.is_empty() {
+            return None;
+        }
+        let outage = self.now.swap_remove(at);
+        Some((now - outage.since, outage.batches))
+    }
+}
+
+/// What the queues have no room for: spans and log records together.
+#[derive(Default)]
+struct Drops {
+    /// The count, and how much of it belongs to what is over.
+    count: u64,
+    over: u64,
+    /// When the count last grew, as long as that is not over.
+    grew: Option<Instant>,
+    /// When it was last counted.
+    checked: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Drop {
+    Begins,
+    /// So many were dropped.
+    Ended(u64),
+}
+
+impl Drops {
+    fn handle(&mut self, count: impl FnOnce() -> u64, now: Instant) {
+        if self
+            .checked
+            .is_some_and(|checked| now - checked < COUNT_INTERVAL)
+        {
+            return;
+        }
+        self.checked = Some(now);
+        match self.counted(count(), now) {
+            Some(Drop::Begins) => warn!(
+                "the collector is too slow: what the queue has no room for is dropped, and counted as \
+                 queue_full in otel_sdk_processor_*_processed_total"
+            ),
+            Some(Drop::Ended(dropped)) => info!(dropped, "nothing is dropped any more"),
+            None => {}
+        }
+    }
+
+    /// What is to be logged of the count.
+    fn counted(&mut self, count: u64, now: Instant) -> Option<Drop> {
+        if count > self.count {
+            self.count = count;
+            return self.grew.replace(now).is_none().then_some(Drop::Begins);
+        }
+        if now - self.grew? < QUIET {
+            return None;
+        }
+        self.grew = None;
+        let dropped = self.count - std::mem::replace(&mut self.over, self.count);
+        Some(Drop::Ended(dropped))
+    }
+}
+
+/// Without the SDK's own words before it, which differ by signal, and with what the collector `said`.
+fn cause(reason: &str, said: &str) -> String {
+    let (_, reported) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
+    if said.is_empty() || reported.contains(said) {
+        brief(reported)
+    } else {
+        brief(&format!("{reported}: {said}"))
+    }
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use crate::config::app::tests::APP;
+
+/// Three signals that fail for one cause, again and again, are one line, which is repeated, and one line when all are well.
+#[test]
+fn an_outage_is_logged_ever_more_rarely() {
+    let mut outages = Outages::default();
+    let start = Instant::now();
+    let mut logged = Vec::new();
+    for second in 0..100 {
+        for signal in Signal::ALL {
+            let now = start + Duration::from_secs(second);
+            logged.extend(outages.failed(signal, "Unavailable: refused", now));
+        }
+    }
+    let lasting = [0, 60].map(|seconds| Lasting(Duration::from_secs(seconds)));
+    assert_eq!(logged, lasting);
+    let end = start + Duration::from_secs(100);
+    assert_eq!(outages.taken(Signal::Logs, end), None);
+    assert_eq!(outages.taken(Signal::Traces, end), None);
+    assert_eq!(
+        outages.taken(Signal::Metrics, end),
+        Some((end - start, 300))
+    );
+    assert_eq!(
+        outages.taken(Signal::Metrics, end),
+        None,
+        "nothing was wrong"
+    );
+    assert!(
+        outages
+            .failed(Signal::Logs, "Unavailable: refused", end)
+            .is_some(),
+        "a new outage"
+    );
+}
+
+/// A second cause within one outage is logged, too, once for all signals; and there is an end to it.
+#[test]
+fn each_new_cause_is_logged_once() {
+    let mut outages = Outages::default();
+    let now = Instant::now();
+    let mut failed = |signal, cause: &str| outages.failed(signal, cause, now).is_some();
+    assert!(failed(Signal::Traces, "Unavailable: refused"));
+    assert!(failed(Signal::Metrics, "Unimplemented"));
+    for signal in [Signal::Traces, Signal::Logs, Signal::Metrics] {
+        let logged = failed(signal, "Unauthenticated: no token");
+        assert_eq!(logged, signal == Signal::Traces, "{signal}");
+        assert!(!failed(signal, "Unavailable: refused"), "{signal}");
+    }
+    let logged = (0..1000).filter(|number| failed(Signal::Traces, &format!("request {number}")));
+    assert!(logged.count() < CAUSES);
+    assert!(outages.took_partly(Signal::Logs, "too old"));
+    assert!(!outages.took_partly(Signal::Logs, "too old"));
+    assert!(outages.took_partly(Signal::Logs, "too long"));
+    assert!(outages.took_partly(Signal::Traces, "too old"));
+}
+
+/// What the collector said is reported with the code, and the connection's trouble as it is.
+#[test]
+fn the_collectors_own_words_are_in_the_cause() {
+    let reason = "Operation failed: TonicLogsClient export failed with gRPC code: ";
+    for (logged, said, expected) in [
+        (
+            "Unauthenticated",
+            "no such tenant",
+            "Unauthenticated: no such tenant",
+        ),
+        ("Unavailable", "", "Unavailable"),
+        (
+            "Unavailable: transport error: refused",
+            "transport error",
+            "Unavailable: transport error: refused",
+        ),
+    ] {
+        assert_eq!(cause(&format!("{reason}{logged}"), said), expected);
+    }
+}
+
+/// Exports cost no reading of the counts as long as nothing is dropped, and few afterwards.
+#[tokio::test]
+async fn an_export_costs_no_scrape() {
+    let metrics = Metrics::disconnected(&APP);
+    let layer = export_events(metrics.clone(), Failures::default());
+    let subscriber =
+        tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+    let _default = tracing::subscriber::set_default(subscriber);
+    let handled = async |event: fn()| {
+        for _ in 0..200 {
+            event();
+            tokio::task::yield_now().await;
+        }
+    };
+    handled(|| {
+        tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
+        tracing::error!(name: "BatchSpanProcessor.ExportError", error = "e");
+    })
+    .await;
+    assert_eq!(metrics.times_counted(), 0);
+    handled(|| {
+        tracing::warn!(name: "BatchSpanProcessor.SpanDroppingStarted", "");
+        tracing::debug!(name: "TonicLogsClient.ExportSucceeded", "");
+    })
+    .await;
+    assert!(
+        (1..=5).contains(&metrics.times_counted()),
+        "{}",
+        metrics.times_counted()
+    );
+}
+
+/// What was rejected of what was taken is counted, record by record, and so is each batch that was not.
+#[tokio::test]
+async fn all_losses_are_counted() {
+    // What is counted is logged as long as its provider is there.
+    let resource = opentelemetry_sdk::Resource::builder_empty().build();
+    let (metrics, _provider) = Metrics::new(&APP, resource, None);
+    let subscriber = tracing_subscriber::layer::SubscriberExt::with(
+        tracing_subscriber::registry(),
+        export_events(metrics.clone(), Failures::default()),
+    );
+    tracing::subscriber::with_default(subscriber, || {
+        // More than the channel has room for.
+        for _ in 0..100 {
+            tracing::warn!(
+                name: "TonicTracesClient.PartialSuccess",
+                rejected_spans = 3_i64,
+                error_message = "too old"
+            );
+            tracing::warn!(name: "TonicLogsClient.PartialSuccess", rejected_log_records = 1_i64);
+            tracing::warn!(name: "TonicMetricsClient.PartialSuccess", rejected_data_points = 2_i64);
+            tracing::error!(name: "PeriodicReader.ExportError", error = "e");
+        }
+    });
+    let (_, text) = metrics.scrape(None);
+    for line in [
+        r#"telemetry_rejected_total{signal="traces"} 300"#,
+        r#"telemetry_rejected_total{signal="logs"} 100"#,
+        r#"telemetry_rejected_total{signal="metrics"} 200"#,
+        r#"telemetry_lost_total{signal="metrics"} 100"#,
+        r#"telemetry_lost_total{signal="logs"} 0"#,
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+/// Drops are logged when they begin and when they are over, burst or not, and each time anew.
+#[test]
+fn drops_are_logged_once_each_time() {
+    let mut drops = Drops::default();
+    let start = Instant::now();
+    let mut at = |second, count| drops.counted(count, start + Duration::from_secs(second));
+    assert_eq!(at(0, 0), None);
+    assert_eq!(at(1, 1), Some(Drop::Begins));
+    assert_eq!(at(2, 1), None);
+    assert_eq!(at(60, 5), None, "the same");
+    assert_eq!(at(119, 5), None);
+    assert_eq!(at(120, 5), Some(Drop::Ended(5)));
+    assert_eq!(at(600, 5), None);
+    assert_eq!(at(601, 7), Some(Drop::Begins));
+    assert_eq!(at(661, 7), Some(Drop::Ended(2)));
+}
+
+/// A collector that has no use for metrics does not hide what happens to traces.
+#[test]
+fn another_cause_is_another_outage() {
+    let mut outages = Outages::default();
+    let now = Instant::now();
+    assert!(
+        outages
+            .failed(Signal::Metrics, "Unimplemented", now)
+            .is_some()
+    );
+    assert!(outages.failed(Signal::Traces, "Unavailable", now).is_some());
+    assert!(outages.taken(Signal::Traces, now).is_some());
+}

@@ -1,0 +1,366 @@
+//! TLS of the export: the authorities that are trusted, and the certificate that a collector knows this process by.
+//!
+//! Their files are read again for each connection, since certificates are rotated at the same paths. Files that cannot be used
+//! are reported once, and the previous ones are used until then: a rotation may be half done.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::{
+    net::TcpStream,
+    sync::Mutex as Turn,
+    task::spawn_blocking,
+    time::{Duration, timeout},
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+    },
+};
+use tower::BoxError;
+use tracing::{info, warn};
+
+use super::env::{Env, Signal};
+use crate::telemetry::error::Error;
+
+/// gRPC's name for TLS to negotiate.
+const HTTP2: &[u8] = b"h2";
+
+/// How long the files may take. A mounted folder that hangs keeps one thread, and the files read before are used.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The trust of one signal.
+pub struct Trust {
+    signal: Signal,
+    files: Arc<Files>,
+    /// One read at a time.
+    turn: Arc<Turn<()>>,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    read: Certificates,
+    config: Arc<ClientConfig>,
+    /// The last error of the files, as logged.
+    trouble: String,
+}
+
+/// The files, each with the variable that names it.
+struct Files {
+    authorities: Option<File>,
+    identity: Option<(File, File)>,
+}
+
+struct File {
+    variable: String,
+    path: String,
+}
+
+/// The content of the files.
+#[derive(PartialEq)]
+struct Certificates {
+    authorities: Vec<CertificateDer<'static>>,
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+}
+
+impl Trust {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// They cannot be used.
+    pub(super) fn new(env: &Env, signal: Signal) -> Result<Self, Error> {
+        let file = |what| -> Result<_, Error> {
+            let named = env.strict_for(signal, what)?;
+            Ok(named.map(|(variable, path)| File {
+                variable,
+                path: path.to_owned(),
+            }))
+        };
+        let identity = match (file("CLIENT_CERTIFICATE")?, file("CLIENT_KEY")?) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                return Err(Error::Variable(format!(
+                    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY (environment variables): \
+                     one without the other, for {signal}"
+                )));
+            }
+        };
+        let files = Files {
+            authorities: file("CERTIFICATE")?,
+            identity,
+        };
+        let read = files.read().map_err(Error::Variable)?;
+        let config = files.config(&read).map_err(Error::Variable)?;
+        Ok(Self {
+            signal,
+            files: Arc::new(files),
+            turn: Arc::default(),
+            current: Mutex::new(Current {
+                read,
+                config,
+                trouble: String::new(),
+            }),
+        })
+    }
+
+    /// Makes a connection to `host` a secure one.
+    ///
+    /// # Errors
+    /// One does not trust the other.
+    pub async fn handshake(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, BoxError> {
+        // An IPv6 address has brackets in a URL.
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+        let stream = TlsConnector::from(self.config().await)
+            .connect(name, stream)
+            .await?;
+        if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
+            Ok(stream)
+        } else {
+            Err("the collector does not speak HTTP/2".into())
+        }
+    }
+
+    /// Returns the configuration of a connection, by the files as they are now.
+    async fn config(&self) -> Arc<ClientConfig> {
+        let read = self.read().await;
+        let mut current = self.current.lock();
+        let renewed = match read {
+            Ok(read) if read == current.read => None,
+            Ok(read) => match self.files.config(&read) {
+                Ok(config) => Some(Ok((read, config))),
+                Err(error) => Some(Err(error)),
+            },
+            Err(error) => Some(Err(error)),
+        };
+        let signal = self.signal;
+        match renewed {
+            None => current.trouble.clear(),
+            Some(Ok((read, config))) => {
+                info!(%signal, "the certificates of the export were read again");
+                *current = Current {
+                    read,
+                    config,
+                    trouble: String::new(),
+                };
+            }
+            Some(Err(error)) if error == current.trouble => {}
+            Some(Err(error)) => {
+                warn!(%signal, "the export keeps the certificates that it has: {error}");
+                current.trouble = error;
+            }
+        }
+        Arc::clone(&current.config)
+    }
+
+    async fn read(&self) -> Result<Certificates, String> {
+        let hangs = || "the files hang: they cannot be read".to_owned();
+        let turn = Arc::clone(&self.turn)
+            .try_lock_owned()
+            .map_err(|_| hangs())?;
+        let files = Arc::clone(&self.files);
+        let read = spawn_blocking(move || {
+            let _turn = turn;
+            files.read()
+        });
+        let read = timeout(READ_TIMEOUT, read).await.map_err(|_| hangs())?;
+        read.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+impl Files {
+    fn read(&self) -> Result<Certificates, String> {
+        let authorities = match &self.authorities {
+            Some(file) => file.certificates()?,
+            None => rustls_native_certs::load_native_certs().certs,
+        };
+        let identity = match &self.identity {
+            Some((certificate, key)) => Some((certificate.certificates()?, key.key()?)),
+            None => None,
+        };
+        Ok(Certificates {
+            authorities,
+            identity,
+        })
+    }
+
+    /// The content of the files in use.
+    fn config(&self, read: &Certificates) -> Result<Arc<ClientConfig>, String> {
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(read.authorities.iter().cloned());
+        match &self.authorities {
+            _ if added > 0 => {}
+            Some(file) => return Err(file.wrong("holds no certificate of an authority")),
+            None => {
+                return Err(
+                    "no authorities are installed here: set OTEL_EXPORTER_OTLP_CERTIFICATE"
+                        .to_owned(),
+                );
+            }
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let mut config = match (&self.identity, &read.identity) {
+            (Some((file, key_file)), Some((certificate, key))) => config
+                .with_client_auth_cert(certificate.clone(), key.clone_key())
+                .map_err(|error| {
+                    file.wrong(format_args!(
+                        "does not go with {:?}: {error}",
+                        key_file.path
+                    ))
+                })?,
+            _ => config.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+impl File {
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+        let pem = self.pem()?;
+        let all = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+        match all {
+            Ok(all) if all.is_empty() => Err(self.wrong("holds no certificate")),
+            Ok(all) => Ok(all),
+            Err(error) => Err(self.wrong(error)),
+        }
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
+        let pem = self.pem()?;
+        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes());
+        key.map_err(|error| self.wrong(format_args!("holds no private key: {error}")))
+    }
+
+    fn pem(&self) -> Result<String, String> {
+        let text = std::fs::read_to_string(&self.path);
+        let text = text.map_err(|error| self.wrong(format_args!("cannot be read: {error}")))?;
+        if text.contains("-----BEGIN ") {
+            Ok(text)
+        } else {
+            Err(self.wrong("holds nothing in PEM format"))
+        }
+    }
+
+    fn wrong(&self, wrong: impl std::fmt::Display) -> String {
+        let Self { variable, path } = self;
+        format!("{variable} = {path:?} (environment variable): {wrong}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    /// Writes a certificate and its key, as `crt` and `key`.
+    fn write(folder: &Path) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        for (name, label, der) in [
+            ("crt", "CERTIFICATE", made.cert.der().to_vec()),
+            ("key", "PRIVATE KEY", made.signing_key.serialize_der()),
+        ] {
+            let text = ::pem::encode(&::pem::Pem::new(label, der));
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+
+    /// The files of the kubelet are links into a folder that is exchanged; others are written one after the other. Files
+    /// that go together are used. Others are reported once, and the previous ones stay in use.
+    #[tokio::test]
+    async fn files_are_used_when_they_go_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for version in ["one", "two"] {
+            fs::create_dir(path(version)).unwrap();
+            write(&path(version));
+        }
+        let point_to = |version: &str| {
+            std::os::unix::fs::symlink(path(version), path("new")).unwrap();
+            fs::rename(path("new"), path("data")).unwrap();
+        };
+        point_to("one");
+        let variables = [
+            ("CERTIFICATE", "crt"),
+            ("CLIENT_CERTIFICATE", "crt"),
+            ("CLIENT_KEY", "key"),
+        ];
+        let variables = variables.map(|(what, name)| {
+            let name = path("data").join(name).into_os_string();
+            (format!("OTEL_EXPORTER_OTLP_{what}").into(), name)
+        });
+        let trust = Trust::new(&Env::new(variables), Signal::Logs).unwrap();
+        let first = trust.config().await;
+        assert!(
+            Arc::ptr_eq(&first, &trust.config().await),
+            "nothing has changed"
+        );
+        point_to("two");
+        let second = trust.config().await;
+        assert!(!Arc::ptr_eq(&first, &second));
+
+        let (crt, key) = (path("two").join("crt"), path("two").join("key"));
+        let kept = fs::read(&key).unwrap();
+        let half = kept[..kept.len() / 2].to_vec();
+        let other = fs::read(path("one").join("key")).unwrap();
+        for (content, trouble) in [
+            (Some(half), "holds no private key"),
+            (Some(other), "does not go with"),
+            (Some(b"nothing".to_vec()), "holds nothing in PEM format"),
+            (None, "cannot be read"),
+        ] {
+            match content {
+                Some(content) => fs::write(&key, content).unwrap(),
+                None => fs::remove_file(&key).unwrap(),
+            }
+            assert!(Arc::ptr_eq(&second, &trust.config().await), "{trouble}");
+            let logged = trust.current.lock().trouble.clone();
+            assert!(logged.contains(trouble), "{logged}");
+        }
+        fs::write(&key, &kept).unwrap();
+        assert!(Arc::ptr_eq(&second, &trust.config().await));
+        assert_eq!(trust.current.lock().trouble, "");
+        fs::write(&crt, &kept).unwrap();
+        assert!(
+            Arc::ptr_eq(&second, &trust.config().await),
+            "a key is no certificate"
+        );
+    }
+
+    /// A mount that hangs delays a connection by a moment, and costs one thread. It is a pipe here.
+    #[tokio::test]
+    async fn files_that_hang_stop_no_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path());
+        let crt = folder.path().join("crt");
+        let variable = (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE".into(),
+            crt.clone().into_os_string(),
+        );
+        let trust = Trust::new(&Env::new([variable]), Signal::Logs).unwrap();
+        let first = trust.config().await;
+        fs::remove_file(&crt).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&crt).status();
+        assert!(made.unwrap().success());
+        let pipe = fs::OpenOptions::new().read(true).write(true).open(&crt);
+        let _writer = pipe.unwrap();
+        for _ in 0..3 {
+            assert!(Arc::ptr_eq(&first, &trust.config().await));
+        }
+        assert!(trust.current.lock().trouble.contains("hang"));
+    }
+}

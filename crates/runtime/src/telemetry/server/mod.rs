@@ -1,0 +1,467 @@
+//! What is served over HTTP: `/livez` and `/readyz` for the kubelet, `/metrics`, and `/debug/state`.
+//!
+//! The kubelet speaks plain HTTP and brings no credentials. So with `http.metrics_auth` metrics and state are served at another
+//! address, over TLS, to who may read them. Each connection carries one request: probes and scrapes are rare, and an idle
+//! connection would take another one's place.
+
+pub mod auth;
+mod tls;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    convert::Infallible,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE},
+};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kube::Client;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::{AbortHandle, JoinSet},
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    health::{Health, Probe},
+    metrics::Metrics,
+    server::{
+        auth::{Auth, Page},
+        tls::{Certificate, Tls},
+    },
+};
+use crate::{
+    config::{self, app::App},
+    telemetry::{log::log_once::Causes, state::State},
+};
+
+/// Connections served at once at one address. One more ends the oldest of the peer that has the most: a probe takes
+/// milliseconds, so that is somebody's who dawdles, and a crowd makes way for the others.
+const CONNECTIONS: usize = 256;
+/// Pause after a connection could not be accepted.
+const RETRY: Duration = Duration::from_millis(10);
+/// A failure to accept after this long without one is logged again.
+const QUIET: Duration = Duration::from_mins(1);
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// How long a client may take over the TLS handshake, and again over its request.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a connection may last, the API server's reviews and a slow reader included: as long as a scrape.
+const LIFETIME: Duration = Duration::from_secs(10);
+/// The request line and all headers together, in bytes: room for any token.
+const HEADERS: usize = 16 * 1024;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Nothing can be served as it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be listened on.
+    #[error("{0}: cannot listen on {1}: {2}")]
+    Listen(&'static str, SocketAddr, io::Error),
+    /// There is no certificate to serve metrics with.
+    #[error("http.metrics_cert_dir: {0}")]
+    Certificate(#[from] tls::Error),
+}
+
+/// The addresses listened on.
+pub struct Server {
+    /// For probes, and for metrics where those are open to all.
+    plain: Option<TcpListener>,
+    /// For metrics that are not.
+    secure: Option<(TcpListener, Tls)>,
+    /// What is served beside metrics.
+    state: Option<Arc<Show>>,
+}
+
+/// Says how the replica is, whenever it is called.
+type Show = dyn Fn() -> State + Send + Sync;
+
+impl Server {
+    /// Listens, so that a port that is taken is known before anything else is done.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn bind(app: &App, config: &config::Http) -> Result<Self, Error> {
+        let plain = match config.addr {
+            Some(addr) => Some(listen("http.addr", addr, bind)?),
+            None => None,
+        };
+        let secure = if config.metrics_auth {
+            let tls = Tls::new(app, config.metrics_cert_dir.clone(), tls::PERIOD).await?;
+            Some((listen("http.metrics_addr", config.metrics_addr, bind)?, tls))
+        } else {
+            None
+        };
+        Ok(Self {
+            plain,
+            secure,
+            state: None,
+        })
+    }
+
+    /// The same, with `/debug/state`.
+    pub(crate) fn with_state(self, state: impl Fn() -> State + Send + Sync + 'static) -> Self {
+        Self {
+            state: Some(Arc::new(state)),
+            ..self
+        }
+    }
+
+    /// Serves for ever. `client` asks the API server who may read metrics.
+    pub async fn serve(self, client: Client, health: Health, metrics: Metrics) {
+        let health = Arc::new(health);
+        let open = self.secure.is_none();
+        let plain = async {
+            let Some(listener) = self.plain else { return };
+            if let Ok(addr) = listener.local_addr() {
+                info!(%addr, metrics = open, "serving health");
+            }
+            let routes = Routes {
+                health: Some(Arc::clone(&health)),
+                metrics: open.then(|| metrics.clone()),
+                state: self.state.clone().filter(|_| open),
+                auth: None,
+            };
+            accept(listener, None, routes).await;
+        };
+        let secure = async {
+            let Some((listener, tls)) = self.secure else {
+                return;
+            };
+            if let Ok(metrics_addr) = listener.local_addr() {
+                info!(%metrics_addr, "serving metrics over TLS");
+            }
+            let routes = Routes {
+                health: None,
+                metrics: Some(metrics.clone()),
+                state: self.state.clone(),
+                auth: Some(Auth::new(metrics.app(), client)),
+            };
+            accept_secure(listener, tls, routes).await;
+        };
+        tokio::join!(health.watch(), plain, secure);
+    }
+}
+
+/// Listens by `bind`; on every address of IPv4 where that is to be all of both, and this machine has no IPv6.
+fn listen(
+    key: &'static str,
+    addr: SocketAddr,
+    bind: impl Fn(SocketAddr) -> io::Result<TcpListener>,
+) -> Result<TcpListener, Error> {
+    let everywhere = addr.is_ipv6() && addr.ip().is_unspecified();
+    let bound = match bind(addr) {
+        Err(error) if everywhere && is_without_ipv6(&error) => {
+            let addr = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port());
+            info!("{key}: there is no IPv6 here, listening on {addr}");
+            bind(addr)
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| Error::Listen(key, addr, error))
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
+}
+
+/// `[::]` is all addresses of IPv4, too, whatever the system's default is (`net.ipv6.bindv6only`).
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv6() {
+        let socket = TcpSocket::new_v6()?;
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+        socket
+    } else {
+        TcpSocket::new_v4()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// The same over TLS.
+async fn accept_secure(listener: TcpListener, tls: Tls, routes: Routes) {
+    let certificate = tls.certificate();
+    tokio::join!(accept(listener, Some(certificate), routes), tls.renewals());
+}
+
+/// Serves, over TLS, routes where nothing is.
+#[cfg(test)]
+pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
+    let routes = Routes {
+        health: None,
+        metrics: None,
+        state: None,
+        auth: None,
+    };
+    accept_secure(listener, tls, routes).await;
+}
+
+/// Serves `routes` on `listener`, for ever.
+async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes) {
+    let (listener, routes) = (Arc::new(listener), Arc::new(routes));
+    let mut connections = JoinSet::new();
+    let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
+    let (spare, mut outage) = (Arc::new(Spare::default()), Causes::new(QUIET));
+    spare.keep(&listener);
+    loop {
+        let accepted = listener.accept().await;
+        while connections.try_join_next().is_some() {}
+        by_age.retain(|(_, connection)| !connection.is_finished());
+        if accepted.is_err() || by_age.len() == CONNECTIONS {
+            // The client stays in the backlog while none can be accepted.
+            if accepted.is_err() && spare.give_up() {
+                continue;
+            }
+            if let Some(at) = crowding(by_age.iter().map(|(peer, _)| *peer))
+                && let Some((_, connection)) = by_age.remove(at)
+            {
+                connection.abort();
+            }
+        }
+        let (stream, peer) = match accepted {
+            // One peer, whichever family it came by.
+            Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
+            Err(error) => {
+                if outage.is_new(&error.to_string()) {
+                    warn!("cannot accept a connection: {error}");
+                }
+                sleep(RETRY).await;
+                continue;
+            }
+        };
+        spare.keep(&listener);
+        let tls = tls.as_ref().map(Certificate::acceptor);
+        let connection = serve(stream, peer, tls, Arc::clone(&routes));
+        // A client that errs or dawdles is nothing to log.
+        let (spare, listener) = (Arc::clone(&spare), Arc::clone(&listener));
+        let connection = connections.spawn(async move {
+            drop(timeout(LIFETIME, connection).await);
+            spare.keep(&listener);
+        });
+        by_age.push_back((peer, connection));
+    }
+}
+
+/// A descriptor that is closed where all others are in use, so that one connection is served at a time even then.
+#[derive(Default)]
+struct Spare(Mutex<Option<OwnedFd>>);
+
+impl Spare {
+    fn keep(&self, listener: &TcpListener) {
+        let mut spare = self.0.lock();
+        if spare.is_none() {
+            *spare = listener.as_fd().try_clone_to_owned().ok();
+        }
+    }
+
+    /// Whether there was one.
+    fn give_up(&self) -> bool {
+        self.0.lock().take().is_some()
+    }
+}
+
+/// Which of these connections, the oldest first, is the oldest of a peer that has the most.
+fn crowding(mut peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
+    let mut counts = HashMap::new();
+    for peer in peers.clone() {
+        *counts.entry(peer).or_insert(0_usize) += 1;
+    }
+    let most = counts.values().max()?;
+    peers.position(|peer| counts.get(&peer) == Some(most))
+}
+
+async fn serve(
+    stream: TcpStream,
+    peer: IpAddr,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    routes: Arc<Routes>,
+) {
+    match tls {
+        None => serve_connection(stream, peer, routes).await,
+        Some(tls) => {
+            if let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await {
+                serve_connection(stream, peer, routes).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: IpAddr,
+    routes: Arc<Routes>,
+) {
+    let service = service_fn(|request| {
+        let routes = Arc::clone(&routes);
+        async move { Ok::<_, Infallible>(routes.answer(peer, &request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_TIMEOUT)
+        .max_buf_size(HEADERS)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let _ = connection.await;
+}
+
+/// What there is at one address.
+struct Routes {
+    health: Option<Arc<Health>>,
+    metrics: Option<Metrics>,
+    state: Option<Arc<Show>>,
+    auth: Option<Auth>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Routes {
+    async fn answer(&self, peer: IpAddr, request: &Request<Incoming>) -> Answer {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+            let allow = HeaderValue::from_static("GET, HEAD");
+            answer.headers_mut().insert(ALLOW, allow);
+            return answer;
+        }
+        let path = request.uri().path();
+        let found = match (&self.health, &self.metrics, &self.state) {
+            (_, Some(metrics), _) if path == Page::Metrics.path() => {
+                let answer = || scrape(metrics, request);
+                Some(self.guarded(Page::Metrics, peer, request, answer).await)
+            }
+            (_, _, Some(state)) if path == Page::State.path() => {
+                let answer = || json(&state());
+                Some(self.guarded(Page::State, peer, request, answer).await)
+            }
+            (Some(health), ..) => {
+                let query = request.uri().query().unwrap_or_default();
+                let keys = query.split('&').filter_map(|pair| pair.split('=').next());
+                health_response(health, path, keys.into_iter().any(|key| key == "verbose"))
+            }
+            _ => None,
+        };
+        found.unwrap_or_else(|| {
+            let mut there = Vec::new();
+            if self.health.is_some() {
+                there.extend(["/livez", "/readyz"]);
+            }
+            there.extend(self.metrics.as_ref().map(|_| Page::Metrics.path()));
+            there.extend(self.state.as_ref().map(|_| Page::State.path()));
+            text(
+                StatusCode::NOT_FOUND,
+                format!("there is nothing but {}\n", there.join(", ")),
+            )
+        })
+    }
+
+    /// What is answered to who may read a page.
+    async fn guarded(
+        &self,
+        page: Page,
+        peer: IpAddr,
+        request: &Request<Incoming>,
+        answer: impl FnOnce() -> Answer,
+    ) -> Answer {
+        if let Some(auth) = &self.auth
+            && let Err(refusal) = auth.check(page, peer, request.headers()).await
+        {
+            let mut answer = text(refusal.status(), format!("{refusal}\n"));
+            if let Some(challenge) = refusal.challenge() {
+                let challenge = HeaderValue::from_static(challenge);
+                answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            }
+            return answer;
+        }
+        answer()
+    }
+}
+
+fn scrape(metrics: &Metrics, request: &Request<Incoming>) -> Answer {
+    let accept = request.headers().get(ACCEPT);
+    let (kind, body) = metrics.scrape(accept.and_then(|accept| accept.to_str().ok()));
+    answer(StatusCode::OK, kind, body)
+}
+
+fn json(state: &State) -> Answer {
+    match serde_json::to_vec_pretty(state) {
+        Ok(body) => answer(StatusCode::OK, "application/json", body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+/// Answers as kube-apiserver's health endpoints do: `/livez` for all checks, `/livez/NAME` for one. What is wrong is said,
+/// though: it is nobody's secret. `None`: there is no such path.
+fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
+    let (endpoint, one) = match path.strip_prefix('/')?.split_once('/') {
+        Some((endpoint, one)) => (endpoint, Some(one)),
+        None => (path.strip_prefix('/')?, None),
+    };
+    let probe = match endpoint {
+        "livez" => Probe::Live,
+        "readyz" => Probe::Ready,
+        _ => return None,
+    };
+    let checks = health.checks(probe);
+    let checks: Vec<_> = checks
+        .filter(|(name, _)| one.is_none_or(|one| one == *name))
+        .collect();
+    if checks.is_empty() {
+        return None;
+    }
+    let well = checks.iter().all(|(_, result)| result.is_ok());
+    let status = if well {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    if well && (one.is_some() || !verbose) {
+        return Some(text(status, "ok"));
+    }
+    let mut lines: Vec<_> = checks
+        .iter()
+        .map(|(name, result)| match result {
+            Ok(None) => format!("[+]{name} ok\n"),
+            Ok(Some(note)) => format!("[+]{name} ok: {note}\n"),
+            Err(failure) => format!("[-]{name} failed: {failure}\n"),
+        })
+        .collect();
+    if one.is_none() {
+        let verdict = if well { "passed" } else { "failed" };
+        lines.push(format!("{endpoint} check {verdict}\n"));
+    }
+    Some(text(status, lines.concat()))
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    answer(status, TEXT, body)
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it cannot test"
+)]
+
+use std::net::Ipv6Addr;
+
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tower::{BoxError, service_fn};
+
+use super::*;
+use crate::{
+    cmd::doctor::replica::ask,
+    config::{app::tests::APP, environment::Host, settings::Config},
+    telemetry::state,
+};
+
+/// Both addresses, as they are by default, on a port that is free.
+fn defaults() -> [SocketAddr; 2] {
+    let http = Config::shipped(&APP).http;
+    [http.addr.unwrap(), http.metrics_addr].map(|addr| SocketAddr::new(addr.ip(), 0))
+}
+
+/// By default a pod is reached by either family, whatever its cluster has.
+#[tokio::test]
+async fn both_families_are_served_by_default() {
+    for addr in defaults() {
+        let listener = listen("http.addr", addr, bind).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .await
+            .unwrap();
+        if let Err(error) = std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+            eprintln!("NOT TESTED: this machine has no IPv6, not even ::1 ({error})");
+            continue;
+        }
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+            .await
+            .unwrap();
+    }
+}
+
+/// Where the kernel has no IPv6, the default is all of IPv4; any other failure, or address, is what it is.
+#[tokio::test]
+async fn without_ipv6_the_default_is_ipv4() {
+    use rustix::io::Errno;
+    let failing = |errno: Errno| {
+        move |addr: SocketAddr| match addr {
+            SocketAddr::V6(_) => Err(errno.into()),
+            SocketAddr::V4(_) => bind(addr),
+        }
+    };
+    for addr in defaults() {
+        for errno in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+            let listener = listen("http.addr", addr, failing(errno)).unwrap();
+            let bound = listener.local_addr().unwrap();
+            assert_eq!(bound.ip(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        }
+        let taken = listen("http.addr", addr, failing(Errno::ADDRINUSE)).unwrap_err();
+        assert!(
+            taken
+                .to_string()
+                .starts_with("http.addr: cannot listen on [::]:0: ")
+        );
+    }
+    let one = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    listen("http.addr", one, failing(Errno::ADDRNOTAVAIL)).unwrap_err();
+}
+
+/// Whoever has the most connections loses the oldest of them; among equals the oldest of all goes.
+#[test]
+fn a_crowd_makes_way_for_the_others() {
+    let peers = |text: &str| {
+        let peers: Vec<_> = text.bytes().map(|b| IpAddr::from([10, 0, 0, b])).collect();
+        crowding(peers.into_iter())
+    };
+    assert_eq!(peers("abbb"), Some(1));
+    assert_eq!(peers("babab"), Some(0));
+    assert_eq!(peers("cabab"), Some(1));
+    assert_eq!(peers("abc"), Some(0));
+    assert_eq!(peers(""), None);
+}
+
+/// What one replica says.
+fn state() -> State {
+    let fence = state::Fence {
+        open: false,
+        record: None,
+        policy_rejects_for_seconds: None,
+    };
+    State {
+        identity: "a".into(),
+        version: "1".into(),
+        commit: None,
+        uptime_seconds: 1.5,
+        caches: Vec::new(),
+        lease: None,
+        term: None,
+        fence,
+        queue: None,
+    }
+}
+
+/// An API server that knows the bearer of "good", who may get `/debug/state` alone.
+fn api_server() -> Client {
+    let service = service_fn(|request: Request<Body>| async move {
+        let body = request.into_body().collect().await?.to_bytes();
+        let mut review: Value = serde_json::from_slice(&body)?;
+        let allowed = review["spec"]["nonResourceAttributes"]["path"] == "/debug/state";
+        let authenticated = review["spec"]["token"] == "good";
+        review["status"] = json!({
+            "authenticated": authenticated, "allowed": allowed, "user": { "username": "u" },
+        });
+        Ok::<_, BoxError>(Response::new(Body::from(serde_json::to_vec(&review)?)))
+    });
+    Client::new(service, "default")
+}
+
+/// The address of a server of health, metrics and, by default or not, state.
+async fn serve(metrics_auth: bool, debug_state: bool) -> (String, JoinSet<()>) {
+    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let config = config::Http {
+        addr: Some(free),
+        metrics_addr: free,
+        metrics_auth,
+        ..Config::shipped(&APP).http
+    };
+    let server = Server::bind(&APP, &config).await.unwrap();
+    let server = if debug_state {
+        server.with_state(state)
+    } else {
+        server
+    };
+    let (scheme, listener) = match &server.secure {
+        Some((listener, _)) => ("https", listener),
+        None => ("http", server.plain.as_ref().unwrap()),
+    };
+    let address = format!("{scheme}://{}", listener.local_addr().unwrap());
+    let mut serving = JoinSet::new();
+    let health = Health::new(&Host::of_this_process());
+    serving.spawn(server.serve(api_server(), health, Metrics::disconnected(&APP)));
+    (address, serving)
+}
+
+fn bearer(token: &str) -> kube::Config {
+    let mut kube = kube::Config::new(http::Uri::default());
+    kube.auth_info.token = Some(token.to_owned().into());
+    kube
+}
+
+/// `doctor` gets what is served, where it is served, and not elsewhere; with authorisation, by a token for just that.
+#[tokio::test]
+async fn state_is_for_who_may_get_it() {
+    let (open, _serving) = serve(false, true).await;
+    let nobody = || kube::Config::new(http::Uri::default());
+    assert_eq!(ask(&open, nobody()).await, Ok(state()));
+
+    let (guarded, _serving) = serve(true, true).await;
+    assert_eq!(ask(&guarded, bearer("good")).await, Ok(state()));
+    for (kube, refusal) in [
+        (nobody(), "401 Unauthorized: unauthorized: send "),
+        (
+            bearer("bad"),
+            "401 Unauthorized: unauthorized: the API server does not take this token",
+        ),
+    ] {
+        let refused = ask(&guarded, kube).await.unwrap_err();
+        assert!(refused.starts_with(refusal), "{refused}");
+    }
+
+    let (off, _serving) = serve(true, false).await;
+    let missing = "404 Not Found: there is nothing but /metrics";
+    assert_eq!(ask(&off, bearer("good")).await, Err(missing.to_owned()));
+}

@@ -1,0 +1,261 @@
+//! A kind for tests: each Parent gets the Child that it names.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    hash::{Hash as _, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    api::{
+        failure::{Failure, Retry},
+        key::Key,
+        kind::Kind,
+        object::{Cached, Field, Meta, Metadata, Object, Primary},
+    },
+    cache::store::Snapshot,
+    controller::builder::Builder,
+    reconcile::{
+        error::ApiError,
+        reconciler::{Action, Context, Reconciler},
+        writer::Writer,
+    },
+};
+
+/// The object that this YAML is.
+pub fn object<V: Cached>(yaml: &str) -> Object<V> {
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let value: serde_json::Value = serde_saphyr::from_str_with_options(yaml, options).unwrap();
+    serde_json::from_str(&value.to_string()).unwrap()
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parent {
+    pub uid: Box<str>,
+    pub generation: i64,
+    pub child: Option<String>,
+    pub status: ParentStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParentStatus {
+    pub observed_generation: i64,
+}
+
+#[derive(Default, Deserialize)]
+pub struct Spec {
+    child: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub struct ParentWire {
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Field<Spec>,
+    #[serde(default)]
+    status: Field<ParentStatus>,
+}
+
+impl Cached for Parent {
+    type Wire = ParentWire;
+    const KIND: Kind = Kind::custom("example.com", "v1", "Parent", "parents");
+
+    fn decode(mut wire: ParentWire) -> (Meta, Self) {
+        let view = Self {
+            uid: std::mem::take(&mut wire.metadata.uid),
+            generation: std::mem::take(&mut wire.metadata.generation).or_default(),
+            child: wire.spec.or_default().child,
+            status: wire.status.or_default(),
+        };
+        (wire.metadata.into_meta(), view)
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn references(&self) -> impl Iterator<Item = &str> {
+        self.child.iter().map(String::as_str)
+    }
+
+    fn content(&self, state: &mut impl Hasher) {
+        self.generation.hash(state);
+    }
+}
+
+impl Primary for Parent {
+    type Status = ParentStatus;
+
+    fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    fn is_deleting(&self) -> bool {
+        false
+    }
+
+    fn status(&self) -> &ParentStatus {
+        &self.status
+    }
+
+    fn is_observed(&self) -> bool {
+        self.status.observed_generation == self.generation
+    }
+
+    fn says(status: &ParentStatus, state: &mut impl Hasher) {
+        status.observed_generation.hash(state);
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Child {
+    pub uid: Box<str>,
+    pub owner: Option<Box<str>>,
+}
+
+#[derive(Deserialize)]
+pub struct ChildWire {
+    metadata: Metadata,
+}
+
+impl Cached for Child {
+    type Wire = ChildWire;
+    const KIND: Kind = Kind::custom("example.com", "v1", "Child", "children");
+
+    fn decode(mut wire: ChildWire) -> (Meta, Self) {
+        let view = Self {
+            uid: std::mem::take(&mut wire.metadata.uid),
+            owner: wire.metadata.take_owner(&Parent::KIND).map(|o| o.name),
+        };
+        (wire.metadata.into_meta(), view)
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn references(&self) -> impl Iterator<Item = &str> {
+        self.owner.iter().map(|owner| &**owner)
+    }
+
+    fn content(&self, _: &mut impl Hasher) {}
+}
+
+/// Creates the children that are missing.
+pub struct Parents {
+    children: Writer<Child>,
+}
+
+impl Parents {
+    pub fn build(builder: &mut Builder<Parent>) -> Self {
+        Self {
+            children: builder.owns(),
+        }
+    }
+
+    fn missing(&self, key: &Key, parent: &Parent) -> Option<Key> {
+        let child = key.sibling(parent.child.as_ref()?);
+        self.children.store().get(&child).is_none().then_some(child)
+    }
+}
+
+impl Reconciler for Parents {
+    type Primary = Parent;
+    type Error = TestError;
+
+    async fn reconcile(
+        &self,
+        cx: &Context<'_, Parent>,
+        seen: &Snapshot<Parent>,
+    ) -> Result<Action, TestError> {
+        if let Some(child) = self.missing(cx.key(), &seen.view) {
+            let body = json!({ "metadata": { "name": child.name() } });
+            self.children.create(cx, &child, &body).await?;
+        }
+        Ok(Action::Done)
+    }
+
+    fn is_up_to_date(&self, cx: &Context<'_, Parent>, seen: &Snapshot<Parent>) -> bool {
+        let key = cx.key();
+        self.missing(key, &seen.view).is_none()
+    }
+}
+
+/// A failure of each sort, with what it says.
+#[derive(Debug, thiserror::Error)]
+pub enum TestError {
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Rejected(String),
+    #[error("{0}")]
+    Transient(String),
+    #[error("conflict: the object changed since it was read")]
+    Conflict,
+    #[error("not leading")]
+    NotLeading,
+}
+
+impl Failure for TestError {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "Invalid",
+            Self::Rejected(_) => "Rejected",
+            Self::Transient(_) => "Transient",
+            Self::Conflict => "Conflict",
+            Self::NotLeading => "NotLeading",
+        }
+    }
+
+    fn reason(&self) -> Option<&'static str> {
+        matches!(self, Self::Invalid(_) | Self::Rejected(_)).then(|| self.name())
+    }
+
+    fn retry(&self) -> Retry {
+        match self {
+            Self::Invalid(_) => Retry::OnChange,
+            Self::Conflict => Retry::Conflict,
+            Self::NotLeading => Retry::Quiet,
+            Self::Rejected(_) | Self::Transient(_) => Retry::Backoff(Duration::ZERO),
+        }
+    }
+}
+
+impl From<ApiError> for TestError {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::Rejected(words) | ApiError::Denied(words, _) => Self::Rejected(words),
+            ApiError::Conflict => Self::Conflict,
+            ApiError::NotLeading => Self::NotLeading,
+            other => Self::Transient(other.to_string()),
+        }
+    }
+}
+
+/// The lines at `level` or above that are logged on this thread while the guard lives.
+pub fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    #[derive(Clone)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Arc::default();
+    let writer = Lines(Arc::clone(&lines));
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(move || writer.clone())
+        .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}

@@ -1,0 +1,172 @@
+//! For unit tests of a [`Reconciler`]: reconciles one object at a time, against a client of the test's, with what the test
+//! puts into the stores.
+
+#[cfg(test)]
+pub(crate) mod fixtures;
+
+use std::{sync::Arc, time::Duration};
+
+use kube::Client;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::{
+    api::{
+        key::Key,
+        object::{Cached, Object},
+    },
+    cache::{
+        readiness::Scopes,
+        store::{Snapshot, Store},
+    },
+    client::context::ClientContext,
+    config::{app::App, environment::Host},
+    controller::{Work, builder::Builder},
+    reconcile::reconciler::{Action, Attempt, Context, Reconciler},
+    telemetry::{
+        events::{Recorder, event::About},
+        metrics::Metrics,
+    },
+};
+
+/// A reconciler with stores that nobody watches, and without an election. Its events go nowhere.
+pub struct Harness<R: Reconciler> {
+    work: Work<R>,
+    enqueued: Enqueued,
+    client: Client,
+}
+
+impl<R: Reconciler> Harness<R> {
+    /// What `build` makes, over `client`.
+    #[must_use]
+    pub fn new(
+        app: &'static App,
+        client: &Client,
+        build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+    ) -> Self {
+        let metrics = Metrics::disconnected(app);
+        let host = Host::of_this_process();
+        let shared = Arc::new(ClientContext {
+            app,
+            host: host.clone(),
+            client: client.clone(),
+        });
+        let mut builder = Builder::new(shared, vec![None], &metrics);
+        let reconciler = build(&mut builder);
+        let refusals = Arc::clone(&builder.refusals);
+        let (primary, informers, needs) = builder.finish();
+        let scopes = Scopes::new(needs, refusals, Duration::from_secs(15));
+        let about = About {
+            app,
+            reporter: app.reporter,
+            instance: "test".into(),
+            kind: R::Primary::KIND,
+            host: host.clone(),
+        };
+        let (recorder, _) = Recorder::new(client.clone(), about, &metrics, || false);
+        Self {
+            work: Work {
+                reconciler,
+                primary,
+                informers,
+                recorder,
+                scopes,
+                log: Arc::default(),
+                host,
+            },
+            enqueued: Enqueued::default(),
+            client: client.clone(),
+        }
+    }
+
+    /// The reconciler.
+    #[must_use]
+    pub fn reconciler(&self) -> &R {
+        &self.work.reconciler
+    }
+
+    /// Puts an object into a store, as a watch would.
+    pub fn apply<V: Cached>(&self, store: &Store<V>, object: Object<V>) {
+        store.apply(0, object);
+    }
+
+    /// Takes an object out of a store, as a watch would.
+    pub fn delete<V: Cached>(&self, store: &Store<V>, object: &Object<V>) {
+        store.delete(0, &object.key, object.version);
+    }
+
+    /// One reconcile, while nobody else waits.
+    ///
+    /// # Errors
+    /// Those of the reconciler.
+    pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
+        self.work.reconcile(key, &self.enqueued).await
+    }
+
+    /// The keys that were [enqueued](Context::enqueue) since the last call.
+    #[must_use]
+    pub fn enqueued(&self) -> Vec<Key> {
+        std::mem::take(&mut *self.enqueued.0.lock())
+    }
+
+    /// What a reconcile of this object is given, to try writers by themselves.
+    #[must_use]
+    pub fn context<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: &'a Snapshot<R::Primary>,
+    ) -> Context<'a, R::Primary> {
+        self.work.context(key, seen, &self.enqueued)
+    }
+
+    /// Whether a resync would leave the object alone.
+    #[must_use]
+    pub fn is_up_to_date(&self, key: &Key) -> bool {
+        self.work.is_up_to_date(key)
+    }
+
+    /// Checks the rights whenever a refused write calls for it; for ever.
+    pub fn check_rights(&self) -> impl Future<Output = ()> + use<R> {
+        Arc::clone(&self.work.scopes).check_rights(0, self.client.clone())
+    }
+}
+
+/// An attempt without a queue or an election, which keeps what it is to enqueue.
+#[derive(Default)]
+struct Enqueued(Mutex<Vec<Key>>);
+
+impl Attempt for Enqueued {
+    fn others_wait(&self) -> bool {
+        false
+    }
+
+    fn leads(&self) -> bool {
+        true
+    }
+
+    fn gets_on(&self, _: &Key) {}
+
+    fn enqueue(&self, key: Key) {
+        self.0.lock().push(key);
+    }
+}
+
+/// Changes `target` by a JSON merge patch (RFC 7396), as an API server does: for a test that stands in for one.
+pub fn merge_patch(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            if let Some(target) = target.as_object_mut() {
+                target.remove(key);
+            }
+        } else {
+            merge_patch(&mut target[key], value);
+        }
+    }
+}
