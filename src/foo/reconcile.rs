@@ -131,14 +131,12 @@ impl FooReconciler {
     ) -> Result<Deployed, Error> {
         let (key, view) = (cx.key(), &*foo.view);
         let mut need = self.compare(key, view)?;
-        // Held until the answer to the patch is in the store.
-        let _starting;
+        let mut starting = None;
         if let Need::Patch(desired, actual) = &need
             && desired.changes_template(&actual.view)
         {
-            if let Some(starting) = self.rollouts.start(key, (&desired.key, &actual.view)) {
-                _starting = starting;
-            } else {
+            starting = self.rollouts.start(key, &desired.key, actual);
+            if starting.is_none() {
                 trace::decided("rollout queued");
                 need = self.need(desired.clone().keeping_template())?;
             }
@@ -162,6 +160,9 @@ impl FooReconciler {
                 trace::decided("patch");
                 let plan = |actual: &Snapshot<Deployment>| desired.plan(actual);
                 let patched = self.patch(cx, foo, &desired, &actual, plan).await?;
+                if let Some(starting) = starting.filter(|_| patched.changed) {
+                    starting.succeed();
+                }
                 let overruled = patched.overruled.as_ref().map(overruled);
                 if let Some(missing) = &overruled {
                     cx.log_once(

@@ -4,9 +4,13 @@
 //! a bad image would stop every Foo, and a good one would start as many pods as there are Foos. So the template of a Deployment
 //! is patched while fewer than `max_rollouts` roll out, and the next one when one of those is done.
 
-use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroUsize,
+    sync::Arc,
+};
 
-use operator_runtime::{Key, Store};
+use operator_runtime::{Key, Snapshot, Store};
 use parking_lot::Mutex;
 
 use super::cached::Deployment;
@@ -25,10 +29,16 @@ struct State {
     /// [`Store::changes`] when `under_way` was counted.
     changes: Option<u64>,
     under_way: usize,
-    /// The Deployments whose template is being patched.
-    starting: BTreeSet<Key>,
+    /// The Deployments whose template is being patched, or was: the store does not take the answer while it is listed anew.
+    starting: BTreeMap<Key, Start>,
     /// The Foos whose rollout was put off.
     queued: BTreeSet<Key>,
+}
+
+struct Start {
+    /// The version that the patch is based on.
+    from: u64,
+    is_patched: bool,
 }
 
 impl Rollouts {
@@ -48,21 +58,33 @@ impl Rollouts {
     }
 
     /// Lets the Foo patch the template of its Deployment while the result is held; `None`: it waits for another rollout to end.
-    /// A Deployment that rolls out already is one of those under way, and may be given another template.
+    /// A Deployment that rolls out already has its place, and may be given another template.
     #[must_use]
     pub fn start(
         &self,
         foo: &Key,
-        (deployment, view): (&Key, &Deployment),
+        deployment: &Key,
+        actual: &Snapshot<Deployment>,
     ) -> Option<Starting<'_>> {
         let mut state = self.state.lock();
-        if self.free(&mut state) == 0 && !view.rolls_out(&self.image) {
+        let free = self.free(&mut state);
+        let has_place =
+            state.starting.contains_key(deployment) || actual.view.rolls_out(&self.image);
+        if free == 0 && !has_place {
             state.queued.insert(foo.clone());
             return None;
         }
         state.queued.remove(foo);
-        state.starting.insert(deployment.clone());
-        Some(Starting(self, deployment.clone()))
+        let start = Start {
+            from: actual.version,
+            is_patched: false,
+        };
+        state.starting.insert(deployment.clone(), start);
+        Some(Starting {
+            rollouts: self,
+            deployment: deployment.clone(),
+            is_patched: false,
+        })
     }
 
     /// The Foos that need not wait any longer.
@@ -90,14 +112,15 @@ impl Rollouts {
             return usize::MAX;
         };
         let under_way = self.under_way(state);
-        // The answer to a patch is in the store before the worker goes on.
-        let is_counted = |deployment: &Key| {
+        let mut starting = 0;
+        state.starting.retain(|deployment, start| {
             let stored = self.deployments.get(deployment);
-            stored.is_some_and(|stored| stored.view.rolls_out(&self.image))
-        };
-        let starting = state.starting.iter().filter(|one| !is_counted(one));
-        let taken = under_way + starting.count();
-        max.get().saturating_sub(taken)
+            let is_counted = (stored.as_ref()).is_some_and(|it| it.view.rolls_out(&self.image));
+            let is_open = !start.is_patched || stored.is_some_and(|it| it.version == start.from);
+            starting += usize::from(is_open && !is_counted);
+            is_open
+        });
+        max.get().saturating_sub(under_way + starting)
     }
 
     fn under_way(&self, state: &mut State) -> usize {
@@ -115,10 +138,26 @@ impl Rollouts {
 }
 
 /// A patch that starts a rollout.
-pub struct Starting<'a>(&'a Rollouts, Key);
+pub struct Starting<'a> {
+    rollouts: &'a Rollouts,
+    deployment: Key,
+    is_patched: bool,
+}
+
+impl Starting<'_> {
+    /// The patch has changed the Deployment.
+    pub fn succeed(mut self) {
+        self.is_patched = true;
+    }
+}
 
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().starting.remove(&self.1);
+        let mut state = self.rollouts.state.lock();
+        if !self.is_patched {
+            state.starting.remove(&self.deployment);
+        } else if let Some(start) = state.starting.get_mut(&self.deployment) {
+            start.is_patched = true;
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::{
     super::{
         actors::{failure, is_held},
         api::Kind,
+        trace::Call,
     },
     Case, Violation,
     converge::text,
@@ -15,25 +16,31 @@ use super::{
 
 /// I17: no process has more rollouts under way than it may have that it has started and that nobody has changed since.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    // The Deployments of each process, each with the version that its template was patched to.
+    // The process that started each rollout, and the Deployment.
     let mut started = Vec::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key.kind != Kind::Deployment {
             continue;
         }
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-        let writer = case.writer(index).map(|call| call.who);
+        let call = case.writer(index);
+        let writer = call.map(|call| call.who);
         let template = |of: Option<&Value>| of.map(|of| of["spec"]["template"].clone());
         let generation = |of: Option<&Value>| of.map(|of| of["metadata"]["generation"].clone());
         let is_start = before.is_some() && after.is_some() && template(before) != template(after);
-        let is_observed = || after.is_some_and(|now| rolls_out(now) || !is_observed(now));
-        // Another's change, or the end of the rollout.
-        if generation(before) != generation(after) && writer.is_none() || !is_observed() {
+        let is_under_way = || after.is_some_and(|now| rolls_out(now) || !is_observed(now));
+        // The change of a user, or the end of the rollout.
+        if generation(before) != generation(after) && writer.is_none() || !is_under_way() {
             started.retain(|(_, key)| *key != &revision.key);
         }
         let Some(who) = writer.filter(|_| is_start) else {
             continue;
         };
+        // Of a patch without an answer that it can read, it does not know.
+        let is_known = |call: &Call| call.code == Some(200) && call.fault.is_none();
+        if !call.is_some_and(is_known) {
+            continue;
+        }
         let was_under_way = started.iter().any(|one| *one == (who, &revision.key));
         let is_paused = after.is_some_and(|now| now["spec"]["paused"] == true);
         if was_under_way || is_paused || before.is_some_and(rolls_out) {

@@ -17,7 +17,7 @@ use super::{
 use crate::invariants::GENERATION;
 
 /// I6: what a process has asked and been told that it is done it does not ask again, until the object has changed: whatever
-/// was stored in its place.
+/// was stored in its place. A list of its kind is a reason, since the schema may be another one.
 pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
     let mut asked = BTreeMap::<_, Vec<(Value, &Call)>>::new();
     for call in &case.trace.calls {
@@ -43,6 +43,7 @@ pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
                 && other.answered.is_some_and(|(at, _)| at <= call.sent)
                 && !has_changed(other.written.end, call.written.start)
                 && !is_given_up(case, other)
+                && !has_listed(case, other, call)
         });
         if is_done {
             found.push(Violation {
@@ -54,6 +55,21 @@ pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
         }
         before.push((body, call));
     }
+}
+
+/// Whether the sender of both has read a list of the kind in between.
+fn has_listed(case: &Case, earlier: &Call, later: &Call) -> bool {
+    let kind = later.resource.trim_end_matches("/status");
+    let mut calls = case.trace.calls.iter();
+    calls.any(|call| {
+        let is_list = call.verb == "list" || call.path.contains("sendInitialEvents=true");
+        call.who == later.who
+            && call.resource == kind
+            && is_list
+            && !call.path.contains("fieldSelector")
+            && call.begun <= later.sent
+            && call.answered.is_none_or(|(at, _)| at >= earlier.begun)
+    })
 }
 
 /// Whether the reconcile that this was sent in was over when the answer came.
