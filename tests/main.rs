@@ -45,6 +45,7 @@ mod observers;
 mod process;
 mod release;
 mod replicas;
+mod rollouts;
 mod scenarios;
 mod second_kind;
 mod simulation;

@@ -39,23 +39,32 @@ impl Scene {
         })
         .await;
         let namespace = with_pods().await.namespace(name).await;
-        let controller = Self::start(&namespace, "nginx:latest").await;
+        let controller = Self::start(&namespace, "nginx:latest", &[]).await;
         Self {
             namespace,
             controller,
         }
     }
 
-    async fn start(namespace: &str, image: &str) -> Controller {
+    async fn start(namespace: &str, image: &str, more: &[&str]) -> Controller {
         let rare = ["--resync=1h", "--backoff-initial=1h", "--backoff-max=1h"];
-        let args = [&rare[..], &["--namespace", namespace, "--image", image]];
+        let args = [
+            &rare[..],
+            &["--namespace", namespace, "--image", image],
+            more,
+        ];
         Controller::start(with_pods().await, &args.concat())
     }
 
     /// Another controller in the place of this one, whose Deployments are of this image.
     pub async fn upgrade(&mut self, image: &str) {
+        self.upgrade_with(image, &[]).await;
+    }
+
+    /// The same, with more arguments.
+    pub async fn upgrade_with(&mut self, image: &str, more: &[&str]) {
         assert_eq!(self.controller.stop().await, 0);
-        self.controller = Self::start(&self.namespace, image).await;
+        self.controller = Self::start(&self.namespace, image, more).await;
     }
 
     /// With the sample applied, and Ready.

@@ -31,9 +31,9 @@ fn roll_out(deployment: &mut Deployment) {
     };
 }
 
-/// A full limit holds the pod template back, and nothing else. When a rollout is done, a Foo that waits is enqueued.
+/// Row R12: a full limit holds the pod template back, and nothing else. When a rollout is done, a Foo that waits is enqueued.
 #[tokio::test]
-async fn a_full_limit_holds_back_the_pod_template_alone() {
+async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     let patches = Arc::<Mutex<Vec<Value>>>::default();
     let statuses = Arc::<Mutex<Vec<Value>>>::default();
     let (client, _) = server({

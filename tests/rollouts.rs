@@ -1,0 +1,121 @@
+//! The limit on rollouts, with the real Deployment controller.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::eventually,
+    scenarios::{DEADLINE, Scene, condition, foo},
+};
+
+const FOOS: usize = 12;
+const LIMIT: usize = 3;
+const NEXT: &str = "nginx:next";
+
+impl Scene {
+    /// The Foos, by name.
+    async fn foos(&self) -> BTreeMap<String, Value> {
+        let list = self.get("foos").await;
+        let items = list["items"].as_array().unwrap().iter();
+        let named = items.map(|foo| {
+            (
+                foo["metadata"]["name"].as_str().unwrap().to_owned(),
+                foo.clone(),
+            )
+        });
+        named.collect()
+    }
+
+    /// The names of the Deployments that have the next image.
+    async fn with_next_image(&self) -> Vec<String> {
+        let list = self.get("deployments").await;
+        let mut items = list["items"].as_array().unwrap().clone();
+        items.retain(|one| one["spec"]["template"]["spec"]["containers"][0]["image"] == NEXT);
+        let names = items.iter().map(|one| one["metadata"]["name"].as_str());
+        names.map(|name| name.unwrap().to_owned()).collect()
+    }
+
+    /// Has a node port for each pod of the Deployment, or none. A new pod waits until the old one is gone then, which waits for it.
+    async fn take_port(&self, name: &str, port: Option<usize>) {
+        let ports = match port {
+            Some(port) => json!([{ "containerPort": 80, "hostPort": port }]),
+            None => Value::Null,
+        };
+        let container = json!({ "name": "nginx", "ports": ports });
+        let patch = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
+        self.kubectl(&["patch", "deployment", name, "-p", &patch.to_string()])
+            .await;
+    }
+
+    /// Waits until so many Deployments have the next image, and all others are queued; never more of them.
+    async fn rolls_out(&self, count: usize) {
+        eventually(DEADLINE, "as many as may roll out do", async || {
+            let next = self.with_next_image().await;
+            assert!(next.len() <= count, "{next:?}");
+            let foos = self.foos().await;
+            let queued = foos.values().filter(|foo| {
+                condition(foo, "Progressing")["reason"] == "RolloutQueued"
+                    && condition(foo, "Ready")["status"] == "True"
+            });
+            match (next.len(), queued.count()) {
+                (rolling, queued) if rolling == count && queued == FOOS - count => Ok(()),
+                counts => Err(counts),
+            }
+        })
+        .await;
+    }
+}
+
+/// Row R12: another image, whose pods do not start: three of twelve Foos roll out. The others serve, and are scaled; one of them follows as
+/// soon as a rollout is done.
+#[tokio::test]
+async fn r12_another_image_rolls_out_a_few_at_once() {
+    let mut scene = Scene::new("rollouts").await;
+    let names: Vec<_> = (0..FOOS).map(|n| format!("f{n:02}")).collect();
+    for name in &names {
+        let spec = json!({ "deploymentName": name, "replicas": 1 });
+        scene.apply(&foo(name, &spec)).await;
+    }
+    for (number, name) in names.iter().enumerate() {
+        scene.wait(&format!("foo/{name}"), "condition=Ready").await;
+        scene.take_port(name, Some(21_000 + number)).await;
+    }
+    for name in &names {
+        scene
+            .kubectl(&["rollout", "status", "deployment", name])
+            .await;
+        scene.wait(&format!("foo/{name}"), "condition=Ready").await;
+    }
+
+    let limit = format!("--max-rollouts={LIMIT}");
+    scene.upgrade_with(NEXT, &[&limit]).await;
+    scene.rolls_out(LIMIT).await;
+
+    let next = scene.with_next_image().await;
+    let queued = names.iter().find(|name| !next.contains(name)).unwrap();
+    // Of two pods, one would not get the port.
+    scene.take_port(queued, None).await;
+    let scaled = format!("foo/{queued}");
+    scene.kubectl(&["scale", &scaled, "--replicas=2"]).await;
+    scene
+        .wait(&scaled, "jsonpath={.status.availableReplicas}=2")
+        .await;
+    scene.rolls_out(LIMIT).await;
+
+    scene.take_port(&next[0], None).await;
+    let done = format!("foo/{}", next[0]);
+    scene.wait(&done, "condition=Ready").await;
+    scene.rolls_out(LIMIT + 1).await;
+
+    for name in &names {
+        scene.take_port(name, None).await;
+    }
+    for name in &names {
+        let image = format!("jsonpath={{.spec.template.spec.containers[0].image}}={NEXT}");
+        scene.wait(&format!("deployment/{name}"), &image).await;
+        let complete = "condition=Progressing=false";
+        scene.wait(&format!("foo/{name}"), complete).await;
+        scene.wait(&format!("foo/{name}"), "condition=Ready").await;
+    }
+}
