@@ -46,14 +46,14 @@ use Bad::{Env, File, Flag};
 #[rustfmt::skip]
 const BAD: &[Bad] = &[
     // Unknown keys.
-    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; there are initial, max, qps, burst"),
-    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
-    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
     Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr, metrics_auth, metrics_addr, metrics_cert_dir, debug_state"),
     Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; it has level, format"),
-    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are image, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     // Wrong types.
     File("workers = '2'", r#"workers = "2" (file FILE, line 1): must be a whole number from 1 to 1000"#),
     File("workers = 2.0", "workers = 2.0 (file FILE, line 1): must be a whole number from 1 to 1000"),
