@@ -25,7 +25,7 @@ use operator_runtime::{
 };
 use serde::Deserialize;
 
-use self::{cached::Foo, reconcile::FooReconciler, rollouts::Rollouts};
+use self::{cached::Foo, reconcile::FooReconciler, rollouts::Rollouts, status::ROLLOUT_QUEUED};
 
 /// Foos by whether they are ready.
 pub const FOOS: Metric = Metric {
@@ -42,7 +42,7 @@ pub const ROLLOUTS: Metric = Metric {
     kind: Kind::Gauge,
     unit: "",
     labels: &["state"],
-    help: "Rollouts of Foos' Deployments: under_way, or queued for the limit max_rollouts.",
+    help: "Rollouts of Foos' Deployments by state: under_way, or queued for a place (max_rollouts).",
 };
 
 /// What Foo adds to the configuration.
@@ -68,7 +68,11 @@ pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
         NonZeroUsize::new(max_rollouts),
     ));
     observe(builder.metrics(), Arc::clone(foos.store()));
-    observe_rollouts(builder.metrics(), Arc::clone(&rollouts));
+    observe_rollouts(
+        builder.metrics(),
+        Arc::clone(foos.store()),
+        Arc::clone(&rollouts),
+    );
     FooReconciler {
         foos,
         deployments,
@@ -77,11 +81,16 @@ pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
     }
 }
 
-fn observe_rollouts(metrics: &Metrics, rollouts: Arc<Rollouts>) {
+fn observe_rollouts(metrics: &Metrics, foos: Arc<Store<Foo>>, rollouts: Arc<Rollouts>) {
     metrics.observe(&ROLLOUTS, move |see| {
-        let (under_way, queued) = rollouts.count();
+        let mut queued = 0;
+        foos.for_each(|foo| {
+            let mut conditions = foo.status.conditions.iter();
+            queued += u64::from(conditions.any(|c| c.reason == ROLLOUT_QUEUED));
+        });
+        let under_way = rollouts.under_way() as u64;
         for (state, count) in [("under_way", under_way), ("queued", queued)] {
-            see(number(count as u64), &[KeyValue::new("state", state)]);
+            see(number(count), &[KeyValue::new("state", state)]);
         }
     });
 }

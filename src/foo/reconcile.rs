@@ -48,6 +48,7 @@ impl Reconciler for FooReconciler {
     /// change, no request is sent (invariant I6). While others wait, who may need a Deployment, the status of one that
     /// has just got it can wait.
     async fn reconcile(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> Result<Action, Error> {
+        self.wake(cx);
         if foo.view.deleting {
             trace::decided("nothing: the Foo is gone");
             return Ok(Action::Done); // Row R8.
@@ -55,9 +56,7 @@ impl Reconciler for FooReconciler {
         let (deployed, result) = self.deploy(cx, foo).await;
         let error = result.as_ref().err();
         let reported = self.report(cx, foo, deployed.as_ref(), error).await;
-        for queued in self.rollouts.released() {
-            cx.enqueue(queued);
-        }
+        self.wake(cx);
         combined(result, reported)
     }
 
@@ -86,6 +85,14 @@ impl Reconciler for FooReconciler {
 }
 
 impl FooReconciler {
+    /// Enqueues the Foos for whose rollouts there are places now.
+    fn wake(&self, cx: &Context<'_, Foo>) {
+        let exists = |foo: &Key| self.foos.store().version(foo).is_some();
+        for foo in self.rollouts.released(exists) {
+            cx.enqueue(foo);
+        }
+    }
+
     /// The Deployment, and none of the Foo's beside it. Until it is available, the one of an earlier name is scaled.
     async fn deploy(
         &self,

@@ -1,11 +1,11 @@
-//! How many Deployments roll out a new pod template at once.
+//! The limit on Deployments that roll out a new pod template at once.
 //!
 //! A new version of the controller, or another `image`, gives every Deployment another template. Were all of them patched at once,
-//! a bad image would stop every Foo, and a good one would start as many pods as there are Foos. So the template of a Deployment
-//! is patched while fewer than `max_rollouts` roll out, and the next one when one of those is done.
+//! a bad image would stop every Foo, and a good one would start as many pods as there are Foos. So a template is patched only while
+//! fewer than `max_rollouts` Deployments hold a place; the other Foos are queued.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, HashMap},
     num::NonZeroUsize,
     sync::Arc,
 };
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::cached::Deployment;
 
-/// The rollouts that are under way, as the store shows them, and the Foos that wait for one.
+/// The places, which rollouts hold as the store shows them, and the queue for them.
 pub struct Rollouts {
     deployments: Arc<Store<Deployment>>,
     image: String,
@@ -26,19 +26,49 @@ pub struct Rollouts {
 
 #[derive(Default)]
 struct State {
-    /// [`Store::changes`] when `under_way` was counted.
+    /// [`Store::changes`] when `under_way` was read.
     changes: Option<u64>,
-    under_way: usize,
-    /// The Deployments whose template is being patched, or was: the store does not take the answer while it is listed anew.
+    /// The Deployments that roll out.
+    under_way: Vec<Key>,
+    /// The Deployments whose patch is in flight, or made and not yet in the store, which takes no answer while it is listed anew.
     starting: BTreeMap<Key, Start>,
-    /// The Foos whose rollout was put off.
-    queued: BTreeSet<Key>,
+    queue: Queue,
 }
 
 struct Start {
     /// The version that the patch is based on.
     from: u64,
     is_patched: bool,
+}
+
+/// Foos, each once, first in, first out.
+#[derive(Default)]
+struct Queue {
+    next: u64,
+    by_ticket: BTreeMap<u64, Key>,
+    tickets: HashMap<Key, u64>,
+}
+
+impl Queue {
+    fn add(&mut self, foo: &Key) {
+        if !self.tickets.contains_key(foo) {
+            self.tickets.insert(foo.clone(), self.next);
+            self.by_ticket.insert(self.next, foo.clone());
+            self.next += 1;
+        }
+    }
+
+    fn remove(&mut self, foo: &Key) {
+        if let Some(ticket) = self.tickets.remove(foo) {
+            self.by_ticket.remove(&ticket);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Key> {
+        let (_, foo) = self.by_ticket.pop_first()?;
+        self.tickets.remove(&foo);
+        Some(foo)
+    }
 }
 
 impl Rollouts {
@@ -57,8 +87,8 @@ impl Rollouts {
         }
     }
 
-    /// Lets the Foo patch the template of its Deployment while the result is held; `None`: it waits for another rollout to end.
-    /// A Deployment that rolls out already has its place, and may be given another template.
+    /// Takes a place for as long as the result lives; `None`: all are taken, and the Foo is queued. A Deployment whose pods are being
+    /// replaced may be given another template.
     #[must_use]
     pub fn start(
         &self,
@@ -68,72 +98,79 @@ impl Rollouts {
     ) -> Option<Starting<'_>> {
         let mut state = self.state.lock();
         let free = self.free(&mut state);
-        let has_place =
-            state.starting.contains_key(deployment) || actual.view.rolls_out(&self.image);
-        if free == 0 && !has_place {
-            state.queued.insert(foo.clone());
+        let holds_one = state.starting.contains_key(deployment);
+        if free == 0 && !holds_one && !actual.view.is_replacing() {
+            state.queue.add(foo);
             return None;
         }
-        state.queued.remove(foo);
-        let start = Start {
-            from: actual.version,
-            is_patched: false,
-        };
-        state.starting.insert(deployment.clone(), start);
+        state.queue.remove(foo);
+        if !holds_one && self.max.is_some() {
+            let start = Start {
+                from: actual.version,
+                is_patched: false,
+            };
+            state.starting.insert(deployment.clone(), start);
+        }
         Some(Starting {
             rollouts: self,
             deployment: deployment.clone(),
+            is_new: !holds_one,
             is_patched: false,
         })
     }
 
-    /// The Foos that need not wait any longer.
+    /// Takes as many of the Foos out of the queue as there are places, of those that exist.
     #[must_use]
-    pub fn released(&self) -> Vec<Key> {
+    pub fn released(&self, exists: impl Fn(&Key) -> bool) -> Vec<Key> {
         let mut state = self.state.lock();
-        if state.queued.is_empty() {
+        if state.queue.tickets.is_empty() {
             return Vec::new();
         }
         let free = self.free(&mut state);
-        let released = std::iter::from_fn(|| state.queued.pop_first());
-        released.take(free).collect()
+        let released = std::iter::from_fn(|| state.queue.pop());
+        released.filter(exists).take(free).collect()
     }
 
-    /// The rollouts under way, and the Foos that wait for one.
+    /// The rollouts that are under way.
     #[must_use]
-    pub fn count(&self) -> (usize, usize) {
+    pub fn under_way(&self) -> usize {
         let mut state = self.state.lock();
-        (self.under_way(&mut state), state.queued.len())
+        self.read(&mut state);
+        state.under_way.len()
     }
 
     /// How many more may start.
     fn free(&self, state: &mut State) -> usize {
-        let Some(max) = self.max else {
+        let Some(max) = self.max.map(NonZeroUsize::get) else {
             return usize::MAX;
         };
-        let under_way = self.under_way(state);
+        let rolls_out = |deployment: &Key| {
+            let stored = self.deployments.get(deployment);
+            stored.is_some_and(|it| it.view.rolls_out(&self.image))
+        };
+        // Spares a look at all Deployments at each event of any while rollouts are stuck.
+        if state.under_way.iter().filter(|it| rolls_out(it)).count() >= max {
+            return 0;
+        }
         let mut starting = 0;
         state.starting.retain(|deployment, start| {
-            let stored = self.deployments.get(deployment);
-            let is_counted = (stored.as_ref()).is_some_and(|it| it.view.rolls_out(&self.image));
-            let is_open = !start.is_patched || stored.is_some_and(|it| it.version == start.from);
-            starting += usize::from(is_open && !is_counted);
+            let version = self.deployments.version(deployment);
+            let is_open = !start.is_patched || version == Some(start.from);
+            starting += usize::from(is_open && !rolls_out(deployment));
             is_open
         });
-        max.get().saturating_sub(under_way + starting)
+        self.read(state);
+        max.saturating_sub(state.under_way.len() + starting)
     }
 
-    fn under_way(&self, state: &mut State) -> usize {
-        // Before the count: what changes meanwhile has it counted again.
+    fn read(&self, state: &mut State) {
+        // Before the Deployments: a change in between has them read again.
         let changes = self.deployments.changes();
         if state.changes != Some(changes) {
-            state.under_way = 0;
-            self.deployments.for_each(|deployment| {
-                state.under_way += usize::from(deployment.rolls_out(&self.image));
-            });
+            let all = &self.deployments;
+            state.under_way = all.keys_where(|_, view| view.rolls_out(&self.image));
             state.changes = Some(changes);
         }
-        state.under_way
     }
 }
 
@@ -141,6 +178,8 @@ impl Rollouts {
 pub struct Starting<'a> {
     rollouts: &'a Rollouts,
     deployment: Key,
+    /// Whether it took the place.
+    is_new: bool,
     is_patched: bool,
 }
 
@@ -154,10 +193,12 @@ impl Starting<'_> {
 impl Drop for Starting<'_> {
     fn drop(&mut self) {
         let mut state = self.rollouts.state.lock();
-        if !self.is_patched {
+        if self.is_patched {
+            if let Some(start) = state.starting.get_mut(&self.deployment) {
+                start.is_patched = true;
+            }
+        } else if self.is_new {
             state.starting.remove(&self.deployment);
-        } else if let Some(start) = state.starting.get_mut(&self.deployment) {
-            start.is_patched = true;
         }
     }
 }

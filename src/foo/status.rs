@@ -131,6 +131,8 @@ const TYPES: [&str; 3] = ["Ready", "Progressing", "Stalled"];
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// A person has to resume the Deployment.
 const PAUSED: &str = "DeploymentPaused";
+/// The pod template waits for other rollouts.
+pub const ROLLOUT_QUEUED: &str = "RolloutQueued";
 /// As the Deployment's own condition.
 const DEADLINE: &str = "ProgressDeadlineExceeded";
 
@@ -190,7 +192,7 @@ fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdi
     };
     if view.is_complete() && view.replicas == wanted {
         let progressing = if deployed.is_queued {
-            verdict(true, "RolloutQueued")
+            verdict(true, ROLLOUT_QUEUED)
         } else {
             verdict(false, "DeploymentComplete")
         };

@@ -84,21 +84,24 @@ impl Deployment {
         self.progress.observed_generation >= self.generation
     }
 
-    /// Whether pods of an earlier template are being replaced. Left out are rollouts that another image would not mend: one that is
-    /// paused, one whose pods are refused, and one of another image that has exceeded its deadline.
+    /// Whether its rollout holds a place while `image` is the configured one: from the patch until the Deployment controller has
+    /// observed it and no pod of the earlier template is left. Left out: a paused rollout; one past its deadline, or whose pods are
+    /// refused, with an image that is not the configured one.
     #[must_use]
     pub fn rolls_out(&self, image: &str) -> bool {
         let progress = &self.progress;
         let is_ours = self.foo_generation.is_some() && !self.deleting;
-        let is_held = self.paused || progress.failure.is_some();
-        let is_given_up = progress.stuck && self.image.as_deref() != Some(image);
-        let replaces = if self.is_observed() {
-            progress.replicas > progress.updated
-        } else {
-            // Without a Deployment controller, no pod is replaced.
-            progress.observed_generation > 0
-        };
-        is_ours && replaces && !is_held && !is_given_up
+        let is_blocked = progress.stuck || progress.failure.is_some();
+        let is_given_up = is_blocked && self.image.as_deref() != Some(image);
+        // Without a Deployment controller, no pod is replaced.
+        let is_to_begin = !self.is_observed() && progress.observed_generation > 0;
+        is_ours && (is_to_begin || self.is_replacing()) && !self.paused && !is_given_up
+    }
+
+    /// Whether there are pods of an earlier template beside those of the present one.
+    #[must_use]
+    pub fn is_replacing(&self) -> bool {
+        self.is_observed() && self.progress.replicas > self.progress.updated
     }
 
     /// Whether its rollout waits for `kubectl rollout resume`. A paused Deployment is scaled nevertheless.

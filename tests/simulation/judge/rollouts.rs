@@ -3,11 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    super::{
-        actors::{failure, is_held},
-        api::Kind,
-        trace::Call,
-    },
+    super::{api::Kind, trace::Call},
     Case, Violation,
     converge::text,
     deployments::is_going,
@@ -43,7 +39,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         }
         let was_under_way = started.iter().any(|one| *one == (who, &revision.key));
         let is_paused = after.is_some_and(|now| now["spec"]["paused"] == true);
-        if was_under_way || is_paused || before.is_some_and(rolls_out) {
+        if was_under_way || is_paused || before.is_some_and(is_replacing) {
             continue;
         }
         started.push((who, &revision.key));
@@ -78,10 +74,11 @@ pub fn rolls_out(deployment: &Value) -> bool {
     } else {
         count("observedGeneration") > 0
     };
-    let is_mended_otherwise = is_held(deployment)
-        || deployment["spec"]["paused"] == true
-        || failure(deployment).is_some();
-    replaces && !is_mended_otherwise && !is_going(deployment)
+    replaces && deployment["spec"]["paused"] != true && !is_going(deployment)
+}
+
+fn is_replacing(deployment: &Value) -> bool {
+    is_observed(deployment) && rolls_out(deployment)
 }
 
 fn is_observed(deployment: &Value) -> bool {

@@ -159,9 +159,10 @@ impl<V: Cached> Store<V> {
         self.keys_where(|_, _| true)
     }
 
-    /// The same, of those that `is_wanted`, to which goes what is said of [`Store::for_each`].
+    /// The keys of the objects that `is_wanted`, those of the oldest versions first. The cache stands still meanwhile, as in
+    /// [`Store::for_each`].
     #[must_use]
-    pub(crate) fn keys_where(&self, is_wanted: impl Fn(&Key, &V) -> bool) -> Vec<Key> {
+    pub fn keys_where(&self, is_wanted: impl Fn(&Key, &V) -> bool) -> Vec<Key> {
         let state = self.state.read();
         let wanted = state.objects.iter();
         let wanted = wanted.filter(|(key, entry)| is_wanted(key, &entry.view));

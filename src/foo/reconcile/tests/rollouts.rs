@@ -97,9 +97,9 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     assert_eq!(patches.lock().pop(), Some(both));
 }
 
-/// Another image would not mend these, or they are nobody's rollouts: they hold up no other.
+/// A rollout of the configured image holds its place until it is done, whatever stops it.
 #[test]
-fn what_another_image_does_not_mend_is_no_rollout() {
+fn r12_a_rollout_holds_its_place() {
     let rolls_out = |change: fn(&mut Deployment)| {
         let mut view = deployment().view;
         roll_out(&mut view);
@@ -114,7 +114,11 @@ fn what_another_image_does_not_mend_is_no_rollout() {
         d.image = Some(OLD.into());
     }));
     assert!(!rolls_out(|d| d.paused = true));
-    assert!(!rolls_out(|d| d.progress.failure = Some("quota".into())));
+    assert!(rolls_out(|d| d.progress.failure = Some("quota".into())));
+    assert!(!rolls_out(|d| {
+        d.progress.failure = Some("quota".into());
+        d.image = Some(OLD.into());
+    }));
     assert!(!rolls_out(|d| d.deleting = true));
     assert!(!rolls_out(|d| d.foo_generation = None));
     assert!(!rolls_out(|d| d.progress.replicas = 1), "all are new");
