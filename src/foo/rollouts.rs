@@ -97,7 +97,7 @@ impl Rollouts {
         actual: &Snapshot<Deployment>,
     ) -> Option<Starting<'_>> {
         let mut state = self.state.lock();
-        let free = self.free(&mut state);
+        let free = self.free(&mut state, Some(deployment));
         let holds_one = state.starting.contains_key(deployment);
         if free == 0 && !holds_one && !actual.view.is_replacing() {
             state.queue.add(foo);
@@ -126,7 +126,7 @@ impl Rollouts {
         if state.queue.tickets.is_empty() {
             return Vec::new();
         }
-        let free = self.free(&mut state);
+        let free = self.free(&mut state, None);
         let released = std::iter::from_fn(|| state.queue.pop());
         released.filter(exists).take(free).collect()
     }
@@ -139,8 +139,8 @@ impl Rollouts {
         state.under_way.len()
     }
 
-    /// How many more may start.
-    fn free(&self, state: &mut State) -> usize {
+    /// How many more may start, this one left out.
+    fn free(&self, state: &mut State, this: Option<&Key>) -> usize {
         let Some(max) = self.max.map(NonZeroUsize::get) else {
             return usize::MAX;
         };
@@ -149,18 +149,21 @@ impl Rollouts {
             stored.is_some_and(|it| it.view.rolls_out(&self.image))
         };
         // Spares a look at all Deployments at each event of any while rollouts are stuck.
-        if state.under_way.iter().filter(|it| rolls_out(it)).count() >= max {
+        let others = |it: &&Key| Some(*it) != this;
+        let known = state.under_way.iter().filter(others);
+        if known.filter(|it| rolls_out(it)).count() >= max {
             return 0;
         }
         let mut starting = 0;
         state.starting.retain(|deployment, start| {
             let version = self.deployments.version(deployment);
             let is_open = !start.is_patched || version == Some(start.from);
-            starting += usize::from(is_open && !rolls_out(deployment));
+            starting += usize::from(is_open && others(&deployment) && !rolls_out(deployment));
             is_open
         });
         self.read(state);
-        max.saturating_sub(state.under_way.len() + starting)
+        let under_way = state.under_way.iter().filter(others).count();
+        max.saturating_sub(under_way + starting)
     }
 
     fn read(&self, state: &mut State) {
