@@ -79,10 +79,7 @@ async fn r12_another_image_rolls_out_a_few_at_once() {
     }
     for (number, name) in names.iter().enumerate() {
         scene.wait(&format!("foo/{name}"), "condition=Ready").await;
-        // The last one is scaled below: of two pods, one would not get the port.
-        if number + 1 < FOOS {
-            scene.take_port(name, Some(21_000 + number)).await;
-        }
+        scene.take_port(name, Some(21_000 + number)).await;
     }
     for name in &names {
         scene
@@ -96,13 +93,17 @@ async fn r12_another_image_rolls_out_a_few_at_once() {
     scene.rolls_out(LIMIT).await;
 
     let next = scene.with_next_image().await;
-    let queued = names.last().unwrap();
-    assert!(!next.contains(queued), "{next:?}");
-    let scaled = format!("foo/{queued}");
-    scene.kubectl(&["scale", &scaled, "--replicas=2"]).await;
-    scene
-        .wait(&scaled, "jsonpath={.status.availableReplicas}=2")
-        .await;
+    let queued = names.iter().find(|name| !next.contains(name)).unwrap();
+    // Of two pods, one does not get the port.
+    for replicas in [2, 1] {
+        let count = format!("--replicas={replicas}");
+        let named = format!("foo/{queued}");
+        scene.kubectl(&["scale", &named, &count]).await;
+        let is_scaled = format!("jsonpath={{.spec.replicas}}={replicas}");
+        scene
+            .wait(&format!("deployment/{queued}"), &is_scaled)
+            .await;
+    }
     scene.rolls_out(LIMIT).await;
 
     scene.take_port(&next[0], None).await;
