@@ -35,64 +35,70 @@ fn roll_out(deployment: &mut Deployment) {
 #[tokio::test]
 async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     let patches = Arc::<Mutex<Vec<Value>>>::default();
-    let statuses = Arc::<Mutex<Vec<Value>>>::default();
     let (client, _) = server({
-        let (patches, statuses) = (Arc::clone(&patches), Arc::clone(&statuses));
-        move |method, _, body| match *method {
-            Method::PATCH => {
+        let patches = Arc::clone(&patches);
+        move |method, _, body| {
+            if *method == Method::PATCH {
                 patches.lock().push(body["spec"].clone());
-                (500, Value::Null)
             }
-            Method::PUT => {
-                statuses.lock().push(body["status"].clone());
-                (500, Value::Null)
-            }
-            _ => (404, Value::Null),
+            (500, Value::Null)
         }
     });
     let (first, mut rolling) = outdated("first");
     roll_out(&mut rolling.view);
-    let reconciler = reconciler(&client, first.clone(), rolling.clone());
+    let harness = reconciler(&client, first.clone(), rolling.clone());
     let (mut second, waiting) = outdated("second");
-    reconciler.apply_foo(second.clone());
-    reconciler.apply_deployment(waiting.clone());
+    harness.apply_foo(second.clone());
+    harness.apply_deployment(waiting.clone());
+    let reconciler = harness.reconciler();
+    let deploy = async |key: &Key| {
+        let seen = reconciler.foos.store().get(key).unwrap();
+        let cx = harness.context(key, &seen);
+        let (deployed, _) = reconciler.deploy(&cx, &seen).await;
+        reconciler.wake(&cx);
+        deployed
+    };
 
-    reconciler.reconcile(&second.key).await.unwrap_err();
-    assert_eq!(*patches.lock(), [Value::Null; 0]);
-    let conditions = statuses.lock().pop().unwrap()["conditions"].clone();
-    assert_eq!(conditions[0]["reason"], "DeploymentAvailable");
-    assert_eq!(conditions[1]["reason"], "RolloutQueued");
+    let queued = deploy(&second.key).await.unwrap();
+    assert!(queued.is_queued && patches.lock().is_empty());
+    let serving = reconciler.serving(&second.key, &second.view, Some(&queued), None);
+    let now = Timestamp::now();
+    let status = status::of(&second.view, Some(&queued), serving.as_ref(), None, now).unwrap();
+    let [ready, progressing] = &status.conditions[..] else {
+        panic!("{:?}", status.conditions)
+    };
     assert_eq!(
-        conditions[1]["message"],
-        "Deployment \"second\" has 3 of 3 replicas available; its rollout waits until fewer than max_rollouts others are under \
-         way"
+        (&*ready.reason, &*progressing.reason, &*progressing.message),
+        (
+            "DeploymentAvailable",
+            "RolloutQueued",
+            "Deployment \"second\" has 3 of 3 replicas available; its rollout waits until fewer than max_rollouts others are \
+             under way"
+        )
     );
-    assert!(
-        !reconciler.is_up_to_date(&second.key),
-        "a resync tries again"
-    );
+    assert!(!harness.is_up_to_date(&second.key), "a resync tries again");
 
     // The user's change does not wait.
     (second.version, second.view.spec.as_mut().unwrap().replicas) = (8, Some(5));
-    reconciler.apply_foo(second.clone());
-    reconciler.reconcile(&second.key).await.unwrap_err();
+    harness.apply_foo(second.clone());
+    deploy(&second.key).await;
     assert_eq!(patches.lock().pop(), Some(json!({ "replicas": 5 })));
 
     // Nor does the Deployment that rolls out.
     (rolling.version, rolling.view.image) = (10, Some("nginx:bad".into()));
-    reconciler.apply_deployment(rolling.clone());
-    reconciler.reconcile(&first.key).await.unwrap_err();
+    harness.apply_deployment(rolling.clone());
+    deploy(&first.key).await;
     let template =
         json!({ "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] } });
     assert_eq!(patches.lock().pop(), Some(json!({ "template": template })));
-    assert_eq!(reconciler.enqueued(), []);
+    assert_eq!(harness.enqueued(), []);
 
     let mut done = outdated("first").1;
     (done.version, done.view.image) = (11, Some("nginx:latest".into()));
-    reconciler.apply_deployment(done);
-    reconciler.reconcile(&first.key).await.unwrap_err();
-    assert_eq!(reconciler.enqueued(), [second.key.clone()]);
-    reconciler.reconcile(&second.key).await.unwrap_err();
+    harness.apply_deployment(done);
+    deploy(&first.key).await;
+    assert_eq!(harness.enqueued(), [second.key.clone()]);
+    deploy(&second.key).await;
     let both = json!({ "replicas": 5, "template": template });
     assert_eq!(patches.lock().pop(), Some(both));
 }
