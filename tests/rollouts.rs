@@ -97,8 +97,9 @@ async fn r12_another_image_rolls_out_a_few_at_once() {
     // Of two pods, one does not get the port.
     for replicas in [2, 1] {
         let count = format!("--replicas={replicas}");
-        let named = format!("foo/{queued}");
-        scene.kubectl(&["scale", &named, &count]).await;
+        scene
+            .kubectl(&["scale", &format!("foo/{queued}"), &count])
+            .await;
         let is_scaled = format!("jsonpath={{.spec.replicas}}={replicas}");
         scene
             .wait(&format!("deployment/{queued}"), &is_scaled)

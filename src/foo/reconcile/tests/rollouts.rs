@@ -64,9 +64,7 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     let serving = reconciler.serving(&second.key, &second.view, Some(&queued), None);
     let now = Timestamp::now();
     let status = status::of(&second.view, Some(&queued), serving.as_ref(), None, now).unwrap();
-    let [ready, progressing] = &status.conditions[..] else {
-        panic!("{:?}", status.conditions)
-    };
+    let (ready, progressing) = (&status.conditions[0], &status.conditions[1]);
     assert_eq!(
         (&*ready.reason, &*progressing.reason, &*progressing.message),
         (
