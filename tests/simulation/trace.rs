@@ -94,6 +94,12 @@ impl Call {
             && matches!(&*self.resource, "deployments" | "foos/status")
     }
 
+    /// The last part of its path: the name of its object, unless the request is for a list, a creation or a subresource.
+    pub fn name(&self) -> &str {
+        let path = self.path.split('?').next().unwrap_or_default();
+        path.rsplit('/').next().unwrap_or_default()
+    }
+
     /// Whether it is a watch, or a list that comes as one.
     pub fn is_watch(&self) -> bool {
         matches!(self.verb, "stream" | "watch")

@@ -187,11 +187,10 @@ fn as_asked(case: &Case, deployment: &Value) -> Value {
         return asked;
     };
     let its = case.trace.calls.iter().filter(|call| {
-        let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
         call.who == leader
             && call.resource == "deployments"
             && call.verb == "patch"
-            && path.rsplit('/').next() == Some(name)
+            && call.name() == name
             && call.code == Some(200)
     });
     let asked_at: Vec<_> = its.filter_map(|call| call.arrived).collect();

@@ -178,10 +178,9 @@ impl<'a> Report<'a> {
         let is_patched = |name: &str| {
             let mut calls = self.case.trace.calls.iter();
             calls.any(|call| {
-                let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
                 call.who == self.call.who
                     && (&*call.resource, call.verb) == ("deployments", "patch")
-                    && path.rsplit('/').next() == Some(name)
+                    && call.name() == name
                     && call.begun <= self.call.begun
                     && call.answered.is_none_or(|(at, _)| at >= begun)
             })

@@ -122,9 +122,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && text(&other.body["metadata"]["name"]) == foo
         });
         // Where the Deployment of an earlier name may not be scaled, the error of the present one is reported.
-        let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
-        let is_of_earlier =
-            |foo: &Value| path.rsplit('/').next() != foo["spec"]["deploymentName"].as_str();
+        let is_of_earlier = |foo: &Value| foo["spec"]["deploymentName"] != call.name();
         let says = |foo: &Value| match condition(foo, "Ready") {
             (_, "DeploymentRejected") => true,
             (_, reason) => {
@@ -176,8 +174,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
 
 /// The name of the Foo that a replica's write of a Deployment is for.
 pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
-    let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
-    let name = path.rsplit('/').next()?;
+    let name = call.name();
     let deployment = if call.verb == "create" {
         &call.body
     } else {
@@ -312,8 +309,7 @@ fn is_warning(case: &Case, call: &Call, foo: Option<&Arc<Value>>, reason: &str) 
             |field: &str| foo.is_some_and(|foo| body["regarding"][field] == foo["metadata"][field]);
         body["type"] == "Warning" && body["reason"] == reason && is_about("name") && is_about("uid")
     };
-    let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
-    let name = path.rsplit('/').next().unwrap_or_default();
+    let name = call.name();
     call.verb == "create" && is_it(&call.body)
         || call.verb == "patch"
             && case.trace.calls.iter().any(|first| {

@@ -62,10 +62,9 @@ fn has_listed(case: &Case, earlier: &Call, later: &Call) -> bool {
     let kind = later.resource.trim_end_matches("/status");
     let mut calls = case.trace.calls.iter();
     calls.any(|call| {
-        let is_list = call.verb == "list" || call.path.contains("sendInitialEvents=true");
         call.who == later.who
             && call.resource == kind
-            && is_list
+            && matches!(call.verb, "list" | "stream")
             && !call.path.contains("fieldSelector")
             && call.begun <= later.sent
             && call.answered.is_none_or(|(at, _)| at >= earlier.begun)
