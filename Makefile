@@ -30,10 +30,10 @@ endif
 
 # On real processes, which wait more than they work; what is simulated has the cores meanwhile. Most have deadlines, and those of
 # `make e2e` have, too, which do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
+INTEGRATION := cargo test --locked --test integration
 .PHONY: test-real test-units test-simulated
 test-real:
-	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock cargo test --locked --test integration
-	GOGC=400 cargo test --locked --test integration -- --ignored what_a_change_of_leader_costs
+	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock sh -ec '$(INTEGRATION); $(INTEGRATION) -- --ignored what_a_change_of_leader_costs'
 test-units:
 	nice -n 5 cargo test --locked --lib --bins --test architecture
 	nice -n 5 cargo test --locked --doc
