@@ -6,7 +6,7 @@ mod surroundings;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
     sync::LazyLock,
     time::{Duration, Instant},
 };
@@ -34,8 +34,9 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 });
 
 const DEADLINE: Duration = Duration::from_secs(30);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_foo-controller");
 const CRD: &str = "foos.samplecontroller.k8s.io";
-const ANSWERS: [&str; 15] = [
+const ANSWERS: [&str; 16] = [
     "ok API server: v1 at SERVER",
     "ok clock: within 5s of the API server's",
     "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
@@ -50,6 +51,7 @@ const ANSWERS: [&str; 15] = [
     "ok other installations: none",
     "ok namespaces with foos: 0 in 0",
     "skipped collector: telemetry.endpoint is not set, nor an OTEL_EXPORTER_OTLP_*ENDPOINT",
+    "ok file descriptors: enough for 2 watches",
     "skipped replica: http.debug_state is false",
 ];
 
@@ -101,8 +103,11 @@ impl Said {
 
 /// Runs it for the Lease of `deploy`, with nothing else in its environment.
 async fn doctor(kubeconfig: &Path, flags: &[&str]) -> Said {
+    run(bound_command(PROGRAM), kubeconfig, flags).await
+}
+
+async fn run(mut command: Command, kubeconfig: &Path, flags: &[&str]) -> Said {
     let home = tempfile::tempdir().unwrap();
-    let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap())

@@ -190,3 +190,26 @@ async fn deployments_that_are_left_are_named() {
          before"
     );
 }
+
+/// A limit on descriptors that leaves namespaces without a watch is reported with the first of them, and the others are checked.
+#[tokio::test]
+async fn too_few_file_descriptors_are_reported() {
+    let _alone = installed().await;
+    let names: Vec<_> = (0..20).map(|n| format!("--namespace=n{n:02}")).collect();
+    let flags: Vec<_> = names.iter().map(|name| &**name).collect();
+    let mut limited = bound_command("sh");
+    limited.args(["-c", r#"ulimit -n 128 && exec "$0" "$@""#, PROGRAM]);
+    let said = run(limited, CLUSTER.kubeconfig(), &flags).await;
+    let lines = said.lines();
+    let expected = "warning file descriptors: 20 namespaces need 40 connections, and this process may open 128 files: the last 4 of \
+                    the namespaces, from n16 on, are not served; raise the hard limit (LimitNOFILE of the container runtime, \
+                    ulimit -Hn), or watch all namespaces";
+    assert!(lines.iter().any(|line| line == expected), "{said:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("ok rights in namespace n19: ")),
+        "{said:?}"
+    );
+    assert_eq!(said.code, Some(0), "{said:?}");
+}

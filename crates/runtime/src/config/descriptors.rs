@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
-use tracing::warn;
 
 /// More are of no use to this process. Some old programs that a credential plugin may run close each possible descriptor.
 const MAX: u64 = 1 << 20;
@@ -51,20 +50,46 @@ fn watches(limit: usize) -> usize {
     connections - REQUESTS.min(connections / 2)
 }
 
-/// How many of these namespaces can be watched for `kinds` kinds, one at least. Logs a warning where that is not all.
-pub(crate) fn fit(limit: usize, namespaces: &[Option<String>], kinds: usize) -> usize {
-    let fit = (watches(limit) / kinds.max(1)).max(1);
-    if let Some(Some(first)) = namespaces.get(fit) {
-        let all = namespaces.len();
-        warn!(
-            "{all} namespaces need {} connections, and this process may open {limit} files: the last {} of the namespaces, \
-             from {first} on, are not served; raise the hard limit (LimitNOFILE of the container runtime, ulimit -Hn), or \
-             watch all namespaces",
-            all * kinds,
-            all - fit,
-        );
+/// Watches that a replica needs, and how many of its namespaces get theirs.
+pub(crate) struct Fit {
+    pub limit: usize,
+    pub namespaces: usize,
+    /// One watch for each namespace and resource type.
+    pub needed: usize,
+    /// The first ones of the configuration; at least one.
+    pub served: usize,
+}
+
+impl Fit {
+    /// `limit` is the number of descriptors that the process may open.
+    pub fn new(limit: usize, namespaces: usize, kinds: usize) -> Self {
+        let fit = (watches(limit) / kinds.max(1)).max(1);
+        Self {
+            limit,
+            namespaces,
+            needed: namespaces * kinds,
+            served: fit.min(namespaces),
+        }
     }
-    fit
+
+    /// Describes the namespaces that are not served, and the remedy. `None` if all are.
+    pub fn shortage(&self, namespaces: &[Option<String>]) -> Option<String> {
+        let Some(Some(first)) = namespaces.get(self.served) else {
+            return None;
+        };
+        let Self {
+            limit,
+            namespaces,
+            needed,
+            served,
+        } = self;
+        Some(format!(
+            "{namespaces} namespaces need {needed} connections, and this process may open {limit} files: the last {} of the \
+             namespaces, from {first} on, are not served; raise the hard limit (LimitNOFILE of the container runtime, \
+             ulimit -Hn), or watch all namespaces",
+            namespaces - served,
+        ))
+    }
 }
 
 /// Limits of one client's connections.

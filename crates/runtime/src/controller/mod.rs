@@ -287,9 +287,13 @@ impl<R: Reconciler> Controller<R> {
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of scopes".into()));
-        let fit = descriptors::fit(host.descriptors, &namespaces, informers.iter().count());
+        let kinds = informers.iter().count();
+        let fit = descriptors::Fit::new(host.descriptors, namespaces.len(), kinds);
+        if let Some(shortage) = fit.shortage(&namespaces) {
+            warn!("{shortage}");
+        }
         for (scope, namespace) in namespaces.into_iter().enumerate() {
-            if scope >= fit {
+            if scope >= fit.served {
                 let status = scopes.informer(scope, 0);
                 let place = Place(namespace.as_deref());
                 let text = format!("no file descriptors are left to watch {place}");

@@ -28,14 +28,14 @@ use tokio::{
 
 use self::{
     subject::Doctor,
-    verdict::{Grade, LIMIT, Verdict, error, skipped},
+    verdict::{Grade, LIMIT, Verdict, error, ok, skipped, warning},
 };
 use crate::{
     api::failure::is_hidden,
     cache::readiness::namespace::Place,
     client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
     cmd::run,
-    config::{app::App, environment::Host, settings::Config},
+    config::{app::App, descriptors, environment::Host, settings::Config},
     controller::{builder::Builder, scopes},
     reconcile::reconciler::Reconciler,
     telemetry::{self, metrics::Metrics},
@@ -101,7 +101,13 @@ pub async fn examine<R: Reconciler>(
     let namespaces = scopes(&config.namespaces);
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
     drop(build(&mut builder));
-    let (_, _, needs) = builder.finish();
+    let (_, informers, needs) = builder.finish();
+    let watches =
+        descriptors::Fit::new(host.descriptors, namespaces.len(), informers.iter().count());
+    let watches = match watches.shortage(&namespaces) {
+        Some(shortage) => warning(shortage),
+        None => ok(format!("enough for {} watches", watches.needed)),
+    };
     let named = config.leader_election.lease_namespace.clone();
     let doctor = Doctor {
         app,
@@ -134,6 +140,7 @@ pub async fn examine<R: Reconciler>(
     let checks = join_all(checks.into_iter().map(bounded));
     let (checks, replica) = join(checks, replica::examine(&doctor)).await;
     found.extend(checks);
+    found.push(("file descriptors".to_owned(), watches));
     found.extend(replica);
     Ok(Report(found))
 }
@@ -211,7 +218,7 @@ impl Doctor {
 
 #[cfg(test)]
 mod tests {
-    use super::{verdict::warning, *};
+    use super::*;
 
     /// Whatever an API server calls things, a check is one line.
     #[test]
