@@ -1,5 +1,5 @@
-//! When a failed key may be tried again: the later of what its own failures ask for and what the
-//! bucket over all retries allows. Nothing here waits; it computes times.
+//! Retry time of a failed key: the later of its own backoff and the token of the bucket that all retries share. Computes times
+//! and never waits.
 
 use std::{iter, time::Duration};
 
@@ -8,16 +8,15 @@ use tokio::time::Instant;
 
 use crate::config::settings::Backoff;
 
-/// A time so far off that it is never, yet safe to reckon with.
+/// Longest delay: never, for practical purposes, and safe to add to an `Instant`.
 const NEVER: Duration = Duration::from_hours(30 * 365 * 24);
 
-/// `at + delay`, for any delay.
+/// Returns `at + delay` for any delay.
 pub(super) fn later(at: Instant, delay: Duration) -> Instant {
     at.checked_add(delay.min(NEVER)).unwrap_or(at)
 }
 
-/// The per-object delays, worked out once, so that a key which failed a million times costs a
-/// look-up like any other.
+/// Delays of one object by its number of failures, computed once: a key with a million failures costs one look-up.
 pub(super) struct Delays(Vec<Duration>);
 
 impl Delays {
@@ -27,16 +26,15 @@ impl Delays {
             initial_interval: config.initial,
             max_interval: config.max,
             multiplier: 2.0,
-            // Exactly the doubling that users know from client-go; the bucket is what spreads a
-            // storm.
+            // Doubles exactly, as users know it from client-go. The bucket spreads retry storms.
             randomization_factor: 0.0,
-            // The crate's default gives up after 15 minutes; a controller never does.
+            // The crate's default stops after 15 minutes; a controller must never stop.
             max_elapsed_time: None,
             ..ExponentialBackoff::default()
         };
         let mut longest = None;
         let growing = iter::repeat_with(|| {
-            // What the crate returns is drawn, if only by a nanosecond.
+            // `next_backoff` returns a random value, up to a nanosecond off.
             let delay = policy.current_interval;
             policy.next_backoff();
             delay
@@ -51,7 +49,7 @@ impl Delays {
         Self(growing.collect())
     }
 
-    /// The delay of an object that had failed `failures` times before the failure at hand.
+    /// Returns the delay after one more failure than `failures`.
     pub(super) fn after(&self, failures: u32) -> Duration {
         let index = usize::try_from(failures).unwrap_or(usize::MAX);
         self.0
@@ -62,15 +60,14 @@ impl Delays {
     }
 }
 
-/// A token bucket that lends: who comes when it is empty learns when his token will be there
-/// (client-go's `BucketRateLimiter`, which calls `Reserve`). A single time says all there is to
-/// know about it.
+/// Token bucket with reservations in advance: an empty bucket lends a token and returns the time when it is due. client-go's
+/// `BucketRateLimiter` does the same with `Reserve`.
 pub(super) struct Bucket {
-    /// When it will be full again if nobody takes from it; in the past, it is full.
+    /// Time when the bucket is full again without further reservations. A time in the past means full.
     full_at: Instant,
-    /// The time that one token takes to come.
+    /// Time to earn one token.
     interval: Duration,
-    /// The time from empty to full.
+    /// Time from empty to full.
     span: Duration,
 }
 
@@ -84,16 +81,15 @@ impl Bucket {
         }
     }
 
-    /// Takes a token and says when it is there: `now`, or later if it had to be borrowed.
+    /// Reserves a token. Returns the time when it is due: `now`, or later if it is borrowed.
     pub(super) fn reserve(&mut self, now: Instant) -> Instant {
         self.full_at = later(self.full_at.max(now), self.interval);
         let wait = self.full_at.duration_since(now).saturating_sub(self.span);
         later(now, wait)
     }
 
-    /// Gives back a token reserved for the time `slot` if it had to be borrowed and isn't there
-    /// yet. So the debt is at most one token for each key that waits for its retry. (client-go gives
-    /// none back: an object that fails and keeps changing delays everyone's retries ever more.)
+    /// Returns a token that is not due yet. So the debt is at most one token for each key that waits for its retry. client-go
+    /// returns no token: an object that fails and keeps changing delays all retries there more and more.
     pub(super) fn give_back(&mut self, slot: Instant, now: Instant) {
         if slot > now {
             self.full_at -= self.interval;

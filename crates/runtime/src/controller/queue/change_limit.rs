@@ -1,5 +1,5 @@
-//! How often a key is handed out because something changed. What answers each write with another change, be it a webhook, a
-//! controller that wants the opposite, or the kind itself, would else make a loop at request speed, whatever backs off elsewhere.
+//! Limits how often changes hand out one key. Otherwise a component that answers each write with another change would cause a
+//! loop at request speed. That may be a webhook, a competing controller or the reconciler itself.
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use super::{backoff::later, lane::Lane};
 
-/// So many times at once, and then once in each [`INTERVAL`]: 80 times in any minute.
+/// Changes of one key without delay; then one per [`INTERVAL`]. That allows 80 in any minute.
 pub(super) const BURST: u32 = 20;
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often those are forgotten that have their whole burst again.
+/// Interval of the removal of keys with a full burst.
 const SWEEP: Duration = Duration::from_secs(20);
 
-/// When each key that was handed out of late has its whole burst again.
+/// Time when the burst of each recently changed key is full again.
 pub(super) struct Pace<K> {
     whole_at: HashMap<K, Instant>,
     swept: Instant,
@@ -28,7 +28,8 @@ impl<K: Clone + Eq + Hash> Pace<K> {
         }
     }
 
-    /// Notes that a key is handed out from `lane`. What failed, or can wait, has a pace of its own.
+    /// Records that `lane` handed out a key. Only [`Lane::Event`] is limited. Other limits apply to retries and to background
+    /// work.
     pub(super) fn handed_out(&mut self, key: &K, lane: Lane, now: Instant) {
         if lane == Lane::Event {
             let whole_at = self.whole_at.entry(key.clone()).or_insert(now);
@@ -36,14 +37,14 @@ impl<K: Clone + Eq + Hash> Pace<K> {
         }
     }
 
-    /// When a key that is added to `lane` now may be handed out, at the soonest.
+    /// Returns the earliest time when a key that is added to `lane` now may be handed out.
     pub(super) fn due(&self, key: &K, lane: Lane, now: Instant) -> Instant {
         let whole_at = self.whole_at.get(key).filter(|_| lane == Lane::Event);
         let due = whole_at.and_then(|at| at.checked_sub(INTERVAL * (BURST - 1)));
         due.map_or(now, |due| due.max(now))
     }
 
-    /// Forgets what makes no difference.
+    /// Removes keys with a full burst.
     pub(super) fn advance(&mut self, now: Instant) {
         if now >= later(self.swept, SWEEP) {
             self.swept = now;

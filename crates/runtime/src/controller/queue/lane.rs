@@ -1,26 +1,25 @@
-//! The lanes of the queue, and what it looks like at one moment.
+//! Lanes of the queue, and its statistics.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// Why a key is in the queue, and so how urgent it is. Less is more urgent.
+/// Why a key is in the queue, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// The object or what it owns changed: someone may be waiting.
+    /// The object or a related one changed: a user may be waiting.
     Event,
-    /// It failed before.
+    /// Retry after a failure.
     Retry,
-    /// It can wait: a resync, a new leader's initial sync, a status that is pending until the Deployments are made.
+    /// Work that can wait: a resync, the initial sync of a new leader, or a pending status.
     Background,
 }
 
 impl Lane {
-    /// All of them, the most urgent first; the order of [`Stats::depth`].
+    /// All lanes, the most urgent first; the order of [`Stats::depth`].
     pub const ALL: [Self; 3] = [Self::Event, Self::Retry, Self::Background];
 
-    /// The lane whose turn it is, and where to go on instead if nothing waits there; `turn` counts
-    /// keys handed out.
+    /// Returns the lanes in search order. `turn` is the number of keys handed out before.
     pub(super) fn by_turn(turn: u64) -> [Self; 3] {
         match turn % 8 {
             3 => [Self::Retry, Self::Event, Self::Background],
@@ -31,10 +30,10 @@ impl Lane {
     }
 }
 
-/// Keys that wait, by lane and ticket, and since when; handed out as [`Lane::by_turn`] says.
+/// Waiting keys with the start of their wait, by lane and ticket.
 pub(super) struct Lanes<K> {
     lanes: [BTreeMap<u64, (K, Instant)>; 3],
-    /// How many keys have been handed out.
+    /// Number of keys handed out.
     turn: u64,
 }
 
@@ -52,13 +51,13 @@ impl<K> Lanes<K> {
         self.lanes[lane as usize].insert(ticket, (key, since));
     }
 
-    /// Takes out a key; says since when it waited.
+    /// Removes a key. Returns the start of its wait.
     pub(super) fn remove(&mut self, lane: Lane, ticket: u64) -> Option<Instant> {
         let (_, since) = self.lanes[lane as usize].remove(&ticket)?;
         Some(since)
     }
 
-    /// The next key.
+    /// Removes and returns the next key, in the order of [`Lane::by_turn`].
     pub(super) fn pop(&mut self) -> Option<(Lane, K, Instant)> {
         let next = Lane::by_turn(self.turn).into_iter().find_map(|lane| {
             let (_, (key, since)) = self.lanes[lane as usize].pop_first()?;
@@ -68,7 +67,7 @@ impl<K> Lanes<K> {
         Some(next)
     }
 
-    /// Takes out all keys of which `is_one` is true, in their order in each lane.
+    /// Removes and returns the keys that match `is_one`, by lane, in their order.
     pub(super) fn extract(&mut self, is_one: impl Fn(&K) -> bool) -> Vec<(Lane, K, Instant)> {
         let mut out = Vec::new();
         for lane in Lane::ALL {
@@ -83,39 +82,37 @@ impl<K> Lanes<K> {
         !self.is_busy(Lane::Background)
     }
 
-    /// Whether a key waits in `lane`, or in one more urgent.
+    /// Whether a key waits in `lane` or in a more urgent lane.
     pub(super) fn is_busy(&self, lane: Lane) -> bool {
         let mut lanes = self.lanes.iter().take(lane as usize + 1);
         lanes.any(|lane| !lane.is_empty())
     }
 
-    /// How many keys wait, by lane.
+    /// Returns the number of waiting keys by lane.
     pub(super) fn depth(&self) -> [usize; 3] {
         self.lanes.each_ref().map(BTreeMap::len)
     }
 }
 
-/// What the queue looks like at one moment, for metrics. Costs as much as there are keys being
-/// worked on, and slow namespaces.
+/// Snapshot of the queue for metrics. Its cost is O(keys in progress + slow namespaces).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Keys that a worker could take now, by lane, in the order of [`Lane::ALL`].
+    /// Waiting keys by lane, in the order of [`Lane::ALL`].
     pub depth: [usize; 3],
-    /// Keys that wait for their time: retries and other delayed adds.
+    /// Delayed keys: retries and other delayed adds.
     pub delayed: usize,
-    /// Keys that are with a worker.
+    /// Keys with a worker.
     pub processing: usize,
-    /// Keys whose last outcome was a failure.
+    /// Keys with a failure or a quiet retry since their last success.
     pub failing: usize,
-    /// How long the oldest work in progress has been going on.
+    /// Duration of the longest attempt in progress.
     pub longest_running: Duration,
-    /// How long the work in progress has gone on since it last [got on](super::Queue::gets_on), at the longest.
+    /// Longest time since an attempt in progress [made progress](super::Queue::gets_on) or started.
     pub longest_standstill: Duration,
-    /// The sum of how long each work in progress has been going on.
+    /// Total duration of all attempts in progress.
     pub unfinished: Duration,
-    /// Keys that came to wait for a worker since the queue was made; adds that collapsed are not
-    /// counted.
+    /// Number of keys that started to wait for a worker. Adds that collapsed into an earlier one are not counted.
     pub adds: u64,
-    /// Retries asked for since the queue was made.
+    /// Number of requested retries.
     pub retries: u64,
 }

@@ -1,38 +1,47 @@
-//! The work queue: which key is to be reconciled next, and when. It keeps client-go's promises: a
-//! key is never with two workers, what happens while it waits collapses into one, what happens
-//! while it is worked on queues it again, and failures back off. Beyond client-go
-//! it has lanes by urgency, none of which can starve another.
+//! Work queue. Decides which key is reconciled next, and when.
 //!
-//! There is no task behind it. A worker that waits in [`Queue::get`] also waits for the next
-//! delayed key, and passes that duty on when it leaves, so nothing can die unnoticed. A queue is
-//! cheap to make and belongs to one term of leadership: a term that ends shuts its queue down, the
-//! next one starts with a new queue and enqueues everything.
+//! It gives the guarantees of client-go's work queue:
+//!
+//! - A key is with at most one worker.
+//! - Adds of a waiting key collapse into one.
+//! - A key that is added during its reconcile is queued again afterwards.
+//! - Failures back off.
+//!
+//! In addition, keys have [lanes](Lane) by urgency. No lane can starve another.
+//!
+//! The queue has no task of its own, so no task can die unnoticed. A worker that waits in [`Queue::get`] also waits for the
+//! next delayed key. When it leaves, it passes that duty on. A queue is cheap and belongs to one term of leadership. The end of
+//! the term shuts it down. The next term creates a new queue and enqueues every object.
 //!
 //! # Fairness
 //!
-//! Within a lane, first come, first served. Of any eight keys handed out in a row, one comes from
-//! [`Lane::Background`], one from [`Lane::Retry`] and six from [`Lane::Event`], as far as
-//! something waits there. What [`Lane::Event`] leaves goes to the other two by turns, so that a new
-//! leader's initial sync does not wait for those that fail; what they leave goes to it
-//! first. Hence the bound: **a key with `n` keys before it in its lane is handed out within the next
-//! `8 * (n + 1)` calls of `get` that return a key** of a namespace that is not slow, whatever is added meanwhile. A key
-//! that moves up, which it can twice, counts anew in its new lane, once its [pace](#pace) lets it in there.
+//! A lane is a FIFO queue. While keys wait in all lanes, eight keys in a row are six of [`Lane::Event`], one of [`Lane::Retry`]
+//! and one of [`Lane::Background`]. Unused turns of [`Lane::Event`] go to the other two lanes alternately. So the initial sync
+//! of a new leader does not wait for failing objects. Unused turns of the other two lanes go to [`Lane::Event`] first.
 //!
-//! # Pace
+//! Hence the bound: **a key with `n` keys before it in its lane is handed out within the next `8 * (n + 1)` calls of `get` that
+//! return a key** of a namespace that is not slow. Later adds do not change this. A key that moves to a more urgent lane goes
+//! to its end, and the count starts again. That can happen twice. The [change limit](#change-limit) may postpone the move.
 //!
-//! However often it changes, a key is handed out from [`Lane::Event`] 20 times at once, and then once in a second. What answers each
-//! write with another change, such as a webhook that adds the time to a status, is no loop at request speed.
+//! # Change limit
+//!
+//! [`Lane::Event`] hands out a key at most 20 times in a burst, then once per second. This breaks feedback loops at request
+//! speed. An example is a webhook that adds the current time to every status.
 //!
 //! # Slow namespaces
 //!
-//! A namespace is slow from when an attempt of one of its keys has gone on for a second, as with a webhook that hangs, until
-//! each key that did so and failed has come to an end faster, and a minute has passed since one did so and succeeded.
-//! **Slow namespaces have workers of their own, as many as there are for all the others**, and the attempts that make a namespace
-//! slow count as theirs from then on. So a namespace that begins to hang holds up the others for a second, however many keys it
-//! has, and however many workers there are.
+//! A namespace becomes slow when an attempt of one of its keys has taken a second, for example because a webhook hangs. It
+//! stays slow until both conditions hold:
 //!
-//! Slow namespaces take turns, each with lanes of its own, so that none of them holds up another for ever. Where a namespace
-//! becomes slow, or ceases to be, its keys that wait go to the end of their new lanes, and count anew.
+//! - Each key with a slow attempt that failed has completed a faster attempt.
+//! - A minute has passed since the last slow attempt that succeeded.
+//!
+//! **Slow namespaces have workers of their own, as many as all other namespaces together.** The attempts that make a namespace
+//! slow occupy these workers from that moment. So a namespace that starts to hang delays the others by a second, independently
+//! of its number of keys and of the number of workers.
+//!
+//! Slow namespaces are served in round-robin order, each with lanes of its own, so that none can block another. When a
+//! namespace becomes slow or recovers, its waiting keys move to the end of their new lanes, and their counts start again.
 
 mod backoff;
 mod change_limit;
@@ -58,14 +67,14 @@ use backoff::later;
 use lane::{Lane, Stats};
 use state::{State, Tries};
 
-/// The work queue; clones share it. See the [module](self) for what it promises.
+/// Work queue; clones share it. The [module](self) describes its guarantees.
 pub struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
 
 struct Shared<K> {
     state: Mutex<State<K>>,
-    /// Calls a worker that waits.
+    /// Wakes a waiting worker.
     work: Notify,
-    /// Tells that the last key was given back after the shutdown.
+    /// Signals that the last key was returned after the shutdown.
     drained: Notify,
 }
 
@@ -76,8 +85,8 @@ impl<K: Clone + Eq + Hash> Clone for Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty queue for so many workers, and as many for slow namespaces, whose retries are paced as `backoff` says; `namespace`
-    /// is that of a key.
+    /// Returns an empty queue for `workers` workers, and as many again for slow namespaces. `namespace` returns the namespace
+    /// of a key.
     #[must_use]
     pub fn new(backoff: &Backoff, workers: u32, namespace: fn(&K) -> &str) -> Self {
         Self(Arc::new(Shared {
@@ -87,12 +96,14 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }))
     }
 
-    /// Queues `key` on `lane`, at its end. A key that waits already stays where it is, or moves up
-    /// to the end of `lane` if that is more urgent; one that is with a worker is queued when the
-    /// worker is done with it; a delayed add of it is overtaken, its failures stay counted (row
-    /// Q1). Only an add on [`Lane::Background`] overtakes nothing: without a cause, a key that waits
-    /// for its retry has to wait. And what the API server asked for is waited for, whatever the cause,
-    /// as is the [pace](self#pace): the key is queued on `lane` then.
+    /// Adds `key` to the end of `lane`.
+    ///
+    /// - A waiting key keeps its place, or moves to the end of `lane` if that is more urgent.
+    /// - A key with a worker is queued when the worker returns it.
+    /// - A delayed key is queued now and keeps its count of failures. [`Lane::Background`] is the exception: without a cause, a
+    ///   key keeps its delay.
+    /// - A `Retry-After` of the API server and the [change limit](self#change-limit) always apply. The key is queued on `lane`
+    ///   when they permit it.
     pub fn add(&self, key: K, lane: Lane) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -100,9 +111,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
-    /// Queues `key` on `lane` after `delay`, unless it is queued sooner anyway: of several adds of
-    /// a key the earliest counts. Who needs a later reconcile, too, asks for it again when it has been
-    /// worked on.
+    /// Adds `key` to `lane` after `delay`. The earliest of several adds of a key counts. For a later reconcile as well, add the
+    /// key again after this one.
     pub fn add_after(&self, key: K, lane: Lane, delay: Duration) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -110,8 +120,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
-    /// Queues `key` on [`Lane::Background`], as [`add`](Self::add) does. A failed key that has waited for its retry for `longest` waits
-    /// for a token of the bucket only.
+    /// Adds `key` to [`Lane::Background`], as [`add`](Self::add) does. A failed key that has waited `longest` for its retry
+    /// waits only for a token of the bucket.
     pub fn resync(&self, key: K, longest: Duration) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -119,17 +129,17 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
-    /// The next key to work on, waiting for one if need be; `None` once the queue is shut down.
-    /// Safe to cancel: a key is either returned or still in the queue.
+    /// Waits for the next key and returns it, or `None` after the shutdown. Cancel-safe: a key is either returned or still in
+    /// the queue.
     pub async fn get(&self) -> Option<WorkItem<K>> {
-        // A worker that never has to wait still lets other tasks run.
+        // A worker that never waits must still let other tasks run.
         consume_budget().await;
         let mut watch = Watch {
             queue: self,
             alarm: None,
         };
         loop {
-            // Made before the state is read, so that a shutdown in between is not missed.
+            // Created before the state is read, so that a shutdown in between is not missed.
             let called = self.0.work.notified();
             {
                 let now = Instant::now();
@@ -156,27 +166,26 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Notes that the work on `key`, which is with a worker, gets on: it is not stuck, however long it takes.
+    /// Records progress of the attempt at `key`. An attempt that makes progress is not stuck, however long it takes.
     pub fn gets_on(&self, key: &K) {
         self.0.state.lock().gets_on(key, Instant::now());
     }
 
-    /// Forgets the failures of `key`; it keeps its place if it is queued, unless its namespace was slow for it alone. For
-    /// what that makes ready a worker is called when the key is given back.
+    /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. Wakes no
+    /// worker for keys that this makes ready: the return of `key` does that.
     fn forget(&self, key: &K) {
         let now = Instant::now();
         self.state(now).forget(key, now);
     }
 
-    /// Stops the intake: what waits is dropped, later adds are ignored, and every
-    /// [`get`](Self::get) returns `None`. Work in progress goes on.
+    /// Drops all waiting keys and ignores later adds. Every [`get`](Self::get) returns `None`. Attempts in progress continue.
     pub fn shut_down(&self) {
         self.0.state.lock().shut_down();
         self.0.work.notify_waiters();
         self.0.drained.notify_waiters();
     }
 
-    /// Resolves once the queue is shut down and no key is with a worker any more.
+    /// Resolves when the queue is shut down and no key is with a worker.
     pub async fn drained(&self) {
         loop {
             let drained = self.0.drained.notified();
@@ -187,27 +196,28 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Whether a key waits for a worker that is as urgent as `lane`, or more so. Those of slow namespaces do not count:
-    /// they may wait for long while workers are free.
+    /// Whether a key of `lane`, or of a more urgent lane, waits for a worker. Keys of slow namespaces do not count: they can
+    /// wait for a long time while workers are idle.
     #[must_use]
     pub fn is_busy(&self, lane: Lane) -> bool {
         self.state(Instant::now()).is_busy(lane)
     }
 
-    /// What the queue looks like now.
+    /// Returns a snapshot for metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let now = Instant::now();
         self.state(now).stats(now)
     }
 
-    /// The keys that are with a worker, and for how long.
+    /// Returns the keys in progress and the duration of each attempt.
     #[must_use]
     pub fn running(&self) -> Vec<(K, Duration)> {
         self.0.state.lock().running(Instant::now())
     }
 
-    /// How often each of these keys was tried in vain of late, and in what time it is queued; `None`: it is with a worker, or nowhere.
+    /// Returns the number of recent failed attempts of each key, and the time until it is queued. The time is `None` for a key
+    /// that is not queued.
     #[must_use]
     pub fn tries<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Vec<(u32, Option<Duration>)>
     where
@@ -218,15 +228,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         keys.map(|key| state.tries(key, now)).collect()
     }
 
-    /// The state, with what has fallen due by `now` in its lane.
+    /// Locks the state and moves the keys that are due by `now` to their lanes.
     fn state(&self, now: Instant) -> MutexGuard<'_, State<K>> {
         let mut state = self.0.state.lock();
         state.advance(now);
         state
     }
 
-    /// Wakes one worker if there is something that none knows of. Each one woken does the same when
-    /// it leaves [`get`](Self::get), so one at a time is enough and no herd comes running.
+    /// Wakes one worker if there is work that no worker knows of. A woken worker does this too when it leaves
+    /// [`get`](Self::get), so one at a time is enough.
     fn call_worker(&self, state: MutexGuard<'_, State<K>>) {
         let needed = state.needs_worker();
         drop(state);
@@ -236,11 +246,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 }
 
-/// A worker's stay in [`Queue::get`]. However that ends, with a key or cancelled, the duty to wait
-/// for the next delayed key passes on to another worker.
+/// Guard of one worker in [`Queue::get`]. Its drop, with a key or by cancellation, passes the wait for the next delayed key to
+/// another worker.
 struct Watch<'a, K: Clone + Eq + Hash> {
     queue: &'a Queue<K>,
-    /// The time at which this worker wakes by itself.
+    /// Wake-up time of this worker, if no notification comes first.
     alarm: Option<Instant>,
 }
 
@@ -252,10 +262,11 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
     }
 }
 
-/// A work item: a key with a worker. No other worker gets it until this is dropped, whatever becomes of the
-/// worker. A drop alone says that the work is over and nothing about how it went, as when it was
-/// cut short: the key is queued again only if it was added meanwhile. So that a panic can be
-/// answered with [`add_rate_limited_after`](Self::add_rate_limited_after), keep this outside of what may panic.
+/// A key with a worker. No other worker gets the key until this is dropped.
+///
+/// A drop returns the key without a result, for example when an attempt was cut short. The key is queued again only if it was
+/// added during the attempt. Keep this outside of code that may panic, so that a panic can be counted with
+/// [`add_rate_limited_after`](Self::add_rate_limited_after).
 #[must_use = "dropping it gives the key back"]
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
@@ -266,63 +277,62 @@ pub struct WorkItem<K: Clone + Eq + Hash> {
 }
 
 impl<K: Clone + Eq + Hash> WorkItem<K> {
-    /// What to work on.
+    /// Returns the key.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// Why.
+    /// Returns the lane that handed out the key.
     pub fn lane(&self) -> Lane {
         self.lane
     }
 
-    /// How long it waited for a worker: since it was added or its delay was over.
+    /// Returns the time that the key waited for a worker, from its add or the end of its delay.
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// How often it has failed since it last succeeded.
+    /// Returns the number of failures since the last success.
     pub fn failures(&self) -> u32 {
         self.tries.failures
     }
 
-    /// How often it was tried since its last failure, and [came to nothing](Self::add_rate_limited_quietly).
+    /// Returns the number of [quiet retries](Self::add_rate_limited_quietly) since the last failure.
     pub fn quiet_tries(&self) -> u32 {
         self.tries.quiet
     }
 
-    /// Has the key queued again when it is given back, as if it had [changed](Lane::Event) meanwhile.
+    /// Queues the key again after its return, as if the object had [changed](Lane::Event).
     pub fn add(&self) {
         self.queue.add(self.key.clone(), Lane::Event);
     }
 
-    /// Gives the key back; its failures are forgotten. Also right for an object that is gone:
-    /// nothing stays behind.
+    /// Returns the key and forgets its failures. Use it for deleted objects too: nothing of the key remains.
     pub fn forget(self) {
         self.queue.forget(&self.key);
     }
 
-    /// Gives the key back, counts a failure, and queues it again on [`Lane::Retry`] after the
-    /// returned delay. The delay is zero if the key was added meanwhile: then it is queued
-    /// at once, as if it had not failed. Not before `least`, for which the API server has asked: neither the retry nor what was added
-    /// meanwhile, or will be.
+    /// Counts a failure, returns the key and queues it on [`Lane::Retry`]. The result is the delay.
+    ///
+    /// The delay is zero if the key was added during the attempt: it is then queued without backoff. Nothing queues the key
+    /// before `least`, the `Retry-After` of the API server.
     pub fn add_rate_limited_after(self, least: Duration) -> Duration {
         self.give_back(|state, key, now| state.retry(key, least, now))
     }
 
-    /// The same for what is no failure of the object's: it is not counted among them, and has a backoff of its own, which begins
-    /// anew with each failure. So that an object that has failed for long does not wait for hours for what passes in a moment.
+    /// Returns the key and queues it with backoff, without counting a failure. These retries have their own backoff, which each
+    /// failure resets. So a transient error does not make an object with many failures wait for hours.
     pub fn add_rate_limited_quietly(self) -> Duration {
         self.give_back(State::retry_quietly)
     }
 
-    /// Gives the key back and queues it again on [`Lane::Retry`] after `delay`, or sooner if it was added meanwhile. That
-    /// is no failure: those that are counted stay, and so do what they ask for and the bucket. In what time is returned.
+    /// Returns the key and queues it on [`Lane::Retry`] after `delay`, or sooner if it was added during the attempt. The result
+    /// is the delay. This is not a failure: the count of failures, their backoff and the bucket stay unchanged.
     pub fn add_after(self, delay: Duration) -> Duration {
         self.give_back(|state, key, now| state.put_off(key, delay, now))
     }
 
-    /// Gives the key back, to come again when `again` says.
+    /// Queues the key again with `again`, then returns it.
     fn give_back(self, again: impl FnOnce(&mut State<K>, &K, Instant) -> Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);

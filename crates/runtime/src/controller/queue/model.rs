@@ -1,6 +1,5 @@
-//! The queue's rules once more, in the plainest form there is: lists searched from the
-//! start, a clock that ticks by the millisecond. What `get` returns from the queue has to be what
-//! it returns from here.
+//! Model of the queue: the same rules, implemented with linear searches and a clock in milliseconds. Tests compare the queue
+//! with it.
 
 #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
@@ -10,23 +9,23 @@ use super::lane::{Lane, Stats};
 
 pub type Key = u8;
 
-/// The pace that the model knows: 5 ms doubling to 40 ms; a token every 10 ms, three at most.
+/// Backoff of the model: 5 ms, doubled up to 40 ms, and a bucket of three tokens, one every 10 ms.
 const INITIAL: u64 = 5;
 const MAX: u64 = 40;
 const TOKEN: i64 = 10;
 const FULL: i64 = 3 * TOKEN;
 
-/// A key is handed out so many times at once because something changed, and then once in so many milliseconds.
+/// Change limit of one key: burst, and milliseconds between later changes.
 const BURST: u64 = 20;
 const INTERVAL: u64 = 1000;
 
-/// What takes as long, in milliseconds, makes its namespace slow, and for so long if it succeeds; and the workers that there are
-/// for the slow namespaces, and as many for the others.
+/// Slow namespaces: duration of a slow attempt and memory after a success, in milliseconds, and the number of workers for them.
+/// The other namespaces have as many.
 const HUNG: u64 = 1000;
 pub const REMEMBERED: u64 = 60_000;
 pub const WORKERS: u32 = 3;
 
-/// Each is that of three keys.
+/// Namespaces of three keys each.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 pub fn namespace(key: Key) -> &'static str {
@@ -46,8 +45,8 @@ struct Waiting {
     key: Key,
     lane: Lane,
     since: u64,
-    /// In how many turns from now it must be handed out, at the latest; of its own namespace's if that is slow, of those
-    /// of all that are not otherwise.
+    /// Turns until the key must be handed out at the latest. A slow namespace counts its own turns, all others count theirs
+    /// together.
     bound: usize,
 }
 
@@ -55,46 +54,45 @@ struct Delayed {
     key: Key,
     lane: Lane,
     due: u64,
-    /// When the bucket has the token, for a retry.
+    /// Time of the bucket's token, for a retry.
     slot: Option<u64>,
     since: u64,
-    /// Before this, it stays here.
+    /// The key is not queued before this time.
     least: u64,
 }
 
-/// What a worker learns with a key: the key, its lane, how long it waited and how often it failed.
+/// A key that a worker gets, with its lane, its wait and its number of failures.
 pub type Got = (Key, Lane, Duration, u32);
 
 #[derive(Default)]
 pub struct Model {
     now: u64,
-    /// In the order of arrival in their lanes.
+    /// In order of arrival in their lanes.
     waiting: Vec<Waiting>,
     /// Added while held.
     again: Vec<(Key, Lane, u64)>,
-    /// In the order in which they were put here.
+    /// In order of arrival.
     delayed: Vec<Delayed>,
-    /// Since when, and when it last got on.
+    /// Key, start and last progress of each attempt.
     held: Vec<(Key, u64, u64)>,
     /// One entry for each failure since the last success.
     failures: Vec<Key>,
-    /// Since the last failure of each.
+    /// One entry for each quiet retry since the last failure or success.
     quiet: Vec<Key>,
-    /// When each key that was handed out has its whole burst again.
+    /// Time when the burst of each key is full again.
     whole: [u64; 9],
-    /// How far the bucket is from full, in milliseconds of filling.
+    /// Time until the bucket is full, in milliseconds.
     missing: i64,
-    /// Keys handed out since the queue was made, of those of no slow namespace; of which namespace each of the others was,
-    /// since it became slow.
+    /// Number of keys handed out of namespaces that are not slow, and the namespaces of the other keys since they became slow.
     turn: u64,
     slow_turns: Vec<&'static str>,
     /// Keys that hang, or hung and failed.
     hung: Vec<Key>,
-    /// Until when each namespace is slow without any; zero where it is not.
+    /// Time until which each namespace is slow even without such keys, or zero.
     until: [u64; 3],
-    /// Slow namespaces where keys wait, in the order of their turns.
+    /// Slow namespaces with waiting keys, in round-robin order.
     line: Vec<&'static str>,
-    /// Keys of slow namespaces that are held.
+    /// Held keys of slow namespaces.
     slow_held: Vec<Key>,
     adds: u64,
     retries: u64,
@@ -198,7 +196,7 @@ impl Model {
         Some((w.key, w.lane, waited, count(&self.failures, w.key)))
     }
 
-    /// The next key of a slow namespace, or of those that are not.
+    /// Returns the next key of a slow namespace, or of all others.
     fn next(&self, pool: Option<&str>) -> Option<usize> {
         let turns = self.slow_turns.iter().filter(|name| pool == Some(**name));
         let turn = pool.map_or(self.turn, |_| u64::try_from(turns.count()).unwrap()) % 8 + 1;
@@ -216,13 +214,13 @@ impl Model {
         favoured.or(first(Lane::Event)).or(leftover)
     }
 
-    /// Those that are held of no slow namespace, and since when, in the order of that.
+    /// Returns the held keys of namespaces that are not slow, in order of their start.
     fn swift(&self) -> impl Iterator<Item = (Key, u64)> {
         let held = self.held.iter().map(|h| (h.0, h.1));
         held.filter(|h| !self.slow_held.contains(&h.0))
     }
 
-    /// The key's namespace, if it is slow.
+    /// Returns the key's namespace if it is slow.
     fn pool(&self, key: Key) -> Option<&'static str> {
         let name = namespace(key);
         let hangs = self.hung.iter().any(|key| namespace(*key) == name);
@@ -230,7 +228,7 @@ impl Model {
         is_slow.then_some(name)
     }
 
-    /// Has the line be of those namespaces that are slow and have keys that wait.
+    /// Updates `line` after a change of the waiting keys or of the slow namespaces.
     fn settle(&mut self) {
         let waiting = self.waiting.iter().filter_map(|w| self.pool(w.key));
         let waiting: Vec<_> = waiting.collect();
@@ -242,7 +240,7 @@ impl Model {
         }
     }
 
-    /// Notes whether a key hangs, or hung and failed, until when its namespace is slow anyway, if that changes.
+    /// Records whether a key hangs, or hung and failed. A time in `until` replaces the end of the namespace's memory.
     fn note(&mut self, key: Key, hung: bool, until: Option<u64>) {
         let before = self.pool(key);
         self.hung.retain(|h| *h != key);
@@ -278,7 +276,7 @@ impl Model {
         held.is_some_and(|held| self.now - held.1 >= HUNG)
     }
 
-    /// Notes that the attempt at a key is over that did not fail.
+    /// Records the end of an attempt that did not fail.
     fn is_over(&mut self, key: Key) {
         let hung = self.has_hung(key);
         if hung {
@@ -307,7 +305,7 @@ impl Model {
         }
     }
 
-    /// When a key may be handed out from this lane.
+    /// Returns the earliest time when `lane` may hand out the key.
     fn paced(&self, key: Key, lane: Lane) -> u64 {
         let whole = self.whole[usize::from(key)];
         match lane {
@@ -381,7 +379,7 @@ impl Model {
             let hangs = |held: &(Key, u64)| self.now - held.1 >= HUNG;
             let hanging: Vec<_> = self.swift().filter(hangs).collect();
             for (key, _) in hanging {
-                // Unless its namespace is slow by another one.
+                // The previous key may have made its namespace slow already.
                 if self.swift().any(|held| held.0 == key) {
                     self.note(key, true, None);
                 }
@@ -475,7 +473,7 @@ impl Model {
         }
     }
 
-    /// Before when the key is not to be handed out.
+    /// Returns the time before which the key is not queued.
     fn least(&self, key: Key) -> u64 {
         let delayed = self.delayed.iter().find(|d| d.key == key);
         delayed.map_or(0, |d| d.least)
@@ -495,7 +493,7 @@ impl Model {
     }
 }
 
-/// How often the key is among these.
+/// Returns the number of entries of a key.
 fn count(keys: &[Key], key: Key) -> u32 {
     keys.iter().map(|k| u32::from(*k == key)).sum()
 }

@@ -1,5 +1,5 @@
-//! Namespaces where attempts hang, apart from all others: they have workers of their own, and take none from the others.
-//! The cause is a namespace's as a rule: a webhook, a service mesh.
+//! Slow namespaces: attempts there hang, usually because of a webhook or a service mesh in the namespace. They have workers of
+//! their own and take none from the other namespaces.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -11,34 +11,33 @@ use tokio::time::Instant;
 
 use super::lane::{Lane, Lanes};
 
-/// An attempt that takes as long hangs: no healthy API server needs as long for a handful of requests.
+/// Duration of an attempt that marks its namespace as slow. A healthy API server answers a handful of requests in less time.
 pub(super) const HUNG: Duration = Duration::from_secs(1);
 
-/// How long a namespace stays slow after an attempt that hung and succeeded. Its key may have nothing to do next, which shows
-/// nothing about the namespace's other keys.
+/// How long a namespace stays slow after a slow attempt that succeeded. The next attempt at that key may have nothing to do,
+/// and so does not show that other keys have recovered.
 pub(super) const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// The slow namespaces: those with a key whose attempt hangs, or hung and failed, or hung and succeeded a short while ago. A new
-/// key there would hang as well, so the namespace is remembered; and a key with nothing to do that succeeds shows nothing about
-/// the others.
+/// Namespaces with an attempt that hangs, that hung and failed, or that hung and succeeded recently. They are remembered
+/// because a new key there would hang as well.
 pub(super) struct Slow<K> {
-    /// The namespace of a key.
+    /// Returns the namespace of a key.
     namespace: fn(&K) -> &str,
-    /// How many workers there are for slow namespaces.
+    /// Number of workers for slow namespaces.
     workers: usize,
     namespaces: HashMap<Box<str>, Namespace<K>>,
-    /// Those of them where keys wait, the one whose turn it is first: none holds up another.
+    /// Slow namespaces with waiting keys, in round-robin order, the next one first.
     line: VecDeque<Box<str>>,
-    /// The keys that workers are with.
+    /// Keys that occupy a worker for slow namespaces.
     running: HashSet<K>,
-    /// When the next namespace may cease to be slow without an attempt.
+    /// No later than the earliest [`Namespace::until`].
     next_end: Option<Instant>,
 }
 
 struct Namespace<K> {
-    /// The keys that hang, or hung and failed.
+    /// Keys that hang, or hung and failed.
     hung: HashSet<K>,
-    /// Slow until then even without such a key.
+    /// The namespace is slow until this time even if `hung` is empty.
     until: Option<Instant>,
     waiting: Lanes<K>,
 }
@@ -55,13 +54,15 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         }
     }
 
-    /// Whether the key's namespace is slow.
+    /// Whether the namespace of a key is slow.
     pub(super) fn has(&self, key: &K) -> bool {
         self.namespaces.contains_key((self.namespace)(key))
     }
 
-    /// Notes that a key hangs, or hung and failed. Returned is what is to be placed anew where its namespace was not slow before,
-    /// out of `waiting`; what of `running` is of that namespace counts from now on.
+    /// Records that a key hangs, or hung and failed.
+    ///
+    /// If this makes its namespace slow, the keys of the namespace in `running` occupy workers for slow namespaces from then
+    /// on. Its keys in `waiting` are removed and returned. The caller must queue them again.
     pub(super) fn hung<'a>(
         &mut self,
         key: &K,
@@ -89,7 +90,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         waiting.extract(is_there)
     }
 
-    /// Notes that a key hung and succeeded, in a namespace that is slow.
+    /// Records that a key of a slow namespace hung and succeeded.
     pub(super) fn got_through(&mut self, key: &K, now: Instant) {
         if let Some(slow) = self.namespaces.get_mut((self.namespace)(key)) {
             slow.hung.remove(key);
@@ -99,8 +100,8 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         }
     }
 
-    /// Notes that a key did not hang, or is none any more. Returned is what is to be placed anew where no other one of its
-    /// namespace hangs.
+    /// Records that an attempt at a key did not hang, or that the key was deleted. If its namespace recovers, returns the
+    /// waiting keys, which the caller must queue again.
     pub(super) fn went_well(&mut self, key: &K) -> Vec<(Lane, K, Instant)> {
         let name = (self.namespace)(key);
         if let Some(slow) = self.namespaces.get_mut(name) {
@@ -109,12 +110,13 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         self.end(name)
     }
 
-    /// When [`end_next`](Self::end_next) is due.
+    /// Returns the time when [`end_next`](Self::end_next) is due.
     pub(super) fn next_end(&self) -> Option<Instant> {
         self.next_end
     }
 
-    /// Has those namespaces cease to be slow whose time is up; returned is what is to be placed anew.
+    /// Ends the slow state that has expired. Returns the waiting keys of the namespaces that recovered, which the caller must
+    /// queue again.
     pub(super) fn end_next(&mut self, now: Instant) -> Vec<(Lane, K, Instant)> {
         let mut over = Vec::new();
         for (name, slow) in &mut self.namespaces {
@@ -128,7 +130,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         over.iter().flat_map(|name| self.end(name)).collect()
     }
 
-    /// Takes the namespace out if nothing makes it slow any more.
+    /// Removes the namespace if it is slow no longer. Returns its waiting keys.
     fn end(&mut self, name: &str) -> Vec<(Lane, K, Instant)> {
         let slow = self.namespaces.get_mut(name);
         let Some(slow) = slow.filter(|slow| slow.hung.is_empty() && slow.until.is_none()) else {
@@ -140,7 +142,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         waiting
     }
 
-    /// Lets a key of a slow namespace wait.
+    /// Adds a key of a slow namespace to its lane.
     pub(super) fn insert(&mut self, lane: Lane, ticket: u64, key: K, since: Instant) {
         let name = (self.namespace)(&key);
         let Some(slow) = self.namespaces.get_mut(name) else {
@@ -152,7 +154,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         slow.waiting.insert(lane, ticket, key, since);
     }
 
-    /// Takes out a key that waits; says since when.
+    /// Removes a waiting key. Returns the start of its wait.
     pub(super) fn remove(&mut self, key: &K, lane: Lane, ticket: u64) -> Option<Instant> {
         let name = (self.namespace)(key);
         let slow = self.namespaces.get_mut(name)?;
@@ -163,12 +165,12 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         Some(since)
     }
 
-    /// Whether a worker may have one of the keys that wait.
+    /// Whether a key waits and a worker for slow namespaces is free.
     pub(super) fn is_ready(&self) -> bool {
         self.running.len() < self.workers && !self.line.is_empty()
     }
 
-    /// The next key for a worker, if it may have one.
+    /// Removes and returns the next key, if [`is_ready`](Self::is_ready).
     pub(super) fn pop(&mut self) -> Option<(Lane, K, Instant)> {
         if !self.is_ready() {
             return None;
@@ -183,12 +185,12 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         Some(next)
     }
 
-    /// A worker is done with a key.
+    /// Frees the worker of a key.
     pub(super) fn release(&mut self, key: &K) {
         self.running.remove(key);
     }
 
-    /// How many keys wait, by lane.
+    /// Returns the number of waiting keys by lane.
     pub(super) fn depth(&self) -> [usize; 3] {
         let mut depth = [0; 3];
         for slow in self.namespaces.values() {
@@ -199,7 +201,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         depth
     }
 
-    /// Drops what waits, and forgets what hung.
+    /// Removes all waiting keys and all slow namespaces. Keys in progress stay.
     pub(super) fn clear(&mut self) {
         self.namespaces.clear();
         self.line.clear();

@@ -1,7 +1,11 @@
-//! Everything under the queue's lock: plain data and the rules on it, given the time. No operation
-//! costs more than the logarithm of the keys that wait, or the number of slow namespaces, not counting
-//! that each delayed key is moved to its lane once, and that what waits is gone through when a
-//! namespace becomes slow, and its own keys when it ceases to be; and those of the last seconds each 20 s.
+//! The queue's state behind its lock: plain data. It reads no clock: every operation takes the current time as an argument.
+//!
+//! An operation takes O(log waiting keys + slow namespaces), plus one move to its lane for each delayed key that has become
+//! due. Three scans are longer:
+//!
+//! - All waiting keys when a namespace becomes slow.
+//! - The keys of a namespace when it recovers.
+//! - The keys with a change limit, every 20 s.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,14 +23,14 @@ use super::{
 };
 use crate::config::settings::Backoff;
 
-/// Where a key is that is to be worked on: in one place only.
+/// Place of a queued key. A key has at most one.
 enum Pending {
     /// In its lane, under `ticket`.
     Waiting { lane: Lane, ticket: u64 },
-    /// Added while with a worker ("dirty"): in its lane as soon as the worker is done.
+    /// Added while with a worker ("dirty" in client-go). Moves to its lane when the worker returns it.
     Again { lane: Lane, since: Instant },
-    /// Among the delayed, under `due` and `ticket`, since `since`. `slot` is when the bucket has the token of a
-    /// retry. Before `least`, nothing has it queued.
+    /// In `delayed` under `due` and `ticket`, since `since`. `slot` is the time of the retry's token in the bucket. Nothing
+    /// queues the key before `least`.
     Delayed {
         lane: Lane,
         due: Instant,
@@ -37,7 +41,7 @@ enum Pending {
     },
 }
 
-/// A key that is handed out, its lane, since when it waited, and how it has gone.
+/// A key that is handed out, with its lane, the start of its wait and its retries.
 pub(super) struct Next<K> {
     pub(super) key: K,
     pub(super) lane: Lane,
@@ -45,47 +49,46 @@ pub(super) struct Next<K> {
     pub(super) tries: Tries,
 }
 
-/// How a key has gone since its last success; never all zero.
+/// Retries of a key since its last success; at least one is not zero.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tries {
     pub(super) failures: u32,
-    /// Tries since the last failure that went wrong and are not counted as one.
+    /// Retries since the last failure that do not count as failures.
     pub(super) quiet: u32,
 }
 
-/// What is known of a key that is with a worker.
+/// An attempt in progress.
 struct Running {
-    /// How many were handed out before it.
+    /// Value of [`State::turn`] when the key was handed out.
     turn: u64,
     since: Instant,
-    /// When the work on it last got on.
+    /// Time of the last progress.
     got_on: Instant,
 }
 
-/// All that the queue knows, and the rules.
 pub(super) struct State<K> {
-    /// Keys to be worked on. With the next two maps, what of those that fail hung, and for some seconds the pace, all that is kept
-    /// of a key: of one at rest, nothing.
+    /// Queued keys. An idle key has no entry here, in `processing` or in `tries`. Two other records of a key outlast its
+    /// attempt: the change limit for some seconds, and the slow namespaces.
     pending: HashMap<K, Pending>,
     /// Keys with a worker.
     processing: HashMap<K, Running>,
-    /// Those of them that count as with one of the workers that are not for slow namespaces: since when, and the turn.
+    /// `processing` keys that occupy a worker for namespaces that are not slow, by start and turn.
     swift: BTreeMap<(Instant, u64), K>,
-    /// How many of those workers there are.
+    /// Number of workers for namespaces that are not slow; slow namespaces have as many again.
     workers: usize,
-    /// Those that are tried again until they succeed.
+    /// Retries of each key that has not succeeded since.
     tries: HashMap<K, Tries>,
-    /// The keys that wait, but for those of slow namespaces.
+    /// Waiting keys of namespaces that are not slow.
     lanes: Lanes<K>,
-    /// The slow namespaces, with the keys that wait there.
+    /// Slow namespaces with their waiting keys.
     slow: Slow<K>,
-    /// The keys that are delayed, the next one first.
+    /// Delayed keys by due time and ticket.
     delayed: BTreeMap<(Instant, u64), K>,
-    /// The earliest time at which a worker in `get` wakes by itself.
+    /// Earliest time when a worker in `get` wakes without a notification.
     alarm: Option<Instant>,
-    /// The number that the next key to be queued gets.
+    /// Ticket of the last key that was queued.
     ticket: u64,
-    /// How many keys were asked for.
+    /// Number of calls of [`take`](Self::take).
     turn: u64,
     delays: Delays,
     bucket: Bucket,
@@ -124,8 +127,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Queues what has fallen due. Every operation starts with this, so that the order in a lane is
-    /// the order in time, whether or not a worker was there to see it.
+    /// Moves keys that are due to their lanes, and updates which namespaces are slow. Every operation starts with this, so that
+    /// the order in a lane is the order in time, even if no worker was free.
     pub(super) fn advance(&mut self, now: Instant) {
         self.pace.advance(now);
         loop {
@@ -152,13 +155,13 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// When the attempt that has gone on for longest, of those in no slow namespace, will have hung.
+    /// Returns the time when the oldest attempt in `swift` becomes slow.
     fn next_hang(&self) -> Option<Instant> {
         let ((since, _), _) = self.swift.first_key_value()?;
         Some(*since + HUNG)
     }
 
-    /// Notes that a key hangs, or hung and failed.
+    /// Marks the namespace of `key` as slow: an attempt at `key` hangs, or hung and failed.
     fn hung(&mut self, key: &K) {
         let running = self.processing.keys();
         let moved = self.slow.hung(key, &mut self.lanes, running);
@@ -166,7 +169,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.place_all(moved);
     }
 
-    /// Whether one of the workers is free that are not for slow namespaces.
+    /// Whether a worker for namespaces that are not slow is free.
     fn has_room(&self) -> bool {
         self.swift.len() < self.workers
     }
@@ -180,7 +183,7 @@ impl<K: Clone + Eq + Hash> State<K> {
                 return self.enqueue_at(key, lane, due, None, now);
             }
             Some(Pending::Waiting { lane, .. } | Pending::Again { lane, .. }) => Some(*lane),
-            // What can wait does not overtake a delay.
+            // Background work does not shorten a delay.
             Some(Pending::Delayed { .. }) if lane == Lane::Background => Some(lane),
             Some(&Pending::Delayed { least, .. }) if due.max(least) > now => {
                 return self.enqueue_at(key, lane, due.max(least), None, now);
@@ -200,8 +203,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.place(key, lane, since);
     }
 
-    /// [`Queue::add_after`](super::Queue::add_after); `slot` is when the bucket has the token, for a
-    /// retry.
+    /// [`Queue::add_after`](super::Queue::add_after). `slot` is the time of the bucket's token, for a retry.
     pub(super) fn enqueue_at(
         &mut self,
         key: K,
@@ -214,7 +216,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             return;
         }
         let (sooner, least) = match self.pending.get(&key) {
-            // What can wait does not overtake a delay, whether it was added before or after.
+            // Background work does not shorten a delay, in either order of the two adds.
             None
             | Some(Pending::Again {
                 lane: Lane::Background,
@@ -276,7 +278,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Puts a key that is nowhere at the end of its lane, or notes it for when its worker is done.
+    /// Adds a key without a place to the end of its lane, or marks it as dirty if a worker has it.
     fn place(&mut self, key: K, lane: Lane, since: Instant) {
         let place = if self.processing.contains_key(&key) {
             Pending::Again { lane, since }
@@ -292,14 +294,14 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.pending.insert(key, place);
     }
 
-    /// Puts keys that waited in lanes at the end of others, since their namespace became slow or is so no more.
+    /// Adds keys to the end of their new lanes after their namespace became slow or recovered.
     fn place_all(&mut self, moved: Vec<(Lane, K, Instant)>) {
         for (lane, key, since) in moved {
             self.place(key, lane, since);
         }
     }
 
-    /// Takes a key from where it is, if it is anywhere; says since when it waited, if it did.
+    /// Removes a key from its place. Returns the start of its wait, unless it was delayed or not queued.
     fn unplace(&mut self, key: &K, now: Instant) -> Option<Instant> {
         match self.pending.remove(key)? {
             Pending::Waiting { lane, ticket } => {
@@ -319,7 +321,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Hands out the next key, which is with a worker from now on.
+    /// Hands out the next key.
     pub(super) fn take(&mut self, now: Instant) -> Option<Next<K>> {
         let swift = self.has_room().then(|| self.lanes.pop()).flatten();
         self.turn += 1;
@@ -350,7 +352,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Takes a key back from its worker.
+    /// Returns a key from its worker. Queues it if it was added during the attempt.
     pub(super) fn release(&mut self, key: &K, now: Instant) {
         if let Some(running) = self.processing.remove(key) {
             self.swift.remove(&(running.since, running.turn));
@@ -367,8 +369,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Counts a failure of a key that is with a worker and queues its retry, and whatever else of it, after `least` at the
-    /// soonest; says in what time.
+    /// Counts a failure of a key with a worker and queues its retry. Nothing queues the key before `least`. Returns the delay.
     pub(super) fn retry(&mut self, key: &K, least: Duration, now: Instant) -> Duration {
         let tries = self.tries.entry(key.clone()).or_default();
         let backoff = self.delays.after(tries.failures);
@@ -377,7 +378,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.back_off(key, backoff, least, now)
     }
 
-    /// The same for a try that is not counted as a failure.
+    /// Like [`retry`](Self::retry), without counting a failure.
     pub(super) fn retry_quietly(&mut self, key: &K, now: Instant) -> Duration {
         let tries = self.tries.entry(key.clone()).or_default();
         let backoff = self.delays.after(tries.quiet);
@@ -424,16 +425,16 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.delay(key, now)
     }
 
-    /// Whether the attempt at a key that is with a worker takes too long.
+    /// Whether the attempt in progress at a key is slow.
     fn has_hung(&self, key: &K, now: Instant) -> bool {
         let begun = self.processing.get(key);
         begun.is_some_and(|begun| now - begun.since >= HUNG)
     }
 
-    /// Notes how the attempt at a key went that is over, and no failure; or that the key is none any more.
+    /// Updates the slow namespaces after an attempt that did not fail, or after the key was deleted.
     fn is_over(&mut self, key: &K, now: Instant) {
         if self.has_hung(key, now) {
-            // As it does where its namespace was slow when it was handed out, and then was not.
+            // The namespace may have recovered since the key was handed out to a worker for slow namespaces.
             self.hung(key);
             self.slow.got_through(key, now);
         } else {
@@ -442,7 +443,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Queues a key that is with a worker again after `delay`; says in what time.
+    /// Queues a key with a worker after `delay`. Returns the actual delay.
     pub(super) fn put_off(&mut self, key: &K, delay: Duration, now: Instant) -> Duration {
         self.retries += 1;
         self.is_over(key, now);
@@ -450,7 +451,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.delay(key, now)
     }
 
-    /// In what time a key is queued.
+    /// Returns the time until a key is queued.
     fn delay(&self, key: &K, now: Instant) -> Duration {
         match self.pending.get(key) {
             Some(Pending::Delayed { due, .. }) => *due - now,
@@ -463,7 +464,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.is_over(key, now);
     }
 
-    /// Drops what waits; nothing is queued from now on.
+    /// Drops all queued keys and rejects later ones.
     pub(super) fn shut_down(&mut self) {
         self.shut_down = true;
         self.pending.clear();
@@ -476,13 +477,14 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.shut_down
     }
 
-    /// Whether there is work that no worker in `get` will see by itself.
+    /// Whether there is work that no waiting worker will find without a notification.
     pub(super) fn needs_worker(&self) -> bool {
         let swift = self.has_room() && !self.lanes.is_empty();
         swift || self.slow.is_ready() || self.unwatched().is_some()
     }
 
-    /// The time of the next delayed key, or when an attempt hangs that others wait for, if no worker wakes by then.
+    /// Returns the next time when a worker must wake, unless one wakes by that time. That is the due time of the next delayed
+    /// key. If keys wait and all workers are busy, it may be earlier: the oldest attempt becomes slow.
     fn unwatched(&self) -> Option<Instant> {
         let due = self.delayed.first_key_value().map(|((due, _), _)| *due);
         let is_full = !self.lanes.is_empty() && !self.has_room();
@@ -491,7 +493,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.alarm.is_none_or(|alarm| due < alarm).then_some(due)
     }
 
-    /// Makes the caller the worker that wakes for the next delayed key, unless another one does.
+    /// Makes the caller the worker that wakes at the next due time, unless another worker does.
     pub(super) fn arm(&mut self) -> Option<Instant> {
         let due = self.unwatched()?;
         self.alarm = Some(due);
@@ -558,7 +560,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.slow.has(key)
     }
 
-    /// Whether nothing is kept of any key.
+    /// Whether the queue holds no record of any key.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()

@@ -1,4 +1,4 @@
-//! The queue against its model, its delays on paused time, and its workers on real threads.
+//! Compares the queue with its model, checks delays on paused time, and runs workers on real threads.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed test panics")]
 
@@ -30,7 +30,7 @@ use super::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The defaults of row Q3.
+/// Default backoff.
 fn q3() -> Backoff {
     Backoff {
         initial: 5 * MS,
@@ -40,22 +40,22 @@ fn q3() -> Backoff {
     }
 }
 
-/// A queue of one namespace, for more workers than a test has.
+/// Returns a queue with one namespace and more workers than a test needs.
 fn queue<K: Clone + Eq + Hash>() -> Queue<K> {
     Queue::new(&q3(), 1000, |_| "")
 }
 
-/// The next key, if one is there.
+/// Returns the next key, if one is ready.
 fn try_take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> Option<WorkItem<K>> {
     unconstrained(queue.get()).now_or_never().flatten()
 }
 
-/// The next key, which is there.
+/// Returns the next key, which must be ready.
 fn take<K: Clone + Eq + Hash>(queue: &Queue<K>) -> WorkItem<K> {
     try_take(queue).unwrap()
 }
 
-/// Adds `key`, takes it and lets it fail; the delay of its retry.
+/// Adds `key`, takes it and fails it. Returns the delay of its retry.
 fn fail(queue: &Queue<usize>, key: usize) -> Duration {
     queue.add(key, Lane::Event);
     let taken = take(queue);
@@ -105,14 +105,14 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Runs the queue and the model side by side.
+/// The queue and the model, side by side.
 struct Both {
     queue: Queue<Key>,
     model: Model,
     held: Vec<WorkItem<Key>>,
     /// Keys that were added and not handed out since.
     owed: BTreeSet<Key>,
-    /// When a key may be handed out again for which the API server asked to wait.
+    /// End of the `Retry-After` of each key.
     not_before: BTreeMap<Key, Instant>,
 }
 
@@ -224,7 +224,7 @@ fn side_by_side(ops: &[Op]) {
         for op in ops {
             both.run(op).await;
         }
-        // In the end every key that was added is handed out, and nothing is left of any.
+        // At the end, every added key is handed out, and no record of a key remains.
         both.held.clear();
         advance(Duration::from_secs(100)).await;
         while let Some(taken) = try_take(&both.queue) {
@@ -255,19 +255,19 @@ fn paused(test: impl Future<Output = ()>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Q1, Q3 and the module's fairness: whatever happens, the queue does what the model does.
+    /// The queue behaves like the model.
     #[test]
     fn q1_q3_does_what_the_model_does(ops in prop::collection::vec(op(), 1..150)) {
         side_by_side(&ops);
     }
 
-    /// Q3: so it does where keys change ever so often.
+    /// The queue behaves like the model while a few keys change all the time.
     #[test]
     fn q3_paces_as_the_model_does(ops in prop::collection::vec(op_of_few(), 300..600)) {
         side_by_side(&ops);
     }
 
-    /// The bound of the module's docs under a storm on any lanes: the model counts every key's turns.
+    /// The fairness bound holds under a storm on all lanes: the model counts the turns of every key.
     #[test]
     fn no_key_waits_longer_than_its_bound(
         adds in prop::collection::vec(prop::collection::vec(op_add(), 1..4), 1..150),
@@ -281,7 +281,7 @@ proptest! {
     }
 }
 
-/// Of a few keys that change all the time, so that each has a pace.
+/// Operations on a few keys that change all the time, so that the change limit applies.
 fn op_of_few() -> impl Strategy<Value = Op> {
     let key = || 0..2_u8;
     let held = || 0..2_usize;
@@ -308,9 +308,9 @@ fn op_add() -> impl Strategy<Value = Op> {
     (0..8_u8, lane).prop_map(|(k, l)| Op::Add(k, l))
 }
 
-// ---------- delays (Q3) ----------
+// ---------- delays ----------
 
-/// Q3: 5 ms, doubling, 1000 s at most; and the key is there when the delay is over, not before.
+/// The delay doubles from 5 ms to 1000 s, and the key is ready exactly at its end.
 #[tokio::test(start_paused = true)]
 async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
     let queue = queue();
@@ -333,7 +333,7 @@ async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
     }
 }
 
-/// Q3: no number of failures and no odd configuration breaks the arithmetic.
+/// No number of failures and no odd configuration overflows.
 #[tokio::test(start_paused = true)]
 async fn q3_the_delays_are_always_finite() {
     let mut odd = q3();
@@ -360,8 +360,8 @@ async fn q3_the_delays_are_always_finite() {
     }
 }
 
-/// Q3: the bucket lets 300 retries through at once and then 50 a second, over all objects; the
-/// larger of the two delays counts, and tokens come back with time.
+/// The bucket admits 300 retries without delay, then 50 per second, over all objects. The longer of the two delays counts, and
+/// tokens return with time.
 #[tokio::test(start_paused = true)]
 async fn q3_the_bucket_is_over_all_retries() {
     let queue = queue();
@@ -374,7 +374,7 @@ async fn q3_the_bucket_is_over_all_retries() {
             20 * MS * u32::try_from(key - 299).unwrap()
         );
     }
-    // 194 s of debt: 9,700 tokens at 50 a second. Paid back, then 1 s more for 50 tokens.
+    // 194 s of debt: 9,700 tokens at 50 per second. After that, one more second for 50 tokens.
     for second in 0..=194 {
         let ready = queue.stats().depth[1];
         assert!(
@@ -394,10 +394,10 @@ async fn q3_the_bucket_is_over_all_retries() {
     assert!((50..=52).contains(&delays.len()), "{delays:?}");
 }
 
-/// Q3: a resync adds what is refused again and again, and moves none of it past its delay; a change does.
+/// A resync does not shorten the delay of a key that keeps failing; a change does.
 #[tokio::test(start_paused = true)]
 async fn q3_a_resync_does_not_shorten_a_delay() {
-    // Of what fails slowly, either: it is added while it is with its worker.
+    // This includes a key that is added during its attempt.
     let queue = queue();
     queue.add(1, Lane::Background);
     for backoff in [5, 10, 20] {
@@ -430,7 +430,7 @@ async fn q3_a_resync_does_not_shorten_a_delay() {
     assert_eq!(take(&queue).lane(), Lane::Event);
 }
 
-/// Q3: success forgets the failures, and so does `forget`; a drop forgets nothing.
+/// A success and `forget` reset the failures; a drop does not.
 #[tokio::test(start_paused = true)]
 async fn q3_success_forgets() {
     let queue = queue();
@@ -447,8 +447,8 @@ async fn q3_success_forgets() {
     assert_eq!(fail(&queue, 1), 5 * MS);
 }
 
-/// Q3: what is no failure backs off by itself, however often the key has failed before, and neither is forgotten for the other;
-/// a failure begins it anew, so that no key that fails between is tried ever so often.
+/// Quiet retries and failures have separate backoffs, and neither resets the count of failures. A failure resets the backoff of
+/// quiet retries.
 #[tokio::test(start_paused = true)]
 async fn q3_what_is_no_failure_is_not_counted_as_one() {
     let queue = queue();
@@ -471,7 +471,7 @@ async fn q3_what_is_no_failure_is_not_counted_as_one() {
     assert_eq!(quietly(), (0, 5 * MS));
 }
 
-/// A change does not wait for the retry, which is then not made; the failures stay counted.
+/// A change replaces the delayed retry; the count of failures remains.
 #[tokio::test(start_paused = true)]
 async fn q3_a_change_overtakes_the_delayed_retry() {
     let queue = queue();
@@ -481,7 +481,7 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
     assert_eq!(queue.stats().delayed, 0);
     let taken = take(&queue);
     assert_eq!((taken.lane(), taken.failures()), (Lane::Event, 1));
-    // Changed again while it is being worked on: the retry is that change.
+    // A change during the attempt replaces the retry.
     queue.add(1, Lane::Event);
     assert_eq!(taken.add_rate_limited_after(Duration::ZERO), Duration::ZERO);
     let taken = take(&queue);
@@ -489,7 +489,7 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
     assert_eq!(taken.add_rate_limited_after(Duration::ZERO), 20 * MS);
 }
 
-/// Q3: what the API server asks for is waited for, whatever happens to the object meanwhile; others do not wait.
+/// Nothing shortens a `Retry-After`, and it delays no other key.
 #[tokio::test(start_paused = true)]
 async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
     const ASKED: Duration = Duration::from_secs(10);
@@ -514,7 +514,7 @@ async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
             assert_eq!(*take(&queue).key(), 2);
             let taken = queue.get().await.unwrap();
             assert_eq!(failed.elapsed(), ASKED, "{before} {after}");
-            // It is what changed, where anything did.
+            // A change determines the lane.
             let has_changed = [before, after].iter().any(|change| [1, 2].contains(change));
             let lane = if has_changed {
                 Lane::Event
@@ -523,13 +523,13 @@ async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
             };
             assert_eq!((taken.lane(), taken.failures()), (lane, 1));
             assert_eq!(queue.stats().delayed, 0);
-            // From then on, a change overtakes a delay as always.
+            // After that, a change shortens a delay as usual.
             taken.add_rate_limited_after(Duration::ZERO);
             queue.add(1, Lane::Event);
             assert_eq!(*take(&queue).key(), 1);
         }
     }
-    // Where the object's own backoff is longer, what it asks for is all that a change waits for.
+    // If the object's own backoff is longer, a change waits only for the `Retry-After`.
     let queue = queue();
     for _ in 0..change_limit::BURST - 1 {
         fail(&queue, 1);
@@ -545,8 +545,7 @@ async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
     assert_eq!(failed.elapsed(), ASKED);
 }
 
-/// An object that fails and changes all the time keeps no other one from its retry: what it
-/// borrowed from the bucket and did not use comes back.
+/// An object that fails and keeps changing does not delay the retries of others: the unused tokens return to the bucket.
 #[tokio::test(start_paused = true)]
 async fn q3_overtaken_retries_leave_no_debt() {
     let queue = queue();
@@ -559,7 +558,7 @@ async fn q3_overtaken_retries_leave_no_debt() {
     assert!(fail(&queue, 2) <= 40 * MS);
 }
 
-/// Of several delayed adds the earliest counts.
+/// The earliest of several delayed adds counts.
 #[tokio::test(start_paused = true)]
 async fn q1_delayed_adds_collapse_to_the_earliest() {
     let queue = queue();
@@ -573,10 +572,10 @@ async fn q1_delayed_adds_collapse_to_the_earliest() {
     assert!(timeout(100 * MS, queue.get()).await.is_err());
 }
 
-// ---------- pace ----------
+// ---------- change limit ----------
 
-/// Q3: what changes whenever it is worked on, whether that fails or not, is worked on at once a few times, and then once in a second,
-/// and is not forgotten for that; no other key waits with it, nor is anything kept of it once it is left alone.
+/// A key that changes during each attempt has a burst of attempts, then one per second. It delays no other key, and no record
+/// of it remains in the end. This holds for attempts that fail and for those that succeed.
 #[tokio::test(start_paused = true)]
 async fn q3_what_changes_at_each_try_is_paced() {
     for (fails, before) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -616,8 +615,8 @@ async fn q3_what_changes_at_each_try_is_paced() {
 
 // ---------- fairness ----------
 
-/// 40 hot keys, each changed again as soon as it is taken, and one worker: every other key is
-/// handed out within the bound of the module's docs, whatever its lane.
+/// Forty keys change whenever they are taken, and there is one worker. Every other key is handed out within the fairness bound,
+/// on each lane.
 #[tokio::test(start_paused = true)]
 async fn hot_keys_starve_nobody() {
     const HOT: usize = 40;

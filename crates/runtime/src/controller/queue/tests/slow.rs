@@ -1,4 +1,4 @@
-//! Namespaces where attempts hang, and how long all others wait.
+//! Namespaces where attempts hang, and the delay of all others.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use parking_lot::Mutex;
 use super::*;
 use crate::controller::queue::slow_namespaces::{HUNG, REMEMBERED};
 
-/// As long as a write may take.
+/// Longest duration of a write.
 const HANG: Duration = Duration::from_secs(10);
 
-/// What a write takes otherwise.
+/// Normal duration of a write.
 const FAST: Duration = Duration::from_millis(10);
 
-/// How the keys of a namespace that hangs come to the workers.
+/// How the keys of a hanging namespace enter the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
-    /// All at once, and then by their retries.
+    /// Together, then by their retries.
     Retries,
-    /// As a new leader finds them, and at each resync.
+    /// At the start of a term and at each resync.
     Resync,
-    /// They change all the time.
+    /// By frequent changes.
     Changed,
-    /// Others are made all the time.
+    /// By frequent creation of new keys.
     New,
-    /// They change all the time, and there are more that have nothing to do.
+    /// By frequent changes, beside a key with nothing to do.
     AtRest,
 }
 
@@ -40,11 +40,11 @@ fn namespace(key: &str) -> &str {
     key.split_once('/').unwrap().0
 }
 
-/// Workers, for whom an attempt in a namespace that hangs takes [`HANG`], and then fails or not.
+/// Queue with workers. An attempt in a hanging namespace takes [`HANG`], then fails or succeeds.
 struct World {
     queue: Queue<String>,
     hanging: Arc<Mutex<BTreeSet<String>>>,
-    /// How long each key waited that did not hang, when it was taken, and its namespace.
+    /// Time, wait and namespace of each key that did not hang.
     waits: Arc<Mutex<Vec<(Instant, Duration, String)>>>,
     begun: Instant,
 }
@@ -83,7 +83,7 @@ impl World {
         world
     }
 
-    /// What happens to each of the namespaces in its `second`, where there are so many keys.
+    /// Adds the keys of each namespace for this second.
     fn trouble(&self, names: &[String], shape: Shape, keys: usize, second: usize) {
         let add = |number: usize, lane| {
             for name in names {
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// The longest that a key waited of those whose namespace does not hang and that were added `after`.
+    /// Returns the longest wait of a key that was added at least `after` from the start, in a namespace that does not hang.
     fn longest(&self, after: Duration) -> Duration {
         let waits = self.waits.lock();
         let hanging = self.hanging.lock();
@@ -126,8 +126,8 @@ fn names(number: usize) -> Vec<String> {
     (0..number).map(|n| format!("bad{n}")).collect()
 }
 
-/// Q7: whatever the number of the keys that hang, how they come, and whether they succeed, the others wait for a second when a
-/// namespace begins to hang; where several begin at once, for the first attempts in each of them; and never again.
+/// When a namespace starts to hang, other keys wait for a second, once. If several start together, other keys wait for the
+/// first attempts in each of them. The number of hanging keys, their arrival and their outcome make no difference.
 #[tokio::test(start_paused = true)]
 async fn q7_a_namespace_that_hangs_holds_up_others_once() {
     for (shape, fails) in SHAPES
@@ -177,7 +177,7 @@ async fn q7_a_namespace_that_hangs_holds_up_others_once() {
     }
 }
 
-/// Q7: a namespace that hung for a while is as all others again, though another goes on; and what hangs is still tried.
+/// A namespace recovers while another still hangs. Hanging keys are still attempted.
 #[tokio::test(start_paused = true)]
 async fn q7_what_is_well_again_is_no_longer_slow() {
     for workers in [2, 8] {
@@ -201,7 +201,7 @@ async fn q7_what_is_well_again_is_no_longer_slow() {
         world.hanging.lock().remove("bad1");
         let well = Instant::now();
         while is_slow("bad1") {
-            // Each of its keys has a turn after one of the others'.
+            // Each of its keys takes turns with the keys of the other namespace.
             assert!(well.elapsed() <= 12 * HANG);
             sleep(FAST).await;
         }
@@ -226,7 +226,7 @@ async fn q7_what_is_well_again_is_no_longer_slow() {
     }
 }
 
-/// Q7: a namespace is slow for a minute after an attempt that took long and succeeded, whatever else succeeds there meanwhile.
+/// A namespace stays slow for a minute after a slow attempt that succeeded, even if other attempts there succeed faster.
 #[tokio::test(start_paused = true)]
 async fn q7_what_succeeds_slowly_is_remembered_for_a_minute() {
     let queue = Queue::new(&q3(), 2, |_: &usize| "bad");
@@ -253,7 +253,7 @@ async fn q7_what_succeeds_slowly_is_remembered_for_a_minute() {
     assert!(!is_slow());
 }
 
-/// Q7: while nothing else waits, and while much does, what hangs has its workers, and no more.
+/// Slow namespaces have their share of the workers and no more, with and without other keys in the queue.
 #[tokio::test(start_paused = true)]
 async fn q7_as_many_workers_again_are_for_what_hangs() {
     for workers in [1, 2, 3, 8] {
@@ -278,7 +278,7 @@ async fn q7_as_many_workers_again_are_for_what_hangs() {
         }
         assert_eq!((bad, queue.stats().depth.iter().sum()), (most, 100 - most));
         assert!(!queue.is_busy(Lane::Background), "others need not mind");
-        // One that is over makes room for one.
+        // The end of one attempt makes room for one other.
         held.pop();
         held.push(take(&queue));
         assert!(try_take(&queue).is_none());

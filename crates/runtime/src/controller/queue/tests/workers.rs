@@ -1,8 +1,8 @@
-//! Workers that wait, and those that are cut off.
+//! Workers that wait or are cancelled.
 
 use super::*;
 
-/// A worker in `get` that counts how often it is woken.
+/// Polls `get` and counts its wake-ups.
 async fn counted<T>(get: impl Future<Output = T>, polls: &AtomicUsize) -> T {
     let mut get = pin!(get);
     poll_fn(|cx| {
@@ -12,8 +12,7 @@ async fn counted<T>(get: impl Future<Output = T>, polls: &AtomicUsize) -> T {
     .await
 }
 
-/// However many workers wait, a key wakes one of them; a delayed key costs a few wake-ups, to pass
-/// the watch on, but never a herd.
+/// A key wakes one of many waiting workers. A delayed key costs a few wake-ups that pass the watch on.
 #[tokio::test(start_paused = true)]
 async fn a_key_wakes_one_worker() {
     let queue = queue();
@@ -42,7 +41,7 @@ async fn a_key_wakes_one_worker() {
     queue.shut_down();
 }
 
-/// Whoever waits for the next delayed key may be cancelled: another worker takes over.
+/// After the cancellation of the worker that watches the next delayed key, another worker takes over.
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_get_passes_the_watch_on() {
     let queue = queue();
@@ -57,7 +56,7 @@ async fn a_cancelled_get_passes_the_watch_on() {
     assert_eq!(*taken.unwrap().unwrap().key(), 1);
     assert_eq!(start.elapsed(), 10 * MS);
 
-    // The same for a worker that was woken and did not live to take the key.
+    // This includes a worker that was cancelled after its wake-up and before it took the key.
     let mut first = Box::pin(queue.get());
     let mut second = Box::pin(queue.get());
     assert!(poll!(&mut first).is_pending());
@@ -68,7 +67,7 @@ async fn a_cancelled_get_passes_the_watch_on() {
     assert_eq!(*taken.unwrap().unwrap().key(), 2);
 }
 
-/// A worker waits for the earliest delayed key, also for one that is added later.
+/// A worker waits for the earliest delayed key, even if that is added later.
 #[tokio::test(start_paused = true)]
 async fn an_earlier_key_moves_the_watch_forward() {
     let queue = queue();
@@ -83,7 +82,7 @@ async fn an_earlier_key_moves_the_watch_forward() {
     assert_eq!(start.elapsed(), 100 * MS);
 }
 
-/// A worker that never has to wait for a key leaves room for other tasks on its thread.
+/// A worker that never waits for a key lets other tasks run on its thread.
 #[tokio::test]
 async fn a_busy_worker_lets_others_run() {
     let queue = queue();
@@ -106,7 +105,7 @@ async fn a_busy_worker_lets_others_run() {
     worker.await.unwrap();
 }
 
-/// P2: after the shutdown nothing is taken any more, what runs may finish, and then it is drained.
+/// After the shutdown no key is taken. Attempts in progress can finish; then the queue is drained.
 #[tokio::test(start_paused = true)]
 async fn p2_a_shutdown_lets_running_work_finish() {
     let queue = queue();
@@ -145,8 +144,8 @@ async fn p2_a_shutdown_lets_running_work_finish() {
 
 // ---------- real threads ----------
 
-/// Q1 with four threads on eight keys, some of whose work fails or is cut short: never two workers
-/// on a key, and each key is worked on once more after its last change.
+/// Four threads, eight keys, and some attempts that fail: two workers never have the same key, and every key has an attempt
+/// after its last change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn q1_holds_on_real_threads() {
     #[derive(Default)]
@@ -225,7 +224,7 @@ async fn q1_holds_on_real_threads() {
     assert_eq!(clashes.load(SeqCst), 0, "two workers on one key");
 }
 
-/// Q1: a worker that is aborted in the middle of its work gives the key back.
+/// A worker that is aborted during its attempt returns its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q1_an_aborted_worker_gives_its_key_back() {
     let queue = queue();
