@@ -1,4 +1,4 @@
-//! What is to be done in one term: the queue, and what is known of its keys beside it.
+//! Work of one term: the queue, and the triggers and failures of its keys.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,10 +17,10 @@ use crate::{
     telemetry::state,
 };
 
-/// So many retries of an object in a row are overtaken by changes after which it asks for what it asked for before.
+/// Bypasses of the retry backoff in a row, by changes that leave the spec as it was.
 const OVERTAKEN: u32 = 10;
 
-/// The queue of a term, with why its keys are in it; clones share it.
+/// Queue of a term with the triggers and failures of its keys; clones share it.
 #[derive(Clone)]
 pub(crate) struct Agenda {
     pub queue: Queue<Key>,
@@ -37,30 +37,32 @@ impl Agenda {
         }
     }
 
-    /// Enqueues what a change of an object of this kind concerns.
+    /// Enqueues an object after a change of an object of type `kind`.
     pub fn changed(&self, key: Key, kind: &'static str) {
         self.triggers.note(&key, Lane::Event, kind);
         self.queue.add(key, Lane::Event);
     }
 
-    /// Enqueues an object that asks for what it asked for before. Where it fails, the change may be what the try has written itself: it
-    /// overtakes a few retries, and then none until one succeeds. Else an object that fails with other words each time would be tried
-    /// at request speed (row Q3), and it does not have to be known whose a change was.
+    /// Enqueues an object after a change that left its spec as it was, such as a status update.
+    ///
+    /// If the object is failing, its own reconcile may have caused the change. Such changes bypass the retry backoff at most
+    /// [`OVERTAKEN`] times in a row. Otherwise an object whose error message differs each time would be retried without delay.
+    /// The limit applies to all clients, so the cause of a change need not be known.
     pub fn changed_by_the_way(&self, key: Key, kind: &'static str) {
         if !self.failures.hold_back(&key) {
             self.changed(key, kind);
         }
     }
 
-    /// Enqueues a failing object whose labels or annotations changed: a user may have removed the cause of the failure. The limit on
-    /// [status changes](Self::changed_by_the_way) applies.
+    /// Enqueues a failing object whose labels or annotations changed: a user may have removed the cause of the failure. The
+    /// limit on [status changes](Self::changed_by_the_way) applies.
     pub fn touched(&self, key: Key, kind: &'static str) {
         if self.failures.has_failed(&key) {
             self.changed_by_the_way(key, kind);
         }
     }
 
-    /// How it is, for `/debug/state`.
+    /// Returns the state for `/debug/state`.
     pub fn state(&self) -> state::Queue {
         let stats = self.queue.stats();
         let [event, retry, background] = stats.depth;
@@ -114,12 +116,12 @@ impl Agenda {
     }
 }
 
-/// Why a key is in the queue, by the lane that it is on for that: what its trace says.
+/// Trigger of each queued key, with its lane; recorded in the trace.
 #[derive(Default)]
 pub(crate) struct Triggers(Mutex<HashMap<Key, (Lane, &'static str)>>);
 
 impl Triggers {
-    /// Notes why a key is about to be added on `lane`. The last cause counts, but for one that is less urgent than another.
+    /// Records why a key is about to be added to `lane`. The last trigger wins, unless its lane is less urgent.
     pub fn note(&self, key: &Key, lane: Lane, why: &'static str) {
         let mut triggers = self.0.lock();
         let noted = triggers.entry(key.clone()).or_insert((lane, why));
@@ -128,7 +130,7 @@ impl Triggers {
         }
     }
 
-    /// Why the key has come from `lane`, where that was noted.
+    /// Removes the trigger of a key. Returns it if it was recorded for `lane`.
     pub fn take(&self, key: &Key, lane: Lane) -> Option<&'static str> {
         let noted = self.0.lock().remove(key);
         noted.filter(|noted| noted.0 == lane).map(|(_, why)| why)
@@ -140,7 +142,7 @@ impl Triggers {
     }
 }
 
-/// The objects that fail and are tried again, and of as many as are ever shown, why.
+/// Failing objects that are retried. The error is kept for as many as `/debug/state` shows.
 #[derive(Default)]
 pub(crate) struct Failures(Mutex<Failing>);
 
@@ -148,21 +150,21 @@ pub(crate) struct Failures(Mutex<Failing>);
 struct Failing {
     known: HashMap<Key, Why>,
     others: HashSet<Key>,
-    /// Of those whose last try failed, and did not only meet what passes by itself.
+    /// Objects whose last attempt was a failure.
     changes: HashMap<Key, Changes>,
 }
 
-/// What has become of changes of an object after which it asks for what it asked for before.
+/// Changes of one failing object that left its spec as it was.
 #[derive(Default)]
 struct Changes {
-    /// How many of its tries in a row there was one after, or else during the next.
+    /// Consecutive failed attempts with such a change during the attempt, or between it and the previous one.
     tries: u32,
-    /// Whether there was one since the last try ended.
+    /// Whether such a change arrived since the last attempt ended.
     is_told: bool,
 }
 
 impl Changes {
-    /// Whether they are left to the retry.
+    /// Whether such a change waits for the retry.
     fn are_held_back(&self) -> bool {
         self.is_told && self.tries >= OVERTAKEN
     }
@@ -175,8 +177,8 @@ struct Why {
 }
 
 impl Failures {
-    /// The object has failed, and is tried again. Whether a change of it was [held back](Self::hold_back) for a retry that backs off,
-    /// which this one does not.
+    /// Records a failed attempt that will be retried. Returns whether a change was [deferred](Self::hold_back) to a retry with
+    /// backoff, and this retry has none.
     #[must_use]
     pub fn note(&self, key: &Key, failed: &Failed) -> bool {
         let mut failing = self.0.lock();
@@ -206,12 +208,13 @@ impl Failures {
         was_held_back
     }
 
-    /// Whether its last attempt failed, and not by a conflict.
+    /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
     pub fn has_failed(&self, key: &Key) -> bool {
         self.0.lock().changes.contains_key(key)
     }
 
-    /// Whether a change of the object is left to its retry, or else to whoever finds that there is [none](Self::forget), or [another](Self::note).
+    /// Records a change that left the spec as it was. Returns whether it is deferred to the retry. If that retry does not come,
+    /// [`forget`](Self::forget) or [`note`](Self::note) returns true.
     pub fn hold_back(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
         failing.changes.get_mut(key).is_some_and(|changes| {
@@ -220,7 +223,7 @@ impl Failures {
         })
     }
 
-    /// It has not failed, or is not tried again. Whether a change of it was [held back](Self::hold_back) for that.
+    /// Removes an object that has succeeded or is not retried. Returns whether a change was [deferred](Self::hold_back).
     #[must_use]
     pub fn forget(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
@@ -253,7 +256,7 @@ mod tests {
         ))
     }
 
-    /// However many objects fail, and for whatever it is: all are counted, and as many are shown as may be.
+    /// All failing objects are counted, but `/debug/state` shows a limited number.
     #[tokio::test(start_paused = true)]
     async fn what_is_shown_of_failures_is_bounded() {
         let agenda = agenda();
@@ -277,13 +280,13 @@ mod tests {
             assert!(!agenda.failures.forget(key));
         }
         assert_eq!(agenda.failing().total, 500);
-        // There is room for another one that fails.
+        // A removed object makes room for another.
         assert!(!agenda.failures.note(&keys[500], &failed));
         let state = agenda.failing();
         assert_eq!((state.total, &*state.objects[0].name), (500, "500"));
     }
 
-    /// What is shown is what the queue knows: tries, and when the next is.
+    /// `/debug/state` shows the attempts of the queue and the time until the retry.
     #[tokio::test(start_paused = true)]
     async fn a_failing_object_is_shown_with_its_retry() {
         let agenda = agenda();
@@ -309,9 +312,9 @@ mod tests {
         assert_eq!((&*shown.reason, &*shown.error), ("Rejected", "no"));
     }
 
-    /// Row Q3: what each try writes itself overtakes a few retries and then none, whether the watch tells of it before the try is over
-    /// or later, and however often; what does not fail any more is looked at once more. Where a try was told of nothing, that begins
-    /// anew.
+    /// Changes that each attempt causes bypass the backoff a few times, then not. It makes no difference whether the watch
+    /// delivers them before or after the end of the attempt, or how many there are. A deferred change is enqueued after a
+    /// success. An attempt without a change resets the limit.
     #[tokio::test(start_paused = true)]
     async fn q3_what_each_try_writes_overtakes_no_retry_for_long() {
         let agenda = agenda();
@@ -351,7 +354,7 @@ mod tests {
             told();
             assert!(!fail(false, rejected()).await);
         }
-        // What passes by itself is no failure: what was left to one is looked at.
+        // A conflict is not a failure: the change that waited for the retry is enqueued.
         assert!(!told());
         assert!(fail(false, Error::Conflict).await);
         for _ in 0..OVERTAKEN + 5 {
@@ -363,7 +366,7 @@ mod tests {
         item.forget();
     }
 
-    /// An annotation enqueues a failing object, and no other; ten times in a row.
+    /// A new annotation enqueues a failing object at most ten times in a row, and no other object.
     #[tokio::test(start_paused = true)]
     async fn q3_an_annotation_has_what_fails_tried_at_once() {
         let agenda = agenda();
@@ -395,7 +398,8 @@ mod tests {
         assert!(!touched());
     }
 
-    /// The last change is told, also where it had waited for less; and nothing is kept of what was handed out.
+    /// The last trigger of a lane wins, and a more urgent lane replaces the trigger of another. Nothing remains of a key that
+    /// was handed out.
     #[test]
     fn the_cause_of_the_lane_is_told() {
         let triggers = Triggers::default();

@@ -1,4 +1,4 @@
-//! What a controller watches and writes, as its kind declares it.
+//! Declaration of the resource types that a controller watches and writes.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -33,15 +33,16 @@ use crate::{
     telemetry::{health::Heartbeat, metrics::Metrics},
 };
 
-/// Declares what a controller watches and writes. Everything is watched in the configured namespaces, by every replica: a
-/// new leader begins with warm stores.
+/// Declares the resource types that a controller watches and writes.
 ///
-/// Each kind costs a watch for each configured namespace, or one for all of them, and takes the rights to list and watch it;
-/// one that is written, those to write it, too. A replica that lacks a right says so in its log and its readiness, and goes
-/// on with the namespaces where it has all.
+/// Every replica watches all of them in the configured namespaces, so a new leader starts with warm stores.
+///
+/// Each resource type costs one watch per configured namespace, or a single watch of the cluster. It needs the permissions to
+/// list and watch, and a written type those to write it as well. A replica without a permission reports it in its log and its
+/// readiness. It still serves the namespaces where it has all permissions.
 pub struct Builder<P> {
     pub(crate) shared: Arc<ClientContext>,
-    /// Made before the writers, which report to it.
+    /// Created before the writers, which report to it.
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) namespaces: Vec<Option<String>>,
     pub(crate) metrics: Metrics,
@@ -75,28 +76,31 @@ impl<P: Primary> Builder<P> {
         }
     }
 
-    /// The kind that is reconciled: its objects, and what reports their status, which takes the right to update the subresource
+    /// Returns the writer and store of the reconciled type. A status update needs the permission to update the subresource
     /// `status`.
     #[must_use]
     pub fn primary(&self) -> Arc<Writer<P>> {
         Arc::clone(&self.primary)
     }
 
-    /// Where a kind's own metrics are made.
+    /// Returns the registry for the reconciler's own metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Watches a kind whose objects are made by this controller. A change of one enqueues who controls it (the objects that it
-    /// [refers to](Cached::references)), and who refers to it. It takes the rights to create and patch them, which a replica asks
-    /// for; and two that it does not ask for: to delete them, for a kind that does, and to update the primary kind's
-    /// subresource `finalizers`, since what is made blocks its owner's deletion, where the admission plugin
-    /// `OwnerReferencesPermissionEnforcement` is on.
+    /// Watches a resource type that this controller creates. A change enqueues the controlling owner (the objects that it
+    /// [references](Cached::references)) and all objects that reference the changed one.
+    ///
+    /// - Reviewed permissions: create and patch.
+    /// - Not reviewed: delete, for a reconciler that deletes such objects.
+    /// - Not reviewed: update of the primary's subresource `finalizers`. The admission plugin
+    ///   `OwnerReferencesPermissionEnforcement` requires it, because the created objects block the deletion of their owner.
     ///
     /// # Panics
-    /// Where the kind is watched already: see [`watches`](Self::watches). And where it is one that the [fence] lets through, whose
-    /// objects would be written by who leads no more: Events.
+    ///
+    /// - If the type is watched already: see [`watches`](Self::watches).
+    /// - For Events: the [fence] lets them through, so a former leader could still write them.
     ///
     /// [fence]: crate::client::fence
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
@@ -106,18 +110,19 @@ impl<P: Primary> Builder<P> {
             kind: V::KIND,
             subresource: "",
         });
-        // Those of what is owned are asked for first.
+        // Permissions of owned types are reviewed before the update of the primary's status.
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
         let store = self.add(false);
         Writer::new(&self.shared, &self.refusals, store)
     }
 
-    /// Watches a kind that this controller only reads. A change of one enqueues who refers to it.
+    /// Watches a resource type that this controller only reads. A change enqueues the objects that reference the changed one.
     ///
     /// # Panics
-    /// Where the kind is watched already: reconciled, owned or read. Of two stores of one kind, only one would have the answers
-    /// to writes; what is owned can be read by its [`Writer::store`].
+    ///
+    /// If the type is watched already: reconciled, owned or read. Only one of two stores would contain the responses to writes.
+    /// Read an owned type through [`Writer::store`].
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
         self.add(true)
     }
@@ -160,8 +165,8 @@ impl<P: Primary> Builder<P> {
 }
 
 impl<P: Finalizable> Builder<P> {
-    /// A finalizer on what is reconciled, with its name, `domain/name`: for a kind that has something outside the cluster to
-    /// undo. It takes the right to patch the objects.
+    /// Declares a finalizer on the reconciled type, named `domain/name`, for cleanup outside the cluster. It needs the
+    /// permission to patch the objects.
     pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
         self.rights.push(Right {
             verb: "patch",
@@ -172,7 +177,7 @@ impl<P: Finalizable> Builder<P> {
     }
 }
 
-/// All watched kinds, the one that is reconciled first.
+/// All watched resource types, the reconciled type first.
 pub(crate) struct Informers<P>(Vec<Box<dyn Informer<P>>>);
 
 impl<P: Primary> Informers<P> {
@@ -180,12 +185,12 @@ impl<P: Primary> Informers<P> {
         self.0.iter().map(|informer| &**informer)
     }
 
-    /// How often anything has changed in any store: see [`Store::changes`].
+    /// Returns the number of changes in all stores: see [`Store::changes`].
     pub fn changes(&self) -> u64 {
         self.iter().map(Informer::changes).sum()
     }
 
-    /// A fingerprint of the versions of all that an object refers to, and that refers to it; not 0.
+    /// Returns a fingerprint of the versions of all objects that `view` references or that reference it. It is never 0.
     pub fn basis(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for name in view.references() {
@@ -200,8 +205,8 @@ impl<P: Primary> Informers<P> {
         hasher.finish() | 1
     }
 
-    /// A fingerprint of what those say that it refers to, of the kinds that are only read: what they say, the object asks for,
-    /// too. (What it controls is no input, whoever watches its kind.)
+    /// Returns a fingerprint of the referenced objects of read-only types: they are part of the desired state. Objects that
+    /// `view` controls are not.
     pub fn inputs(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for informer in self.iter().filter(|informer| informer.is_input()) {
@@ -214,7 +219,7 @@ impl<P: Primary> Informers<P> {
     }
 }
 
-/// That the fence keeps who leads no more from writing this kind.
+/// Panics if the fence would let a former leader write this type.
 fn assert_fenced<V: Cached>() {
     let path = Object::<V>::url_path(&(), Some("n"));
     assert!(
@@ -224,20 +229,20 @@ fn assert_fenced<V: Cached>() {
     );
 }
 
-/// A watched kind.
+/// A watched resource type.
 pub(crate) trait Informer<P>: Send + Sync {
     fn kind(&self) -> Kind;
-    /// Whether it is only read.
+    /// Whether the type is only read.
     fn is_input(&self) -> bool;
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
-    /// The versions of all that refer to the object of this key.
+    /// Returns the combined versions of all objects that reference `key`.
     fn referring_versions(&self, key: &Key) -> u64;
-    /// A fingerprint of what an object says that is not controlled by the one of this UID.
+    /// Returns a fingerprint of an object's content, unless the object with this UID controls it.
     fn content(&self, key: &Key, uid: &str) -> Option<u64>;
-    /// Counts the objects, whenever it is called.
+    /// Returns a function that counts the objects.
     fn counter(&self) -> metrics::Count;
-    /// Watches one scope, for ever.
+    /// Watches one scope until cancelled.
     fn watch(
         &self,
         shared: &Arc<ClientContext>,
@@ -310,11 +315,11 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
     }
 }
 
-/// While a rollout goes on, what it belongs to is enqueued this long after the counts changed rather than at every pod; the
-/// end of a rollout is enqueued at once.
+/// Delay of a reconcile after a change of rollout counters. One reconcile then covers the changes of several pods. The end of a
+/// rollout is enqueued without delay.
 const ROLLOUT_PACE: Duration = Duration::from_secs(1);
 
-/// Enqueues what a change concerns.
+/// Enqueues the objects that a change affects.
 pub(crate) struct Handler<P> {
     pub agenda: channel::Receiver<Option<Agenda>>,
     pub primaries: Arc<Store<P>>,
@@ -322,7 +327,7 @@ pub(crate) struct Handler<P> {
 }
 
 impl<P: Primary> Handler<P> {
-    /// Before the scope is in sync, that can wait for the first look at it (row Q5).
+    /// Changes before the scope is in sync are ignored: its initial sync covers them.
     fn primary_changed(&self, change: &Change<P>) {
         if let Some(agenda) = &*self.agenda.borrow()
             && self.scopes.is_in_sync(&change.key)
@@ -338,7 +343,8 @@ impl<P: Primary> Handler<P> {
         }
     }
 
-    /// Row R10: who controls it, or did; and those that want its name, for which a foreign object may have made way (row R4).
+    /// Enqueues the current and the previous owner, and the objects that reference the changed one. They may wait for its name:
+    /// another client's object may have had it.
     fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
         let agenda = self.agenda.borrow();
         let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
@@ -369,8 +375,8 @@ impl<P: Primary> Handler<P> {
     }
 }
 
-/// Whether it is the status that is another one, or metadata, or nothing that is read. So is what a kind panics at: else it would be
-/// tried at once again and again.
+/// Whether only the status, metadata or unread fields changed. A panic counts as such a change: otherwise the object would be
+/// retried without delay.
 fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return false;
@@ -430,7 +436,7 @@ mod tests {
 
     type Ask = fn(&mut Builder<Parent>);
 
-    /// What a program says that ends at its start, where it asks for this.
+    /// Returns the panic message of a controller with this declaration.
     fn refusal(ask: Ask) -> String {
         let nobody = service_fn(|_: Request<Body>| async {
             Ok::<_, Infallible>(Response::new(Body::empty()))
@@ -445,7 +451,7 @@ mod tests {
         *harness.err().unwrap().downcast::<String>().unwrap()
     }
 
-    /// Invariant I2, of the kinds that the fence is no hindrance to.
+    /// A resource type that the fence lets through cannot be owned.
     #[tokio::test]
     async fn i2_what_the_fence_lets_through_cannot_be_owned() {
         let asks: [Ask; 2] = [
@@ -458,7 +464,7 @@ mod tests {
         }
     }
 
-    /// Row Q3: a new generation, or another object, asks for something else; a new status does not.
+    /// A new generation or another object changes the desired state; a new status does not.
     #[test]
     fn q3_what_asks_for_the_same() {
         let parent = |uid: &str, generation, observed_generation| {
@@ -490,7 +496,7 @@ mod tests {
         }
     }
 
-    /// What somebody asks for twice would have two stores, of which one has what is written.
+    /// A type that is declared twice would have two stores, and only one of them would contain the responses to writes.
     #[tokio::test]
     async fn a_kind_is_watched_once() {
         let twice: [(Ask, &str); 4] = [

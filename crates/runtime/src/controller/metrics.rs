@@ -1,4 +1,4 @@
-//! What the controller counts, under the names that controller-runtime and client-go made known.
+//! Controller metrics, under the names of controller-runtime and client-go.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// What the workers count; clones share it.
+/// Metrics of the workers; clones share them.
 #[derive(Clone)]
 pub(crate) struct Instruments {
     succeeded: BoundCounter<u64>,
@@ -29,7 +29,7 @@ pub(crate) struct Instruments {
     queue: Arc<Mutex<Queues>>,
 }
 
-/// The queue of the current term, and what those before it had counted: counters never go back.
+/// Queue of the current term and the totals of earlier terms, so that counters never decrease.
 #[derive(Default)]
 struct Queues {
     current: Option<Queue<Key>>,
@@ -99,7 +99,7 @@ impl Instruments {
         }
     }
 
-    /// A term begins, with a queue of its own.
+    /// Replaces the queue at the start of a term.
     pub(crate) fn term_begins(&self, queue: &Queue<Key>) {
         let mut queues = self.queue.lock();
         let Stats { adds, retries, .. } = queues.stats();
@@ -110,7 +110,7 @@ impl Instruments {
         };
     }
 
-    /// A reconcile came to its end, within whose span this is to be said.
+    /// Records the end of a reconcile. Call it within the reconcile's span, for exemplars.
     pub(crate) fn ended(&self, result: &Result<Action, Failed>, waited: Duration, took: Duration) {
         self.waited.record(waited);
         self.took.record(took);
@@ -129,7 +129,7 @@ impl Instruments {
     }
 }
 
-/// How often the watch of a kind is opened again because something is wrong.
+/// Returns the counter of watch restarts after errors.
 pub(crate) fn restarts<V: Cached>(metrics: &Metrics) -> BoundCounter<u64> {
     metrics.counter(
         &table::WATCH_RESTARTS,
@@ -137,7 +137,7 @@ pub(crate) fn restarts<V: Cached>(metrics: &Metrics) -> BoundCounter<u64> {
     )
 }
 
-/// What is in the stores: how many objects of each kind. Counted when somebody asks, rather than at each change.
+/// Registers the number of cached objects of each resource type. They are counted at each scrape or export, not at each change.
 pub(crate) fn observe_stores(metrics: &Metrics, stores: Vec<(&'static str, Count)>) {
     metrics.observe(&table::CACHE_OBJECTS, move |see| {
         for (kind, count) in &stores {
@@ -147,7 +147,7 @@ pub(crate) fn observe_stores(metrics: &Metrics, stores: Vec<(&'static str, Count
     });
 }
 
-/// Counts the objects of a store, by scope.
+/// Counts the objects of a store by scope.
 pub(crate) type Count = Arc<dyn Fn() -> Vec<usize> + Send + Sync>;
 
 #[cfg(test)]
@@ -162,14 +162,14 @@ mod tests {
         testing::fixtures::{Parent, TestError as Error},
     };
 
-    /// The value of a series.
+    /// Returns the value of a series.
     fn value(metrics: &Metrics, series: &str) -> Option<String> {
         let (_, text) = metrics.scrape(None);
         let mut lines = text.lines();
         lines.find_map(|line| Some(line.strip_prefix(series)?.trim().to_owned()))
     }
 
-    /// Part 4 of what is seen from outside: a term begins with a queue of its own, and counters do not go back.
+    /// A term starts with its own queue, and counters do not decrease.
     #[tokio::test]
     async fn counters_go_on_in_a_new_term() {
         let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(counted("retries_total"), "2");
     }
 
-    /// Part 4: what is part of everyday life is no error; a panic (row Q6) is one.
+    /// Conflicts and fenced writes are not errors; a panic is.
     #[test]
     fn each_outcome_has_its_result() {
         let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);

@@ -1,8 +1,8 @@
-//! Decides which object is reconciled when, and runs the workers for one term.
+//! Schedules reconciles, and runs the workers of each term.
 //!
-//! Every replica keeps its stores warm. Only under a term is there a queue, with workers on it; a new term
-//! begins with a new queue, into which everything goes once. State flows one way: a watch changes a store,
-//! the change wakes a key, a worker takes the key and looks into the stores.
+//! Every replica keeps its stores warm. Only a term has a queue and workers. Each term creates a new queue, and its initial
+//! sync checks every object. State flows one way: a watch updates a store, the change enqueues a key, and a worker reads the
+//! stores.
 
 pub(crate) mod agenda;
 pub(crate) mod builder;
@@ -68,41 +68,40 @@ use crate::{
     },
 };
 
-/// A reconcile that has not got on for longer is stuck: what it waits for is requests, none of which takes more than 36 s.
-/// How many of them there are is its own affair.
+/// Longest time without progress before a reconcile counts as stuck. Each request takes at most 36 s. The number of requests is
+/// not limited.
 const STANDSTILL: Duration = Duration::from_mins(2);
 
-/// How soon an object comes again at the soonest that asks for it again and again ([`Action::After`],
-/// [`Action::StatusPending`]): ten times a second of nothing but itself is no load.
+/// Shortest delay of an object that requests its own requeue ([`Action::After`], [`Action::StatusPending`]). Ten reconciles per
+/// second of one object are no relevant load.
 const LEAST_DELAY: Duration = Duration::from_millis(100);
 
-/// How long the events that wait may take on the way out, where the work has left no time.
+/// Shortest time for pending events to be written on shutdown, even if the drain used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
-/// The trigger of a reconcile that is to report a status.
+/// Trigger of a reconcile that reports a pending status.
 const STATUS: &str = "status";
 
-/// So many conflicts of one object in a row, within seconds, are part of everyday life: a watch is a little behind. More
-/// than that is told.
+/// Consecutive conflicts of one object, within seconds, that are not logged. They are common while a watch lags behind.
 const CONFLICTS: u32 = 10;
 
-/// The controller, before it runs.
+/// A controller before it runs.
 pub struct Controller<R: Reconciler> {
     work: Arc<Work<R>>,
     scopes: Arc<Scopes>,
-    /// What the election is told of what this replica can do.
+    /// Ability that the election sees.
     ability: channel::Sender<Ability>,
-    /// That of the current term: where changes enqueue what they concern.
+    /// Agenda of the current term, where changes enqueue objects.
     agenda: channel::Sender<Option<Agenda>>,
     counters: Vec<Count>,
     tasks: Tasks,
     instruments: Instruments,
     config: Config,
-    /// How long the work of the last term took to come to its end.
+    /// Duration of the drain of the last term.
     drained_in: Duration,
 }
 
-/// What workers work with.
+/// Shared state of the workers.
 pub(crate) struct Work<R: Reconciler> {
     pub reconciler: R,
     pub primary: Arc<Writer<R::Primary>>,
@@ -118,7 +117,7 @@ impl<R: Reconciler> Work<R> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
-            return Ok(Action::Done); // Row R8.
+            return Ok(Action::Done);
         };
         let span = Span::current();
         span.record("object.uid", seen.view.uid());
@@ -137,7 +136,8 @@ impl<R: Reconciler> Work<R> {
         self.reconciler.reconcile(&cx, &seen).await
     }
 
-    /// Nothing is made, changed or deleted for an object that is known to be gone, or to ask for something else by now.
+    /// Verifies the object with a live read if a response cast doubt on the cached version. So no write is based on a deleted
+    /// object or an outdated spec.
     async fn check(
         &self,
         cx: &Context<'_, R::Primary>,
@@ -169,13 +169,13 @@ impl<R: Reconciler> Work<R> {
         }
     }
 
-    /// Whether a reconcile would find nothing to do. That is noted, and holds until the object or one that it refers to has
-    /// another version.
+    /// Whether a reconcile would have nothing to do. A positive result is cached until a related object, the object itself or
+    /// its permissions change.
     pub fn is_up_to_date(&self, key: &Key) -> bool {
         let method = "Reconciler::is_up_to_date";
         catch(&R::Primary::KIND, method, || self.has_nothing_to_do(key)).unwrap_or_else(
             |panicked| {
-                // Row Q6: the worker that gets it then tries it again.
+                // The worker that reconciles it handles the panic.
                 let failed = Failed::from(panicked);
                 if self.log.should_log(&failed) {
                     warn!(object = %key, "{failed}; reconciling it");
@@ -199,11 +199,12 @@ impl<R: Reconciler> Work<R> {
             return true;
         };
         if objects.standing(key) != Standing::Current {
-            // Its retry will tell, and is not overtaken; where it went with the queue of another term, this is it.
+            // Its retry will verify it, and a resync does not shorten that delay. If the queue of an earlier term had the
+            // retry, this replaces it.
             return false;
         }
         let basis = basis(&seen.view);
-        // What is not written since it would be refused is looked at anew, until it has been long enough.
+        // Not cached while a rejected status is suppressed: the suppression expires.
         let is_given_up = self.primary.is_given_up(key, &seen);
         let is_up_to_date = {
             let cx = Context {
@@ -219,28 +220,30 @@ impl<R: Reconciler> Work<R> {
     }
 }
 
-/// Tasks that live as long as the controller, each with its name: one that ends, ends the controller.
+/// Named tasks that live as long as the controller. If one ends, the controller ends.
 type Tasks = JoinSet<Cow<'static, str>>;
 
-/// Why [`run`](crate::run) came to an end that nobody asked for.
+/// Unexpected end of a task of [`run`](crate::run).
 #[derive(Debug, thiserror::Error)]
 #[error("{0} exited unexpectedly; see the log above")]
 pub struct Died(pub Cow<'static, str>);
 
-/// How a term ended.
+/// Reason for the end of the work in a term.
 enum Ended {
     Lost,
-    /// No scope can be served any more. The work is drained, and the term goes on.
+    /// No scope can be served. The work is drained, and the term continues.
     Unable,
     Stopped,
     Died(Died),
 }
 
 impl<R: Reconciler> Controller<R> {
-    /// Starts the watches. Must be called within a Tokio runtime.
+    /// Creates a controller and starts its watches. Call it within a Tokio runtime.
     ///
-    /// `client` must refuse writes past the end of the term (see [`fence`](crate::client::fence)); `instance`
-    /// is this replica's name in events. What its `health` is judged by is added there. `build` declares what is watched.
+    /// - `client` must reject writes after the end of the term (see [`fence`](crate::client::fence)).
+    /// - `instance` is the replica's name in events.
+    /// - `health` receives the checks of the controller.
+    /// - `build` declares the watched resource types.
     #[must_use]
     pub fn new(
         host: &Host,
@@ -351,13 +354,13 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// How much of the work this replica can do, for the election. That it can do none is said once what was running is
-    /// drained: the term may end then.
+    /// Returns the ability of this replica to serve, for the election. [`Ability::Nothing`] is reported after the drain, when
+    /// the term may end.
     pub fn ability(&self) -> channel::Receiver<Ability> {
         self.ability.subscribe()
     }
 
-    /// How its caches are, and its queue, whenever it is called.
+    /// Returns a function that reads the state of caches and queue.
     pub(crate) fn state(
         &self,
     ) -> impl Fn() -> (Vec<state::Cache>, Option<state::Queue>) + Send + Sync + use<R> {
@@ -370,11 +373,11 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Works whenever there is a term, until `stop` resolves; then lets what is running finish, for at most
-    /// the configured shutdown timeout (row P2).
+    /// Works during each term until `stop` resolves. Then it lets running reconciles finish, for at most the shutdown timeout.
     ///
     /// # Errors
-    /// [`Died`] when a task ended that never should.
+    ///
+    /// [`Died`] if a task ended unexpectedly.
     pub async fn run(
         &mut self,
         mut term: channel::Receiver<Option<Term>>,
@@ -409,16 +412,17 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Lets the events that wait be written: in half of the time that the work has left, for there are traces to be exported, too.
+    /// Waits until pending events are written, for half of the remaining shutdown timeout. The other half is for the export of
+    /// traces.
     pub async fn finish(mut self) {
-        // With the last way in for events gone, their writer ends when it has written them; nothing else ends.
+        // Drops the last sender of events. The writer of events then ends after the last one; no other task ends.
         drop(self.work);
         let left = self.config.shutdown_timeout.saturating_sub(self.drained_in);
         let _ = timeout(LAST_EVENTS.max(left / 2), self.tasks.join_next()).await;
     }
 
-    /// One term: workers on a queue of their own, from the first look at everything to the drain. It begins with the
-    /// first scope that is in sync; the others join it.
+    /// Runs one term: workers with their own queue, from the initial sync to the drain. It starts with the first scope that is
+    /// in sync. Other scopes join later.
     async fn lead(
         &mut self,
         id: u64,
@@ -431,7 +435,7 @@ impl<R: Reconciler> Controller<R> {
             () = &mut *stop => return Ended::Stopped,
             died = died(&mut self.tasks) => return Ended::Died(died),
             () = lost(term, id) => return Ended::Lost,
-            _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // Row Q5.
+            _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // With partial caches, existing objects would look missing.
         }
         let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
         self.instruments.term_begins(&queue);
@@ -451,7 +455,7 @@ impl<R: Reconciler> Controller<R> {
             log: Arc::clone(&self.work.log),
         };
         let mut work = JoinSet::new();
-        // Half of them are for slow namespaces.
+        // Half of the workers are for slow namespaces.
         for _ in 0..self.config.workers * 2 {
             let work_on = Arc::clone(&self.work);
             let attempt = TermAttempt {
@@ -525,14 +529,14 @@ impl<R: Reconciler> Controller<R> {
     }
 }
 
-/// Says since when a reconcile has not got on, where that is too long.
+/// Returns a message with the time since when a reconcile has made no progress, if that is longer than [`STANDSTILL`].
 fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
     let longest = queue.stats().longest_standstill;
     (longest > STANDSTILL)
         .then(|| format!("a reconcile has stood still since {}", ago(host, longest)))
 }
 
-/// What is watched by itself: each of the namespaces, or all of them (`None`).
+/// Returns the scopes that are watched independently: each namespace, or `None` for the cluster.
 pub(crate) fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     let unique: BTreeSet<_> = namespaces.iter().cloned().map(Some).collect();
     if unique.is_empty() {
@@ -542,7 +546,7 @@ pub(crate) fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     }
 }
 
-/// What a worker works with.
+/// A worker and its shared state.
 #[derive(Clone)]
 struct Worker {
     kind: Kind,
@@ -552,7 +556,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Takes a key, reconciles it, says how it went; and the next one.
+    /// Reconciles keys until the queue is shut down.
     async fn work<E: Failure, F: Future<Output = Result<Action, E>>>(
         self,
         reconcile: impl Fn(Key) -> F,
@@ -569,7 +573,7 @@ impl Worker {
             let attempt = reconcile(item.key().clone());
             let attempt = attempt.map_err(|error| Failed::of(&self.kind, &error));
             let attempt = AssertUnwindSafe(attempt.instrument(span.clone()));
-            // Row Q6: a panic is this object's failure. Past this, nothing of the kind's is called.
+            // A panic is a failure of this object. Code of the reconciler does not run after this.
             let result = attempt.catch_unwind().await.unwrap_or_else(|_| {
                 Err(Failed::from(Panicked {
                     kind: self.kind.kind,
@@ -601,7 +605,7 @@ impl Worker {
     }
 }
 
-/// The root of a reconcile's trace. Of kind internal, since what woke it is no message that somebody sent.
+/// Returns the root span of a reconcile's trace. Its kind is internal, because a change is not a message.
 fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
     let (trigger, changed) = match item.lane() {
         Lane::Event => ("change", noted),
@@ -613,20 +617,20 @@ fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
         "reconcile",
         otel.status_description = Empty,
         error.type = Empty,
-        // Not `k8s.namespace.name`, which is where this process runs.
+        // Not `k8s.namespace.name`: that is the namespace of this process.
         object.namespace = item.key().namespace(),
         object.name = item.key().name(),
         object.uid = Empty,
         object.generation = Empty,
         reconcile.trigger = trigger,
-        // The kind of what changed last.
+        // Kind of the last changed object.
         reconcile.changed = changed,
         reconcile.queue_seconds = item.waited().as_secs_f64(),
         reconcile.attempt = i64::from(item.failures()) + 1,
     )
 }
 
-/// Row P3: what failed, why, and when it is tried again.
+/// Returns the key with a requeue that matches the result. Logs each retry with its object, reason and delay.
 fn finish_item(
     item: WorkItem<Key>,
     result: Result<Action, Failed>,
@@ -646,11 +650,12 @@ fn finish_item(
         item.add();
     }
     match result {
-        // What a status that cannot be written has failed so far is not forgotten for what is done between its tries.
+        // Keeps the failures. Otherwise the reconciles between two attempts would reset the backoff of a status that cannot be
+        // written.
         Ok(Action::StatusPending) => {}
         Ok(_) => item.forget(),
         Err(error) => match error.retry() {
-            // Logged when it was reported.
+            // Already logged with its report.
             Retry::OnChange => item.forget(),
             retry => {
                 let attempt = 1 + if retry.is_quiet() {
@@ -663,7 +668,7 @@ fn finish_item(
                     Retry::Conflict | Retry::Quiet => item.add_rate_limited_quietly(),
                     _ => item.add_rate_limited_after(retry.after()),
                 };
-                // What passes by itself has passed by then.
+                // An ordinary lag of the watch would have ended earlier.
                 let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
                 if (stuck || !retry.is_quiet()) && log.should_log(&error) {
                     warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; trying again");
@@ -675,7 +680,7 @@ fn finish_item(
     }
 }
 
-/// Tells `to` what `from` says, for ever.
+/// Forwards `from` to `to` until cancelled.
 async fn tell(from: &mut channel::Receiver<Ability>, to: &channel::Sender<Ability>) -> Infallible {
     loop {
         let ability = *from.borrow_and_update();
@@ -691,18 +696,18 @@ async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
     let id = gained.ok().and_then(|term| term.as_ref().map(Term::id));
     match id {
         Some(id) if term.has_changed().is_ok() => id,
-        // The election is over, whatever it published last, and the process with it: whoever runs it says why.
+        // The election task has ended. Its caller reports the reason and ends the process.
         _ => std::future::pending().await,
     }
 }
 
 async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
     let other = |term: &Option<Term>| term.as_ref().is_none_or(|term| term.id() != id);
-    // A closed channel is the end of the election: nobody renews the term any more.
+    // A closed channel means that the election has ended, and no task renews the term.
     term.wait_for(other).await.map(drop).unwrap_or_default();
 }
 
-/// An attempt of a worker of the term `id`.
+/// A worker's attempt in the term `id`.
 #[derive(Clone)]
 struct TermAttempt {
     kind: &'static str,
@@ -729,7 +734,7 @@ impl Attempt for TermAttempt {
     }
 }
 
-/// Whether this is the term `id`, and not over.
+/// Whether `term` is the term `id` and has not ended.
 fn is_live(term: Option<&Term>, id: u64) -> bool {
     term.is_some_and(|term| term.id() == id && term.remaining().is_some())
 }

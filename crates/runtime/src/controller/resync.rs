@@ -1,7 +1,7 @@
-//! Looks at every object without cause: a new leader's first, and those of each resync.
+//! Enqueues objects without a change: the initial sync of a new leader, and the periodic resync.
 //!
-//! A resync asks the stores alone whether an object is up to date; only one that is not goes into the
-//! queue. That costs neither a worker's time nor a trace, and where nothing changes at all not even that is asked.
+//! A resync checks each object against the stores and enqueues only those that are not up to date. The check needs no worker
+//! and no trace. It is skipped while nothing changes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -22,17 +22,17 @@ use crate::{
     },
 };
 
-/// A resync period is cut into this many steps, so that objects do not all come in one instant.
+/// Steps of a resync period. They spread the objects over the period.
 const RESYNC_STEPS: u32 = 32;
 
-/// The number of periods after which a resync retries a failed object before its delay ends.
+/// Periods until a resync retries a failed object before its delay ends.
 const LONGEST_DELAY: u32 = 10;
 
-/// So many objects are checked before others have their turn on this thread: well under a millisecond.
+/// Objects that are checked before the task yields: well under a millisecond of work.
 const AT_A_TIME: usize = 100;
 
-/// A new leader's initial sync of a scope: first what came while nobody led, the oldest first. That is begun before anything
-/// is asked of the others.
+/// Initial sync of a scope by a new leader. Enqueues objects that changed while there was no leader, the oldest first. Yields
+/// before it checks the others, so that the workers start with those.
 pub(crate) async fn first<P: Primary>(
     agenda: &Agenda,
     objects: &Store<P>,
@@ -64,10 +64,10 @@ fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
     })
 }
 
-/// Every object is checked once in each period, a few at a time; for ever.
+/// Checks every object once in each period, a few at a time. Runs until cancelled.
 ///
-/// `changes` counts those of the stores. After a resync that found nothing to do, and will find nothing later
-/// ([`Store::note_up_to_date`]), as long as it stays as it was, so does what the next would find.
+/// `changes` identifies the state of the stores. If a resync found all objects up to date until their next change
+/// ([`Store::note_up_to_date`]), later ones are skipped until `changes` differs.
 pub(crate) async fn resync<P: Primary, C: PartialEq>(
     queue: &Queue<Key>,
     objects: &Store<P>,
@@ -104,8 +104,8 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
     }
 }
 
-/// What was refused for want of rights is tried when they are back, and not when its delay is over; for ever. `regained` counts how
-/// often they came back in each scope.
+/// Enqueues the objects of a scope that are not up to date when its missing permissions are restored, instead of waiting for
+/// their backoff. Runs until the channel closes. `regained` counts the restorations in each scope.
 pub(crate) async fn regained<P: Primary>(
     queue: &Queue<Key>,
     objects: &Store<P>,

@@ -11,7 +11,7 @@
 //!
 //! The queue has no task of its own, so no task can die unnoticed. A worker that waits in [`Queue::get`] also waits for the
 //! next delayed key. When it leaves, it passes that duty on. A queue is cheap and belongs to one term of leadership. The end of
-//! the term shuts it down. The next term creates a new queue and enqueues every object.
+//! the term shuts it down. The next term creates a new queue and enqueues all objects that are not up to date.
 //!
 //! # Fairness
 //!

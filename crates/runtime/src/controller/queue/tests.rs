@@ -447,8 +447,7 @@ async fn q3_success_forgets() {
     assert_eq!(fail(&queue, 1), 5 * MS);
 }
 
-/// Quiet retries and failures have separate backoffs, and neither resets the count of failures. A failure resets the backoff of
-/// quiet retries.
+/// Quiet retries have their own backoff and do not change the count of failures. A failure resets the backoff of quiet retries.
 #[tokio::test(start_paused = true)]
 async fn q3_what_is_no_failure_is_not_counted_as_one() {
     let queue = queue();
