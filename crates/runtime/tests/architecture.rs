@@ -1,4 +1,4 @@
-//! Each room imports only from the rooms below it, and no two files depend on each other. Code of tests does not count.
+//! Each room (top-level module) imports only from the rooms below it, and files have no import cycles. Test code is exempt.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,10 +45,10 @@ const ROOMS: [(&str, &[&str]); 9] = [
     ),
 ];
 
-/// A module, by its path from the root of the crate.
+/// Path of a module from the root of the crate.
 type Module = Vec<String>;
 
-/// The modules that have a file of their own, and the paths that each of these files names.
+/// Modules with a file of their own, and the paths that each file names.
 #[derive(Default)]
 struct Sources {
     files: BTreeMap<Module, PathBuf>,
@@ -72,7 +72,7 @@ fn is_for_tests(attribute: &Group) -> bool {
         && words.into_iter().any(|word| word == "test")
 }
 
-/// The length of an item: up to a semicolon or a block.
+/// Returns the length of an item, which ends with a semicolon or a block.
 fn item(tokens: &[TokenTree]) -> usize {
     // The braces of `use a::{b, c};` are not its end.
     let is_use = tokens.iter().take(3).any(|it| it.to_string() == "use");
@@ -83,7 +83,7 @@ fn item(tokens: &[TokenTree]) -> usize {
     end.map_or(tokens.len(), |end| end + 1)
 }
 
-/// Adds the paths that begin with `prefix` and continue in `tokens`. Returns the number of tokens that it took.
+/// Adds the paths that begin with `prefix` and continue in `tokens`. Returns the number of tokens that it consumed.
 fn paths(prefix: &[String], tokens: &[TokenTree], found: &mut Vec<Module>) -> usize {
     let mut path = prefix.to_vec();
     let mut at = 0;
@@ -118,7 +118,7 @@ impl Sources {
         self.walk(module, module, file, tokens);
     }
 
-    /// Reads the tokens of `module`, which is `of` or a module in its file.
+    /// Reads the tokens of `module`, which is `of` or an inline module of its file.
     fn walk(&mut self, of: &Module, module: &Module, file: &Path, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         let mut at = 0;
@@ -178,7 +178,7 @@ impl Sources {
         self.read(module, &file);
     }
 
-    /// A path in `module`, from the root of the crate; `None` outside of it.
+    /// Returns the path from the root of the crate that `path` in `module` names, or `None` outside of the crate.
     fn resolve(&self, module: &Module, path: &[String]) -> Option<Module> {
         let mut whole = match &*path[0] {
             "crate" => Module::new(),
@@ -199,7 +199,7 @@ impl Sources {
         Some(whole)
     }
 
-    /// The module with a file of its own in which a path ends.
+    /// Returns the longest prefix of a path that is a module with its own file.
     fn file_of<'a>(&self, path: &'a [String]) -> &'a [String] {
         let ends = (0..=path.len()).rev();
         let mut prefixes = ends.map(|end| &path[..end]);

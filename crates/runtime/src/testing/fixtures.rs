@@ -1,4 +1,4 @@
-//! A kind for tests: each Parent gets the Child that it names.
+//! A resource type for tests. The reconciler creates the Child that each Parent names.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// The object that this YAML is.
+/// Decodes an object from YAML.
 pub fn object<V: Cached>(yaml: &str) -> Object<V> {
     let options = serde_saphyr::options! { strict_booleans: true };
     let value: serde_json::Value = serde_saphyr::from_str_with_options(yaml, options).unwrap();
@@ -147,7 +147,7 @@ impl Cached for Child {
     fn content(&self, _: &mut impl Hasher) {}
 }
 
-/// Creates the children that are missing.
+/// Creates missing children.
 pub struct Parents {
     children: Writer<Child>,
 }
@@ -187,7 +187,7 @@ impl Reconciler for Parents {
     }
 }
 
-/// A failure of each sort, with what it says.
+/// Failures with different reasons and retries.
 #[derive(Debug, thiserror::Error)]
 pub enum TestError {
     #[error("{0}")]
@@ -238,7 +238,7 @@ impl From<ApiError> for TestError {
     }
 }
 
-/// The lines at `level` or above that are logged on this thread while the guard lives.
+/// Captures the log lines of this thread at `level` or above until the guard is dropped.
 pub fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
     #[derive(Clone)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -1,5 +1,5 @@
-//! For unit tests of a [`Reconciler`]: reconciles one object at a time, against a client of the test's, with what the test
-//! puts into the stores.
+//! Harness for unit tests of a [`Reconciler`]. It reconciles one object at a time, with a client and store contents from the
+//! test.
 
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// A reconciler with stores that nobody watches, and without an election. Its events go nowhere.
+/// A reconciler whose stores have no watches. There is no election, and events are discarded.
 pub struct Harness<R: Reconciler> {
     work: Work<R>,
     enqueued: Enqueued,
@@ -37,7 +37,7 @@ pub struct Harness<R: Reconciler> {
 }
 
 impl<R: Reconciler> Harness<R> {
-    /// What `build` makes, over `client`.
+    /// Returns a harness for the reconciler that `build` creates, with `client`.
     #[must_use]
     pub fn new(
         app: &'static App,
@@ -79,37 +79,37 @@ impl<R: Reconciler> Harness<R> {
         }
     }
 
-    /// The reconciler.
+    /// Returns the reconciler.
     #[must_use]
     pub fn reconciler(&self) -> &R {
         &self.work.reconciler
     }
 
-    /// Puts an object into a store, as a watch would.
+    /// Adds or updates an object in a store, as a watch would.
     pub fn apply<V: Cached>(&self, store: &Store<V>, object: Object<V>) {
         store.apply(0, object);
     }
 
-    /// Takes an object out of a store, as a watch would.
+    /// Removes an object from a store, as a watch would.
     pub fn delete<V: Cached>(&self, store: &Store<V>, object: &Object<V>) {
         store.delete(0, &object.key, object.version);
     }
 
-    /// One reconcile, while nobody else waits.
+    /// Reconciles an object once, with an otherwise empty queue.
     ///
     /// # Errors
-    /// Those of the reconciler.
+    /// The errors of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
         self.work.reconcile(key, &self.enqueued).await
     }
 
-    /// The keys that were [enqueued](Context::enqueue) since the last call.
+    /// Returns the keys that were [enqueued](Context::enqueue) since the last call.
     #[must_use]
     pub fn enqueued(&self) -> Vec<Key> {
         std::mem::take(&mut *self.enqueued.0.lock())
     }
 
-    /// What a reconcile of this object is given, to try writers by themselves.
+    /// Returns the context of a reconcile, for tests of writers.
     #[must_use]
     pub fn context<'a>(
         &'a self,
@@ -119,19 +119,19 @@ impl<R: Reconciler> Harness<R> {
         self.work.context(key, seen, &self.enqueued)
     }
 
-    /// Whether a resync would leave the object alone.
+    /// Whether a resync would skip the object.
     #[must_use]
     pub fn is_up_to_date(&self, key: &Key) -> bool {
         self.work.is_up_to_date(key)
     }
 
-    /// Checks the rights whenever a refused write calls for it; for ever.
+    /// Reviews the permissions after rejected writes. Runs until cancelled.
     pub fn check_rights(&self) -> impl Future<Output = ()> + use<R> {
         Arc::clone(&self.work.scopes).check_rights(0, self.client.clone())
     }
 }
 
-/// An attempt without a queue or an election, which keeps what it is to enqueue.
+/// An attempt without a queue or an election. It records enqueued keys.
 #[derive(Default)]
 struct Enqueued(Mutex<Vec<Key>>);
 
@@ -151,7 +151,7 @@ impl Attempt for Enqueued {
     }
 }
 
-/// Changes `target` by a JSON merge patch (RFC 7396), as an API server does: for a test that stands in for one.
+/// Applies a JSON merge patch (RFC 7396) to `target`, for tests that imitate an API server.
 pub fn merge_patch(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         target.clone_from(patch);
