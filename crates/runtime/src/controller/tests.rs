@@ -1,4 +1,4 @@
-//! How workers, resync and terms play together, on paused time.
+//! Interaction of workers, resync and terms, on paused time.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -54,7 +54,7 @@ fn worker(queue: &Queue<Key>) -> Worker {
     }
 }
 
-/// Row Q2: as many at once as there are workers, and no more.
+/// Exactly as many reconciles run concurrently as there are workers.
 #[tokio::test(start_paused = true)]
 async fn q2_workers_reconcile_at_once() {
     let queue = Queue::new(&Config::shipped(&APP).backoff, 3, Key::namespace);
@@ -75,7 +75,7 @@ async fn q2_workers_reconcile_at_once() {
     assert_eq!(queue.stats().processing, 3);
 }
 
-/// Row Q6: a panic costs its object a retry, and neither the worker nor another object anything.
+/// A panic causes a retry of its object. It affects neither the worker nor other objects.
 #[tokio::test(start_paused = true)]
 async fn q6_a_panic_is_one_objects_failure() {
     let queue = queue();
@@ -90,7 +90,7 @@ async fn q6_a_panic_is_one_objects_failure() {
             Ok::<_, Error>(Action::Done)
         }
     }));
-    // 5 ms, 10 ms, 20 ms: three more tries.
+    // Three retries: after 5 ms, 10 ms and 20 ms.
     sleep(Duration::from_millis(36)).await;
     assert_eq!(
         *runs.lock(),
@@ -100,7 +100,7 @@ async fn q6_a_panic_is_one_objects_failure() {
     assert!(!worker.is_finished());
 }
 
-/// Row R5: a status that is told later is told when nothing more urgent waits, by a reconcile that says so.
+/// A pending status is reported by another reconcile when nothing more urgent waits.
 #[tokio::test(start_paused = true)]
 async fn what_is_untold_comes_again() {
     let queue = queue();
@@ -125,7 +125,7 @@ async fn what_is_untold_comes_again() {
     assert!(triggers.is_empty());
 }
 
-/// A worker that answers each time what `answer` makes of how often it was asked before; and when it was asked.
+/// Starts a worker whose reconciles return `answer(number of earlier reconciles)`. Returns the times of the reconciles.
 fn answering(
     queue: &Queue<Key>,
     answer: impl Fn(usize) -> Action + Send + 'static,
@@ -140,7 +140,7 @@ fn answering(
     runs
 }
 
-/// A kind that always asks to come again, also one that forgets to say when, is no load.
+/// A reconciler that always requests a requeue runs ten times per second at most, even with a delay of zero.
 #[tokio::test(start_paused = true)]
 async fn what_always_asks_to_come_again_does_not_spin() {
     for action in [
@@ -160,7 +160,7 @@ async fn what_always_asks_to_come_again_does_not_spin() {
     }
 }
 
-/// What [`Action::After`] says holds until the next reconcile, which a change brings on and a resync does not.
+/// [`Action::After`] holds until the next reconcile. A change triggers that reconcile earlier; a resync does not.
 #[tokio::test(start_paused = true)]
 async fn a_change_takes_an_after_back() {
     let (queue, begun) = (queue(), Instant::now());
@@ -186,7 +186,7 @@ async fn a_change_takes_an_after_back() {
     assert_eq!(at(&runs), [0, 6, 15], "all is done");
 }
 
-/// Row R7: what only the user can mend is not tried again; everything else is.
+/// A failure that only the user can fix is not retried; all others are.
 #[tokio::test(start_paused = true)]
 async fn r7_a_final_failure_waits_for_the_user() {
     for (error, retries) in [
@@ -212,8 +212,8 @@ async fn r7_a_final_failure_waits_for_the_user() {
     }
 }
 
-/// A correction that is put off is made when its time is over, however often the object was looked at meanwhile; and where
-/// it fails, that was the first failure.
+/// A postponed correction is made at its due time, regardless of reconciles in between. If it fails, that counts as the first
+/// failure.
 #[tokio::test(start_paused = true)]
 async fn what_is_put_off_comes_when_its_time_is_over() {
     for undone in AT_ONCE..AT_ONCE + 10 {
@@ -240,7 +240,7 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
             );
             async move { Err::<Action, _>(error) }
         }));
-        // A rollout changes the object each second, and then nothing happens.
+        // A rollout changes the object every second, then stops.
         for _ in 0..30 {
             queue.add(key("a"), Lane::Event);
             sleep(Duration::from_secs(1)).await;
@@ -257,7 +257,7 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
     }
 }
 
-/// A conflict passes by itself, and is no news; one that goes on and on is.
+/// A few conflicts are not logged; a long series is.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_does_not_pass_is_told() {
     let (queue, log) = (queue(), LogDeduplication::default());
@@ -271,7 +271,7 @@ async fn a_conflict_that_does_not_pass_is_told() {
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
 }
 
-/// Row Q3: what an object has failed before does not make a conflict wait, which passes as soon as the watch has caught up.
+/// Earlier failures do not delay the retry of a conflict, which ends when the watch catches up.
 #[tokio::test(start_paused = true)]
 async fn q3_a_conflict_does_not_wait_for_what_failed_before() {
     let queue = queue();
@@ -293,8 +293,8 @@ async fn q3_a_conflict_does_not_wait_for_what_failed_before() {
     assert!(fail(Error::Rejected("no".into())).await > backoff);
 }
 
-/// Row Q3: what was told of an object while it was mended, and left to a retry that does not come, is looked at at once, whatever
-/// its reconcile came to.
+/// A change during a reconcile, deferred to a retry that does not come, is enqueued without delay. The result of the reconcile
+/// makes no difference.
 #[tokio::test(start_paused = true)]
 async fn q3_what_is_left_to_no_retry_is_looked_at() {
     const TRIES: usize = 14;
@@ -327,7 +327,7 @@ async fn q3_what_is_left_to_no_retry_is_looked_at() {
     }
 }
 
-/// Nobody waits longer than from one leader to the next for a look at everything, and what has waited not even for that.
+/// A new leader checks every object. Objects that changed while there was no leader come first, the oldest change first.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_begins_with_what_has_waited_longest() {
     let parents = Store::new(&[None]);
@@ -377,8 +377,8 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
     assert_eq!(*looks.lock(), expected);
 }
 
-/// What was refused again and again for want of rights is tried when they are back, whatever its delay is by then; what is as it
-/// should be is left alone.
+/// Restored permissions trigger a retry of rejected objects regardless of their delay. Objects that are up to date are not
+/// enqueued.
 #[tokio::test(start_paused = true)]
 async fn rights_that_are_back_overtake_a_delay() {
     let parents = Arc::new(Store::new(&[None]));
@@ -416,7 +416,7 @@ async fn rights_that_are_back_overtake_a_delay() {
     assert_eq!(queue.stats().depth.iter().sum::<usize>(), 0);
 }
 
-/// Row Q4: everything is looked at once in a period, spread over it, and what is settled is left alone.
+/// A resync spreads the objects over its period. It enqueues each once, unless the object is up to date.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {
     let parents = Arc::new(Store::new(&[None]));
@@ -457,8 +457,8 @@ async fn q4_a_resync_is_spread_over_its_period() {
     assert!(most <= 8, "{most} of 100 at once");
 }
 
-/// A resync retries an object that has waited for ten periods, however long its delay is. The bucket spreads these retries, and each
-/// object keeps its count of failures.
+/// A resync retries an object that has waited for ten periods, however long its delay is. The bucket spreads these retries, and
+/// each object keeps its count of failures.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_tries_again_what_has_waited_for_ten_periods() {
     const FAILING: usize = 1000;
@@ -484,7 +484,7 @@ async fn q4_a_resync_tries_again_what_has_waited_for_ten_periods() {
     for name in &names {
         queue.add(key(name), Lane::Event);
     }
-    // To a delay of 1,000 s.
+    // Up to a delay of 1,000 s.
     fail(FAILING * 19).await;
     assert_eq!(queue.stats().delayed, FAILING);
     let begun = Instant::now();
@@ -512,7 +512,7 @@ async fn q4_a_resync_tries_again_what_has_waited_for_ten_periods() {
             first + period > 10 * period * round && first < 12 * period * round,
             "{first:?}"
         );
-        // A token each.
+        // Each retry takes a token.
         assert!(
             last > first + Duration::from_secs(12),
             "{first:?} to {last:?}"
@@ -521,8 +521,8 @@ async fn q4_a_resync_tries_again_what_has_waited_for_ten_periods() {
     }
 }
 
-/// At rest nobody is looked at; a change of one version is enough for a look at all. Of what is right for a time only, each
-/// resync asks.
+/// Resyncs are skipped while nothing changes. One change triggers a check of all objects. An object whose result is not cached
+/// is checked at each resync.
 #[tokio::test(start_paused = true)]
 async fn q4_nothing_is_looked_at_where_nothing_changes() {
     const FOR_A_TIME: u64 = 4;
@@ -565,8 +565,8 @@ async fn q4_nothing_is_looked_at_where_nothing_changes() {
     assert_eq!(*looks.lock(), 7);
 }
 
-/// An API server from before streamed lists, that answers lists with what it is given, once it is let, and
-/// notes everything else.
+/// An API server without streamed lists. It returns fixed lists, with a permit for each list of children, and records all other
+/// requests.
 #[derive(Clone)]
 struct FakeServer {
     parents: Value,
@@ -617,7 +617,7 @@ impl FakeServer {
     }
 }
 
-/// Whose requests are answered so.
+/// Returns a client whose requests are answered by `answer`.
 fn client<F>(answer: impl Fn(Parts) -> F + Send + 'static) -> Client
 where
     F: Future<Output = Response<Answer>> + Send + 'static,
@@ -629,7 +629,7 @@ where
     Client::new(service, "default")
 }
 
-/// A watch that never says anything, or a whole answer.
+/// Body of a response: a stream of watch events, or complete.
 type Answer = Either<StreamBody<BoxStream<'static, Line>>, Full<Bytes>>;
 type Line = Result<Frame<Bytes>, io::Error>;
 
@@ -678,7 +678,7 @@ fn controller_at<R: Reconciler>(
     )
 }
 
-/// Row Q5: a Child that is merely not known yet must not look as if it were missing.
+/// No reconcile starts before both caches are in sync: a Child that is not cached yet must not look missing.
 #[tokio::test(start_paused = true)]
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
@@ -704,7 +704,7 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
     assert!(!running.is_finished());
 }
 
-/// Only under a term is there work, and it ends with the term.
+/// Reconciles run only during a term and end with it.
 #[tokio::test(start_paused = true)]
 async fn no_work_without_a_term() {
     let server = server();
@@ -738,7 +738,7 @@ async fn no_work_without_a_term() {
     running.await.unwrap().unwrap();
 }
 
-/// What fails liveness after `wait`, without the time of day.
+/// Returns the failing liveness checks after `wait`, without their times.
 async fn dead_after(wait: Duration, health: &Health) -> Vec<String> {
     assert!(timeout(wait, health.watch()).await.is_err());
     let failing = health.failing(Probe::Live).into_iter();
@@ -747,7 +747,8 @@ async fn dead_after(wait: Duration, health: &Health) -> Vec<String> {
         .collect()
 }
 
-/// No call of this client has an end. (The real one's all have.) So what hangs in one is stuck, and is named.
+/// Requests of this client never end, unlike requests of the real client. Liveness names the reconcile and the watches that are
+/// stuck in them.
 #[tokio::test(start_paused = true)]
 async fn liveness_names_what_is_stuck() {
     let server = FakeServer {
@@ -769,7 +770,7 @@ async fn liveness_names_what_is_stuck() {
 
 const STUCK: &str = "workers: a reconcile has stood still";
 
-/// Makes many children, or asks many questions, whatever the answers are; and then waits for ever.
+/// Sends [`REQUESTS`] creates or live reads, ignores the responses, and never returns.
 struct Busy {
     parents: Arc<Writer<Parent>>,
     children: Writer<Child>,
@@ -797,12 +798,12 @@ impl Reconciler for Busy {
     }
 }
 
-/// Longer than liveness waits for one that has come to a standstill.
+/// [`REQUESTS`] of [`SLOW`] each take longer than [`STANDSTILL`].
 const REQUESTS: u32 = 20;
 const SLOW: Duration = Duration::from_secs(9);
 
-/// The API server takes its time over each request, in time, and whatever it then says: a reconcile of many gets on, and one
-/// that stands still after them is stuck.
+/// Slow responses count as progress, regardless of their status and their number. A reconcile without further progress is
+/// stuck.
 #[tokio::test(start_paused = true)]
 async fn liveness_bounds_a_standstill_and_no_reconcile() {
     for (asks, code) in [false, true]
@@ -851,13 +852,13 @@ async fn liveness_bounds_a_standstill_and_no_reconcile() {
     }
 }
 
-/// An API server that answers nonsense, or not at all until the client ends the call, does not stop a heartbeat.
+/// Invalid responses, and requests that only the client's timeout ends, do not stop a heartbeat.
 #[tokio::test(start_paused = true)]
 async fn liveness_does_not_depend_on_the_api_server() {
     for answer in [500, 0] {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             if answer == 0 || request.uri().path().contains("children") {
-                // The client's own end of it.
+                // The client's own timeout.
                 tokio::time::sleep(READ_TIMEOUT).await;
                 return Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
             }
@@ -885,8 +886,8 @@ async fn liveness_names_a_dead_watch() {
     assert_eq!(dead, ["watch-parents: dead", "watch-children: dead"]);
 }
 
-/// An API server is frozen, and what is in front of it keeps its connections: a watch that has had bookmarks lacks them, and
-/// goes on elsewhere, where it was. One that never had any is as good as one of a server that sends none.
+/// An API server is frozen, and a load balancer keeps its connections. A watch without its usual bookmarks resumes elsewhere,
+/// from its version. A watch that never had a bookmark stays open, because bookmarks are optional.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_falls_silent_is_opened_again() {
     let minute = Duration::from_mins(1);
@@ -931,8 +932,8 @@ async fn a_watch_that_falls_silent_is_opened_again() {
     }
 }
 
-/// A watch goes on from no version that is none, whatever a bookmark says; and where the API server knows none of the kind that it
-/// has, everything is listed anew.
+/// A watch does not resume from an invalid version of a bookmark. If the API server rejects the version of a watch, all objects
+/// are relisted.
 #[tokio::test(start_paused = true)]
 async fn a_watch_goes_on_from_versions_alone() {
     for odd in ["none", "", "0"] {
@@ -981,8 +982,7 @@ async fn a_watch_goes_on_from_versions_alone() {
     }
 }
 
-/// A leader that can serve nothing any more says so once its work is drained, and what it can do again once its term is
-/// over.
+/// A leader that can serve nothing reports it after its work is drained. It reports a new ability after its term.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
     let server = FakeServer {

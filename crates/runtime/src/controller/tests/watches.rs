@@ -1,10 +1,10 @@
-//! How watches end and are opened again.
+//! End and resumption of watches.
 
 use opentelemetry_sdk::Resource;
 
 use super::*;
 
-/// A watch with an event in each interval, until an error of this kind.
+/// Returns a watch with an event every `every`, which ends with an error of this kind `after` its start.
 fn cut(every: Option<Duration>, after: Duration, kind: io::ErrorKind) -> Response<Answer> {
     let begun = Instant::now();
     let events = stream::unfold(every, move |every| async move {
@@ -23,8 +23,8 @@ fn cut(every: Option<Duration>, after: Duration, kind: io::ErrorKind) -> Respons
     streamed(events.chain(stream::once(async move { Err(kind.into()) })))
 }
 
-/// A load balancer cuts idle connections: the watch resumes from its version, and no restart is counted. A watch that is cut early or
-/// between events, or that times out, is a restart.
+/// A load balancer cuts idle connections: the watch resumes from its version, and no restart is counted. A watch that is cut
+/// early or between events, or that times out, is a restart.
 #[tokio::test(start_paused = true)]
 async fn an_idle_watch_that_is_cut_goes_on() {
     use io::ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof};
@@ -80,7 +80,7 @@ async fn an_idle_watch_that_is_cut_goes_on() {
     }
 }
 
-/// Behind a proxy that lets through nothing that ends a streamed list, the list comes in pages after a while, and from then on.
+/// A proxy drops the end of a streamed list. After a timeout the list is read in pages, as are all later lists.
 #[tokio::test(start_paused = true)]
 async fn a_streamed_list_without_an_end_is_read_in_pages() {
     for changes in [None, Some(Duration::from_secs(1))] {
@@ -111,7 +111,7 @@ async fn a_streamed_list_without_an_end_is_read_in_pages() {
                     );
                 }
                 if is_watch {
-                    // After a minute, a new list is needed.
+                    // A new list is required after a minute.
                     sleep(Duration::from_mins(1)).await;
                     return respond(410, &json!({ "code": 410 }));
                 }
