@@ -177,8 +177,8 @@ struct Why {
 }
 
 impl Failures {
-    /// Records a failed attempt that will be retried. Returns whether a change was [deferred](Self::hold_back) to a retry with
-    /// backoff, and this retry has none.
+    /// Records a failed attempt that will be retried. Returns true if a change was [deferred](Self::hold_back) to a retry with
+    /// backoff, and this retry has none: the caller must enqueue the object.
     #[must_use]
     pub fn note(&self, key: &Key, failed: &Failed) -> bool {
         let mut failing = self.0.lock();
@@ -223,7 +223,8 @@ impl Failures {
         })
     }
 
-    /// Removes an object that has succeeded or is not retried. Returns whether a change was [deferred](Self::hold_back).
+    /// Removes an object that has succeeded or is not retried. Returns true if a change was [deferred](Self::hold_back): the
+    /// caller must enqueue the object.
     #[must_use]
     pub fn forget(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();

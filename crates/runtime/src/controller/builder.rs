@@ -343,8 +343,8 @@ impl<P: Primary> Handler<P> {
         }
     }
 
-    /// Enqueues the current and the previous owner, and the objects that reference the changed one. They may wait for its name:
-    /// another client's object may have had it.
+    /// Enqueues the current and the previous owner, and the objects that reference the changed one. A referencing object may
+    /// wait for a name that another client's object had.
     fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
         let agenda = self.agenda.borrow();
         let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);

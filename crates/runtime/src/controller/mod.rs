@@ -354,7 +354,7 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Returns the ability of this replica to serve, for the election. [`Ability::Nothing`] is reported after the drain, when
+    /// Returns the ability of this replica to serve, for the election. `Ability::Nothing` is reported after the drain, when
     /// the term may end.
     pub fn ability(&self) -> channel::Receiver<Ability> {
         self.ability.subscribe()
@@ -529,7 +529,7 @@ impl<R: Reconciler> Controller<R> {
     }
 }
 
-/// Returns a message with the time since when a reconcile has made no progress, if that is longer than [`STANDSTILL`].
+/// Returns a message if a reconcile has made no progress for longer than [`STANDSTILL`].
 fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
     let longest = queue.stats().longest_standstill;
     (longest > STANDSTILL)
@@ -630,7 +630,7 @@ fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
     )
 }
 
-/// Returns the key with a requeue that matches the result. Logs each retry with its object, reason and delay.
+/// Releases the key with the requeue for the result. Logs each retry with its object, reason and delay.
 fn finish_item(
     item: WorkItem<Key>,
     result: Result<Action, Failed>,

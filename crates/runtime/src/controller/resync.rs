@@ -25,7 +25,7 @@ use crate::{
 /// Steps of a resync period. They spread the objects over the period.
 const RESYNC_STEPS: u32 = 32;
 
-/// Periods until a resync retries a failed object before its delay ends.
+/// Longest delay of a failed object, in resync periods: a resync retries it after that.
 const LONGEST_DELAY: u32 = 10;
 
 /// Objects that are checked before the task yields: well under a millisecond of work.

@@ -565,8 +565,8 @@ async fn q4_nothing_is_looked_at_where_nothing_changes() {
     assert_eq!(*looks.lock(), 7);
 }
 
-/// An API server without streamed lists. It returns fixed lists, with a permit for each list of children, and records all other
-/// requests.
+/// An API server without streamed lists. It returns fixed lists and silent watches, and allows every review. A list of children
+/// takes a permit. All other requests are recorded and fail with 500.
 #[derive(Clone)]
 struct FakeServer {
     parents: Value,

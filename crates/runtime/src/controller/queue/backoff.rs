@@ -88,8 +88,8 @@ impl Bucket {
         later(now, wait)
     }
 
-    /// Returns a token that is not due yet. So the debt is at most one token for each key that waits for its retry. client-go
-    /// returns no token: an object that fails and keeps changing delays all retries there more and more.
+    /// Gives a token back if it is not due yet. So the debt is at most one token for each key that waits for its retry.
+    /// client-go gives none back: an object that fails and keeps changing delays all retries there more and more.
     pub(super) fn give_back(&mut self, slot: Instant, now: Instant) {
         if slot > now {
             self.full_at -= self.interval;

@@ -31,9 +31,10 @@
 //! # Slow namespaces
 //!
 //! A namespace becomes slow when an attempt of one of its keys has taken a second, for example because a webhook hangs. It
-//! stays slow until both conditions hold:
+//! stays slow until all conditions hold:
 //!
-//! - Each key with a slow attempt that failed has completed a faster attempt.
+//! - No slow attempt is in progress.
+//! - Each key with a slow attempt that failed has succeeded, or failed faster.
 //! - A minute has passed since the last slow attempt that succeeded.
 //!
 //! **Slow namespaces have workers of their own, as many as all other namespaces together.** The attempts that make a namespace
@@ -74,7 +75,7 @@ struct Shared<K> {
     state: Mutex<State<K>>,
     /// Wakes a waiting worker.
     work: Notify,
-    /// Signals that the last key was returned after the shutdown.
+    /// Signals that the last key was released after the shutdown.
     drained: Notify,
 }
 
@@ -99,7 +100,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Adds `key` to the end of `lane`.
     ///
     /// - A waiting key keeps its place, or moves to the end of `lane` if that is more urgent.
-    /// - A key with a worker is queued when the worker returns it.
+    /// - A key with a worker is queued when the worker releases it.
     /// - A delayed key is queued now and keeps its count of failures. [`Lane::Background`] is the exception: without a cause, a
     ///   key keeps its delay.
     /// - A `Retry-After` of the API server and the [change limit](self#change-limit) always apply. The key is queued on `lane`
@@ -172,7 +173,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. Wakes no
-    /// worker for keys that this makes ready: the return of `key` does that.
+    /// worker for keys that this makes ready: the release of `key` does that.
     fn forget(&self, key: &K) {
         let now = Instant::now();
         self.state(now).forget(key, now);
@@ -216,8 +217,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.state.lock().running(Instant::now())
     }
 
-    /// Returns the number of recent failed attempts of each key, and the time until it is queued. The time is `None` for a key
-    /// that is not queued.
+    /// Returns the number of failures and quiet retries of each key, and the time until it is queued. The time is `None` for a
+    /// key that is not queued.
     #[must_use]
     pub fn tries<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Vec<(u32, Option<Duration>)>
     where
@@ -264,7 +265,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 
 /// A key with a worker. No other worker gets the key until this is dropped.
 ///
-/// A drop returns the key without a result, for example when an attempt was cut short. The key is queued again only if it was
+/// A drop releases the key without a result, for example when an attempt was cut short. The key is queued again only if it was
 /// added during the attempt. Keep this outside of code that may panic, so that a panic can be counted with
 /// [`add_rate_limited_after`](Self::add_rate_limited_after).
 #[must_use = "dropping it gives the key back"]
@@ -302,17 +303,17 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.tries.quiet
     }
 
-    /// Queues the key again after its return, as if the object had [changed](Lane::Event).
+    /// Queues the key again after its release, as if the object had [changed](Lane::Event).
     pub fn add(&self) {
         self.queue.add(self.key.clone(), Lane::Event);
     }
 
-    /// Returns the key and forgets its failures. Use it for deleted objects too: nothing of the key remains.
+    /// Releases the key and forgets its failures. Use it for deleted objects too: nothing of the key remains.
     pub fn forget(self) {
         self.queue.forget(&self.key);
     }
 
-    /// Counts a failure, returns the key and queues it on [`Lane::Retry`]. The result is the delay.
+    /// Counts a failure, releases the key and queues it on [`Lane::Retry`]. Returns the delay.
     ///
     /// The delay is zero if the key was added during the attempt: it is then queued without backoff. Nothing queues the key
     /// before `least`, the `Retry-After` of the API server.
@@ -320,19 +321,19 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.give_back(|state, key, now| state.retry(key, least, now))
     }
 
-    /// Returns the key and queues it with backoff, without counting a failure. These retries have their own backoff, which each
-    /// failure resets. So a transient error does not make an object with many failures wait for hours.
+    /// Releases the key and queues it with backoff, without counting a failure. These retries have their own backoff, which
+    /// each failure resets. So a transient error does not make an object with many failures wait for hours.
     pub fn add_rate_limited_quietly(self) -> Duration {
         self.give_back(State::retry_quietly)
     }
 
-    /// Returns the key and queues it on [`Lane::Retry`] after `delay`, or sooner if it was added during the attempt. The result
-    /// is the delay. This is not a failure: the count of failures, their backoff and the bucket stay unchanged.
+    /// Releases the key and queues it on [`Lane::Retry`] after `delay`, or sooner if it was added during the attempt. Returns
+    /// the actual delay. This is not a failure: the count of failures, their backoff and the bucket stay unchanged.
     pub fn add_after(self, delay: Duration) -> Duration {
         self.give_back(|state, key, now| state.put_off(key, delay, now))
     }
 
-    /// Queues the key again with `again`, then returns it.
+    /// Queues the key again with `again`, then releases it.
     fn give_back(self, again: impl FnOnce(&mut State<K>, &K, Instant) -> Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);

@@ -27,7 +27,7 @@ use crate::config::settings::Backoff;
 enum Pending {
     /// In its lane, under `ticket`.
     Waiting { lane: Lane, ticket: u64 },
-    /// Added while with a worker ("dirty" in client-go). Moves to its lane when the worker returns it.
+    /// Added while with a worker ("dirty" in client-go). Moves to its lane when the worker releases it.
     Again { lane: Lane, since: Instant },
     /// In `delayed` under `due` and `ticket`, since `since`. `slot` is the time of the retry's token in the bucket. Nothing
     /// queues the key before `least`.
@@ -88,7 +88,7 @@ pub(super) struct State<K> {
     alarm: Option<Instant>,
     /// Ticket of the last key that was queued.
     ticket: u64,
-    /// Number of calls of [`take`](Self::take).
+    /// Number of calls of [`take`](State::take).
     turn: u64,
     delays: Delays,
     bucket: Bucket,
@@ -352,7 +352,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Returns a key from its worker. Queues it if it was added during the attempt.
+    /// Releases a key from its worker. Queues it if it was added during the attempt.
     pub(super) fn release(&mut self, key: &K, now: Instant) {
         if let Some(running) = self.processing.remove(key) {
             self.swift.remove(&(running.since, running.turn));
@@ -484,7 +484,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     /// Returns the next time when a worker must wake, unless one wakes by that time. That is the due time of the next delayed
-    /// key. If keys wait and all workers are busy, it may be earlier: the oldest attempt becomes slow.
+    /// key. If keys in `lanes` wait for a free worker, it may be earlier: the time when the oldest attempt becomes slow.
     fn unwatched(&self) -> Option<Instant> {
         let due = self.delayed.first_key_value().map(|((due, _), _)| *due);
         let is_full = !self.lanes.is_empty() && !self.has_room();

@@ -333,7 +333,7 @@ async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
     }
 }
 
-/// No number of failures and no odd configuration overflows.
+/// Delays stay finite with any number of failures and any configuration.
 #[tokio::test(start_paused = true)]
 async fn q3_the_delays_are_always_finite() {
     let mut odd = q3();
@@ -397,7 +397,7 @@ async fn q3_the_bucket_is_over_all_retries() {
 /// A resync does not shorten the delay of a key that keeps failing; a change does.
 #[tokio::test(start_paused = true)]
 async fn q3_a_resync_does_not_shorten_a_delay() {
-    // This includes a key that is added during its attempt.
+    // Not even if the key is added during its attempt.
     let queue = queue();
     queue.add(1, Lane::Background);
     for backoff in [5, 10, 20] {

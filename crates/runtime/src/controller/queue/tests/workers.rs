@@ -56,7 +56,7 @@ async fn a_cancelled_get_passes_the_watch_on() {
     assert_eq!(*taken.unwrap().unwrap().key(), 1);
     assert_eq!(start.elapsed(), 10 * MS);
 
-    // This includes a worker that was cancelled after its wake-up and before it took the key.
+    // So it does if the worker was cancelled after its wake-up, before it took the key.
     let mut first = Box::pin(queue.get());
     let mut second = Box::pin(queue.get());
     assert!(poll!(&mut first).is_pending());
@@ -224,7 +224,7 @@ async fn q1_holds_on_real_threads() {
     assert_eq!(clashes.load(SeqCst), 0, "two workers on one key");
 }
 
-/// A worker that is aborted during its attempt returns its key.
+/// A worker that is aborted during its attempt releases its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q1_an_aborted_worker_gives_its_key_back() {
     let queue = queue();
