@@ -1,5 +1,5 @@
-//! A replica without an election (`leader_election.enabled = false`): it leads from start to end, and the fencing record
-//! names it, without which the fencing policy would reject its writes.
+//! Leadership without an election (`leader_election.enabled = false`), from start to end. The fencing record names the replica:
+//! otherwise the fencing policy would reject its writes.
 
 use std::{pin::pin, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::{
     telemetry::{metrics::Metrics, state::RecordIs},
 };
 
-/// Publishes a term without an end until `stop`. The first assertion of the record comes before it, if that takes no longer
-/// than a call may; later ones follow a rejection, or a failure.
+/// Publishes a term without an end until `stop`. The first assertion of the record precedes it, for at most one call timeout.
+/// Later assertions follow a rejection or a failure.
 pub(super) async fn run(
     host: Host,
     settings: &LeaderElection,
@@ -35,7 +35,7 @@ pub(super) async fn run(
     let app = metrics.app();
     let counts = Counts::new(metrics, &settings.lease_name);
     counts.leading.record(0);
-    // Outside a pod nothing tells where the record would be.
+    // Outside a pod, the namespace of the record is unknown.
     let mut record = settings.lease_namespace.as_deref().map(|namespace| {
         let record = FencingRecord::new(app, client, namespace, settings, identity);
         Assertions::new(host, record, settings.call_timeout(), settings.retry_period)
@@ -65,7 +65,7 @@ pub(super) async fn run(
     term.send_replace(None);
 }
 
-/// Asserts the record after a rejection or a failure, once in a retry period at most.
+/// Asserts the record after a rejection or a failure, at most once per retry period.
 async fn keep(record: &mut Assertions, rejections: &Notify, settings: &LeaderElection) -> ! {
     let mut period = time::interval(settings.retry_period);
     period.set_missed_tick_behavior(time::MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! What a candidate sends: attempts to acquire or renew the Lease, the fencing record, and the release.
+//! Requests of a candidate: attempts to acquire or renew the Lease, the fencing record, and the release.
 
 use std::{future::pending, time::Duration};
 
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::telemetry::trace;
 
-/// How often it is logged that the Lease cannot be acquired or renewed.
+/// Interval of the warning that the Lease cannot be acquired or renewed.
 const LOGGED_EACH: Duration = Duration::from_mins(1);
 
-/// How many conflicts a release tries to get past: the Lease is watched by few and written by one.
+/// Retries of a release after a conflict. The Lease has few readers and one regular writer, so more conflicts are unlikely.
 const CONFLICTS: u32 = 2;
 
-/// What goes on beside an attempt.
+/// Keeps the watch current during an attempt.
 async fn go_on(watch: Option<&mut LeaseWatch>) -> ! {
     match watch {
         Some(watch) => watch.go_on().await,
@@ -31,8 +31,8 @@ async fn go_on(watch: Option<&mut LeaseWatch>) -> ! {
 }
 
 impl Candidate {
-    /// Tries to acquire or renew the Lease, and gives up after `within`. What the watch tells meanwhile is known before the reply
-    /// is: who has not seen the Lease held would believe whoever puts back one that was given back (H21).
+    /// Tries to acquire or renew the Lease, with the timeout `within`. The guard sees watch events before the response.
+    /// Otherwise a replica that has not seen the Lease held would trust a restored copy of a released Lease.
     pub(super) async fn attempt(
         &mut self,
         within: Duration,
@@ -41,7 +41,7 @@ impl Candidate {
         let sent = self.clock.now();
         self.guard
             .leads_until(self.elector.held().map(|held| held.deadline));
-        // A renewal is of interest when it fails, and from then on until one succeeds.
+        // Renewals are traced from a failure until the next success.
         let span = match &self.published {
             None => self.span("acquire"),
             Some(_) if self.trouble.is_empty() => Span::none(),
@@ -80,9 +80,11 @@ impl Candidate {
         }
     }
 
-    /// Has the fencing record name this replica, and again after the fencing policy rejected a write. Whatever comes of it, the
-    /// term goes on, unless the Lease turns out to be somebody else's: where the policy is installed, it rejects the next write,
-    /// and this is tried again. Only a new term waits for it, and no longer than leaves time to renew before its end.
+    /// Asserts the fencing record after each attempt that holds the Lease.
+    ///
+    /// A new term waits for the record, but leaves enough time to renew. A continuing term does not wait. A failed assertion
+    /// does not end the term: if the policy is installed, it rejects the next write, and the assertion is repeated. If the
+    /// assertion finds another holder of the Lease, the outcome becomes `HeldBy`.
     pub(super) async fn assert_record(&mut self, tried: Event) -> Event {
         let Event::Tried {
             sent,
@@ -101,7 +103,7 @@ impl Candidate {
             Duration::ZERO
         } else {
             self.record.acquired(uid, *transitions);
-            // The next attempt may take as long as this one did.
+            // The next attempt may take as long as this one.
             let took = now.saturating_sub(*sent);
             self.renew_deadline.saturating_sub(took * 2) / 2
         };
@@ -122,7 +124,8 @@ impl Candidate {
         self.standing_by(holder);
     }
 
-    /// Believes what the API server's reply says, not what the crate made of it (H2).
+    /// Derives the outcome from the holder in the response. The lock's own result is not used: the lock may report a late
+    /// renewal as an acquisition.
     fn outcome(&mut self, lease: Lease) -> Outcome {
         let spec = lease.spec.unwrap_or_default();
         let outcome = Outcome::of(
@@ -157,7 +160,7 @@ impl Candidate {
         outcome
     }
 
-    /// The same trouble is logged once, and again each minute, not at every attempt.
+    /// Reports a failure in the trace and in the log. The same cause is a warning once, and then once a minute.
     fn failed(&mut self, trouble: &str) -> Outcome {
         let span = match Span::current() {
             span if span.is_none() => self.span("renew"),
@@ -191,9 +194,13 @@ impl Candidate {
         Outcome::Failed
     }
 
-    /// Gives the Lease back if it is ours. A conflict means that somebody has written it (H4): a rival, and there is
-    /// nothing to release, or an own renewal that came late, and there is.
-    /// Before nothing of ours can land any more, nobody else may lead: then it is left to expire, which is later than that.
+    /// Releases the Lease if this replica holds it.
+    ///
+    /// First waits for the writes in flight, at most `call`, because a released Lease lets another replica lead at once. If a
+    /// write may still land after that, the Lease is left to expire, which is later.
+    ///
+    /// A conflict means that the Lease was written after it was read. If another replica wrote it, there is nothing to release.
+    /// If it was a late renewal of this replica, the retry releases it.
     pub(super) async fn release(&mut self) {
         if let Some(before) = self
             .before

@@ -1,4 +1,4 @@
-//! A replica that runs for leader: the loop that does what [`Elector`] decides.
+//! A replica that runs for leader: the loop that executes the actions of [`Elector`].
 
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
@@ -33,12 +33,13 @@ use crate::{
     telemetry::{health::Heartbeat, log::log_once::Causes, metrics::Metrics},
 };
 
-/// Machines that sleep stop tokio's timers but not the lease's clock, so the clock is read this often: no more often
-/// than a leader renews by default, which would be for nothing. (The fence reads it at each write.)
+/// Longest sleep before the clock is read again. While a machine is suspended, tokio's timers stop, but the clock of the Lease
+/// advances. The value is the default interval of renewals: a shorter one has no benefit. (The fence reads the clock at each
+/// write.)
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
-/// A failure after this long without one is a new outage: it is logged again.
+/// Time without a failure after which the next one is a new outage, and is logged again.
 const QUIET: Duration = Duration::from_mins(2);
-/// How long a replica that can serve only some scopes leaves a free Lease to those that can serve all.
+/// Time that a replica that can serve only some scopes leaves a free Lease to replicas that can serve all scopes.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// A replica that runs for leader.
@@ -53,15 +54,15 @@ pub struct Candidate {
     pub(super) recorder: LeaseRecorder,
     pub(super) term: watch::Sender<Option<Term>>,
     pub(super) published: Option<Held>,
-    /// Where the fence reports that the fencing policy rejected a write.
+    /// Notified by the fence when the fencing policy rejects a write.
     pub(super) rejections: Arc<Notify>,
-    /// The controller's writes that may still land.
+    /// The controller's writes in flight.
     pub(super) writes: Writes,
-    /// How long after its term a write may still be carried out, and the longest time that the API server is given for one.
+    /// How long after its term a write may be carried out, and the longest time limit of a write.
     overtime: Duration,
     longest_write: Duration,
-    /// What the process before this may have had on its way, if this is a container that was started again: it goes on with its
-    /// pod's Lease.
+    /// Writes that the previous process of a restarted container may have in flight. The container continues with the Lease of
+    /// its pod.
     pub(super) before: Option<Write>,
     pub(super) identity: Identity,
     pub(super) name: String,
@@ -70,22 +71,22 @@ pub struct Candidate {
     pub(super) retry_period: Duration,
     pub(super) renew_deadline: Duration,
     pub(super) call: Duration,
-    /// The leader as last logged.
+    /// The holder that was logged last.
     pub(super) leader: String,
-    /// It is logged that nobody has held the Lease yet.
+    /// Whether the last response contained a Lease without a holder. Such a Lease is logged once.
     pub(super) unheld: bool,
-    /// What went wrong last, until an attempt succeeds: why a term is lost.
+    /// The last failure, until an attempt succeeds. It is the reason of a lost term.
     pub(super) trouble: String,
-    /// Since when attempts fail, and when that was last logged, by `clock`.
+    /// Start of the current failures, and time of their last warning, by `clock`.
     pub(super) failing: Option<(Duration, Duration)>,
-    /// What is logged already: of the attempts, and of the watch.
+    /// Causes already logged, of attempts and of the watch.
     pub(super) failures: Causes,
     pub(super) watch_failures: Causes,
     pub(super) counts: Counts,
 }
 
 impl Candidate {
-    /// One that runs with a `client` that has `guard` in it.
+    /// Creates a candidate. `client` must contain `guard`.
     pub(super) fn new(
         host: Host,
         settings: &LeaderElection,
@@ -167,7 +168,7 @@ impl Candidate {
         self.before = Some(self.writes.begin(self.longest_write));
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
-            // An attempt and the assertion of the fencing record, or less.
+            // The longest turn is an attempt and the assertion of the fencing record.
             heartbeat.beat("taking its turn", (self.call * 2).max(CLOCK_INTERVAL));
             let (watched, tried) = (
                 self.elector.watching(),
@@ -178,7 +179,7 @@ impl Candidate {
                 .step(self.clock.now(), event, &self.guard.observed());
             self.publish(stop.is_terminated());
             let observed = self.guard.observed();
-            // A leader needs none; nor is one kept that did not report what an attempt then found.
+            // A leader needs no watch. A watch that missed a change found by an attempt is replaced.
             if self.published.is_some() || (tried && watched && !self.elector.watching()) {
                 watch = None;
             }
@@ -206,7 +207,7 @@ impl Candidate {
                             Event::Rejected
                         }
                         deposed = self.record.ended(), if self.record.is_under_way() => {
-                            // Of a term that is over already, it says nothing new.
+                            // No news if the term has already ended.
                             match deposed.filter(|_| self.published.is_some()) {
                                 Some(holder) => {
                                     self.deposed(&holder);
@@ -219,8 +220,9 @@ impl Candidate {
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
-                // Where each attempt takes longer than the pause after it, nothing is waited for: what was asked meanwhile goes
-                // first. Nothing interrupts an attempt: what is on the wire may make us the holder, and is to be released then.
+                // If each attempt takes longer than the pause after it, the loop never waits. So a stop or a new ability goes
+                // first. An attempt is not interrupted: its request may make this replica the holder, and then the Lease must
+                // be released.
                 Action::Try(within) => {
                     if let Some(event) = asked.now_or_never() {
                         event
@@ -242,7 +244,7 @@ impl Candidate {
         self.recorder.finish().await;
     }
 
-    /// Publishes a term gained, renewed or lost: first to the fence, then to people.
+    /// Publishes a gained, renewed or lost term: to the fence first, then in metrics, log and events.
     pub(super) fn publish(&mut self, stopping: bool) {
         let leads = self.elector.held().is_some();
         self.guard.record_is(leads.then(|| self.record.is()));
@@ -289,7 +291,7 @@ impl Candidate {
         }
     }
 
-    /// A trace of its own.
+    /// Root span of a new trace.
     pub(super) fn span(&self, name: &str) -> Span {
         info_span!(
             parent: None,
@@ -348,10 +350,10 @@ impl Candidate {
     }
 }
 
-/// How much of its work this replica can do, when that changes.
+/// Waits for the next change of the ability.
 async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
     if ability.changed().await.is_err() {
-        // Whoever says so is gone, and the process about to end.
+        // The sender is gone: the process is about to end.
         pending::<()>().await;
     }
     *ability.borrow_and_update()

@@ -1,4 +1,4 @@
-//! Why a request of the election failed, in words.
+//! Messages for failed requests of the election.
 
 use kube::core::Status;
 use kube_leader_election::Error as LockError;
@@ -6,7 +6,7 @@ use kube_leader_election::Error as LockError;
 use super::lease_guard;
 use crate::api::failure::with_causes;
 
-/// What went wrong, without the debug output that kube adds to it.
+/// Returns the message for an error of the lock, without kube's debug output.
 pub fn of_lock(error: &LockError) -> String {
     let cause = match error {
         LockError::ApiError { response } => return refusal(response),
@@ -21,7 +21,7 @@ pub fn of_lock(error: &LockError) -> String {
     of_request(cause)
 }
 
-/// Whether another was faster (H1, H10): to write the Lease, or so that an answer is none of now (H5).
+/// Returns whether another replica won a race: its write caused a conflict, or the response is older than the watch.
 pub fn is_rivalry(error: &LockError) -> bool {
     match error {
         LockError::AcquireLease(kube::Error::Api(status))
@@ -33,7 +33,7 @@ pub fn is_rivalry(error: &LockError) -> bool {
     }
 }
 
-/// The same of a request without the crate.
+/// Returns the message for an error of a request that the lock did not send.
 pub fn of_request(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => refusal(status),
@@ -42,7 +42,7 @@ pub fn of_request(error: &kube::Error) -> String {
     }
 }
 
-/// The API server's words, and what to do where that is known.
+/// Returns the API server's message, with a hint for 401 and 403.
 fn refusal(status: &Status) -> String {
     let hint = match status.code {
         401 => ": check the kubeconfig or the service account's token",

@@ -1,95 +1,93 @@
-//! What an elector does next: a pure step from what it knows and what just happened to what it does.
+//! Election state machine: a pure step from the state and an event to the next action.
 //!
-//! No I/O, no clock and no chance in here: times come in as arguments, in time since a fixed instant of the local
-//! clock. The same code is run by the loop in [`super`] and explored by the model in the tests.
+//! It has no I/O, clock or randomness. Times are arguments, measured from a fixed instant of the local clock. The loop in
+//! [`super`] runs this code, and the model in the tests explores it.
 
 use std::time::Duration;
 
 pub use super::observed_lease::{ObservedRecord, Record};
 pub use crate::client::fence::ability::Ability;
 
-/// The times of an election, and the bound of one attempt.
+/// Timing of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// A leader that could not renew for this long stops leading (H6).
+    /// A leader that has not renewed for this long stops leading.
     pub renew_deadline: Duration,
-    /// The longest that one attempt to acquire or renew may take (H6).
+    /// Timeout of one attempt to acquire or renew.
     pub attempt: Duration,
-    /// What lies between two attempts that nothing brings forward. Something may bring one forward once in four of these,
-    /// by all but a tenth: what would do so again and again, a policy that refuses for ever or a watch that is behind,
-    /// makes no replica ask all the time (H14).
+    /// Interval between regular attempts. An event may shorten it by up to 90 %, at most once in four intervals. So a policy
+    /// that always rejects, or a watch that is behind, cannot cause a busy loop.
     pub retry_period: Duration,
-    /// How long a replica that can do only a part of the work leaves a free Lease to others.
+    /// Time that a replica that can do only part of the work leaves a free Lease to others.
     pub yield_delay: Duration,
 }
 
-/// The leadership that an elector has.
+/// Leadership of an elector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Counts the terms of this process from 1.
+    /// Number of the term in this process, from 1.
     pub id: u64,
     /// The Lease's UID.
     pub uid: String,
     /// The Lease's `leaseTransitions`.
     pub transitions: i32,
-    /// When it ends, unless it is renewed.
+    /// End of the leadership, unless it is renewed.
     pub deadline: Duration,
 }
 
-/// What just happened.
+/// Input of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Time passed.
     Tick,
-    /// How much of its work this replica can do from now on. A leader that can do none has been drained.
+    /// New ability of this replica. A leader that can do nothing has been drained.
     Able(Ability),
-    /// The watch delivered the Lease: it works. `changed` as [`ObservedRecord::observe`] said.
+    /// The watch delivered the Lease, so the watch works. `changed` is the result of [`ObservedRecord::observe`].
     Watched {
-        /// Whether the Lease differs from what was seen before.
+        /// Whether the Lease differs from the previous observation.
         changed: bool,
     },
-    /// The watch is down, or cannot be trusted.
+    /// The watch is down or not trustworthy.
     WatchLost,
-    /// An attempt that began at `sent` ended; the next may begin `pause` after that.
+    /// An attempt that began at `sent` has ended. The next may begin `pause` after `sent`.
     Tried {
-        /// The instant before the attempt's first request was sent.
+        /// Instant before the first request of the attempt.
         sent: Duration,
-        /// How it ended.
+        /// Result of the attempt.
         outcome: Outcome,
-        /// The jittered retry period.
+        /// Retry period with jitter.
         pause: Duration,
     },
-    /// The API server refused a write because somebody else holds the Lease, or because it does not know yet that this
-    /// elector does.
+    /// The API server rejected a write. Another replica holds the Lease, or the API server does not know this leader yet.
     Rejected,
-    /// The Lease turned out to be somebody else's, by a read that was no attempt.
+    /// A read outside an attempt showed that another replica holds the Lease.
     Deposed,
-    /// The process wants to end, and its work has been drained.
+    /// The process is stopping, and its work has been drained.
     Stop,
-    /// The release is done, or was given up.
+    /// The release succeeded or was abandoned.
     Released,
 }
 
-/// How an attempt to acquire or renew ended.
+/// Result of an attempt to acquire or renew.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The API server's reply names this elector as the holder (H2).
+    /// The response names this elector as the holder.
     Held {
         /// The Lease's UID.
         uid: String,
         /// The Lease's `leaseTransitions`.
         transitions: i32,
     },
-    /// Somebody else holds the Lease.
+    /// Another replica holds the Lease.
     HeldBy(String),
-    /// There is a Lease now that nobody has ever held, and it may not be taken yet.
+    /// The Lease has no holder, and may not be taken yet.
     Unheld,
-    /// No answer, or not one to build on: a conflict, a timeout, an error.
+    /// No usable response: a conflict, a timeout or an error.
     Failed,
 }
 
 impl Outcome {
-    /// How an attempt of `me` ended, by what the API server's reply says: whoever sent it may think otherwise (H2).
+    /// Derives the result of an attempt of `me` from the Lease in the response. The lock's own result may differ.
     #[must_use]
     pub fn of(me: &str, holder: String, uid: String, transitions: i32) -> Self {
         if holder == me {
@@ -102,20 +100,20 @@ impl Outcome {
     }
 }
 
-/// What to do now.
+/// Next action of an elector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Nothing, before this instant, a change of the Lease or another [`Ability`].
+    /// Wait until this instant or the next event.
     Wait(Duration),
-    /// Try to acquire or renew, giving up after this long.
+    /// Try to acquire or renew, with this timeout.
     Try(Duration),
-    /// Release the Lease if it is ours.
+    /// Release the Lease if this replica holds it.
     Release,
-    /// Nothing, ever again.
+    /// End the loop.
     Done,
 }
 
-/// An elector: one replica that runs for leader.
+/// State of one replica that runs for leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elector {
     me: String,
@@ -123,21 +121,21 @@ pub struct Elector {
     held: Option<Held>,
     terms: u64,
     ability: Ability,
-    /// Since when the ability is [`Part`](Ability::Part).
+    /// Instant at which the ability became [`Part`](Ability::Part).
     part_since: Duration,
     next_try: Duration,
-    /// When the last attempt began.
+    /// Start of the last attempt.
     tried: Duration,
-    /// When an attempt may be brought forward again.
+    /// Instant from which an attempt may be brought forward again.
     early: Duration,
     watching: bool,
-    /// An attempt may have made us the holder without our knowing it.
+    /// Whether this replica may hold the Lease. The outcome of an attempt may be unknown.
     may_hold: bool,
     stopping: bool,
 }
 
 impl Elector {
-    /// An elector called `me` that has not read the Lease yet, and can do all its work until it is said otherwise.
+    /// Creates an elector called `me`. It has not read the Lease, and can do all its work until the first [`Event::Able`].
     #[must_use]
     pub fn new(me: String, timing: Timing) -> Self {
         Self {
@@ -156,25 +154,25 @@ impl Elector {
         }
     }
 
-    /// The leadership that is to be published after a step.
+    /// Returns the leadership to publish after a step.
     #[must_use]
     pub fn held(&self) -> Option<&Held> {
         self.held.as_ref()
     }
 
-    /// How much of its work this replica can do.
+    /// Returns how much of its work this replica can do.
     #[must_use]
     pub fn ability(&self) -> Ability {
         self.ability
     }
 
-    /// Whether the watch of the Lease is known to work.
+    /// Returns whether the watch of the Lease is known to work.
     #[must_use]
     pub fn watching(&self) -> bool {
         self.watching
     }
 
-    /// Takes in what happened and says what to do. `lease` is the Lease as last seen by anyone in this process.
+    /// Applies an event and returns the next action. `lease` is the latest observation of the Lease in this process.
     pub fn step(&mut self, now: Duration, event: Event, lease: &ObservedRecord) -> Action {
         match event {
             Event::Tick => {}
@@ -201,12 +199,13 @@ impl Elector {
                 self.next_try = sent.saturating_add(pause);
                 let unheld = outcome == Outcome::Unheld;
                 self.tried(sent, outcome);
-                // Its Lease was deleted, and is there again: before the term ends, it can be taken at once.
+                // The Lease was deleted and recreated. Before the term ends, this replica can take it without delay.
                 if unheld && self.held.is_some() {
                     self.bring_forward(now);
                 }
             }
-            // Not the end of the term: the refusal may be older than it. A renewal shows it, because it is conditional.
+            // The term continues: the rejection may be older than the term. The next renewal is conditional, so it shows the
+            // holder.
             Event::Rejected => self.bring_forward(now),
             Event::Deposed => self.deposed(),
             Event::Stop => self.stopping = true,
@@ -217,7 +216,7 @@ impl Elector {
         self.next(now, lease)
     }
 
-    /// Has the next attempt begin as soon as may be.
+    /// Schedules the next attempt as early as permitted.
     fn bring_forward(&mut self, now: Duration) {
         let period = self.timing.retry_period;
         let at = now.max(self.tried + period / 10).max(self.early);
@@ -245,19 +244,19 @@ impl Elector {
                 });
             }
             Outcome::HeldBy(_) => self.deposed(),
-            // The term goes on to its deadline: nobody else leads before that.
+            // The term continues until its deadline: no other replica leads before it.
             Outcome::Unheld => {}
             Outcome::Failed => self.may_hold = true,
         }
     }
 
     fn deposed(&mut self) {
-        // What the attempt was brought forward for is done: a release may bring about the next.
+        // The early attempt has found the change. The next change may be a release, so allow another early attempt.
         if self.held.take().is_some() {
             self.early = Duration::ZERO;
         }
         self.may_hold = false;
-        // The watch should have reported it before we asked.
+        // The watch should have reported the change before the attempt found it.
         self.watching = false;
     }
 
@@ -269,15 +268,15 @@ impl Elector {
                 (false, false) => Action::Wait(Duration::MAX),
             };
         }
-        // A leader renews. A standby takes a Lease that nobody holds, whose holder was silent, or that is its own from
-        // before a restart; while its watch works it asks for nothing else.
+        // A leader renews. A standby takes a Lease without a holder, with a silent holder, or of its own before a restart.
+        // While its watch works, it sends nothing else.
         let ours = self.held.is_some() || lease.names(&self.me);
         let free_at = lease.free_at();
         let mut due = self.next_try;
         if self.watching && !ours {
             due = due.max(free_at);
         }
-        // While nobody can take it, asking takes it from nobody.
+        // An attempt on a Lease that is not free takes it from no other replica.
         if self.ability == Ability::Part && !ours && (self.watching || now >= free_at) {
             let offered = free_at.max(self.part_since);
             due = due.max(offered.saturating_add(self.timing.yield_delay));

@@ -1,21 +1,21 @@
-//! Why there is no election.
+//! Errors that prevent an election.
 
-/// Why an election cannot be held at all.
+/// Reason why this replica cannot take part in an election.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No identity can be made of these names (H9).
+    /// The names do not form a valid identity.
     #[error(
         "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
     )]
     Identity(String),
-    /// Nothing says where the Lease is (H17). With what the names of the environment variables begin with.
+    /// The namespace of the Lease is unknown. Contains the prefix of the environment variables.
     #[error(
         "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \
          {0}LEADER_ELECTION__LEASE_NAMESPACE) to that of the other replicas, or \
          leader_election.enabled (--leader-election) to false for one replica alone"
     )]
     Namespace(String),
-    /// Another process runs under this identity, or that cannot be found out (H18).
+    /// Another process runs under this identity, or the check for one failed.
     #[error(
         "this is not to be the only process that runs for leader as {0}, or that cannot be found out: {1}; \
          give each process of a pod a Lease of its own (leader_election.lease_name)"

@@ -19,11 +19,11 @@ use crate::{
     },
 };
 
-/// How long an event about a change of leader may take; nobody waits for it but the end of the process.
+/// Longest time to write the last events when the process ends. Nothing else waits for an event.
 pub const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Records each change of leader as an event on the Lease, in nobody's way. It has a recorder of its own, on the lease's
-/// client: its events neither pass the fence nor wait behind those of the controller.
+/// Records each change of leader as an event on the Lease, without blocking the election. It has its own recorder on the
+/// Lease's client: its events bypass the fence, and do not queue behind the controller's.
 pub struct LeaseRecorder {
     recorder: Recorder,
     lease: Key,
@@ -65,7 +65,7 @@ impl LeaseRecorder {
         self.recorder.send(&self.lease, uid, event);
     }
 
-    /// Panics if the writer has. It does not end otherwise.
+    /// Panics if the writer has panicked. Otherwise never returns.
     pub async fn died(&mut self) {
         if let Some(Err(ended)) = self.writer.join_next().await
             && let Ok(panic) = ended.try_into_panic()

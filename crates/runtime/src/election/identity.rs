@@ -1,23 +1,23 @@
-//! Who we are in the election, and in which namespace it is held.
+//! The identity of a process in the election.
 
 use crate::config::environment::{Claim, Host};
 
 use super::error::Error;
 use std::{env, fmt};
 
-/// The most bytes of an identity: the crate makes it the field manager too, which has this limit (H9).
+/// Maximum length in bytes. `kube-leader-election` also uses the identity as the field manager, which has this limit.
 const MAX: usize = 128;
 
-/// The identity of one process in the election: 1 to 128 bytes, unlike any other's (H9).
+/// The unique identity of one process in the election, 1 to 128 bytes.
 ///
-/// In a cluster it is `<pod name>_<pod UID>`, which is what the server-side fencing policy compares with the caller's
-/// token. `_` is in no pod's name, so the two parts cannot run into each other.
+/// In a cluster it is `<pod name>_<pod UID>`. The fencing policy compares it with the caller's token. A pod name cannot contain
+/// `_`, so the separator is unambiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(String);
 
 impl Identity {
-    /// From `POD_NAME` and `POD_UID`, which the Deployment sets; what is missing is made up for by the host's name and
-    /// a random UUID.
+    /// Builds the identity from `POD_NAME` and `POD_UID`, which the Deployment sets. Defaults are the host name and a random
+    /// UUID.
     ///
     /// # Errors
     /// [`Error::Identity`] if the names are not printable ASCII, or the UID is too long to be one.
@@ -34,7 +34,7 @@ impl Identity {
         Self::new(&name, &unique)
     }
 
-    /// `<name>_<unique>`; a name that does not fit loses its end, since `unique` is what differs.
+    /// Builds `<name>_<unique>`. A name that is too long is truncated, because `unique` makes the difference.
     ///
     /// # Errors
     /// [`Error::Identity`] if either is not printable ASCII, or `unique` is empty or too long.
@@ -52,21 +52,21 @@ impl Identity {
         }
     }
 
-    /// Has no other process run for leader of this Lease by this identity: two of one pod have the same, and each would take
-    /// the other's term for its own (H18). (A container that starts again goes on with its Lease, hence no part that is new
-    /// in each process.)
+    /// Reserves this identity and Lease for this process. Two processes of one pod have the same identity, and each would take
+    /// the other's term for its own. The identity has no part per process, because a restarted container continues with its
+    /// Lease.
     ///
-    /// Other pods have another name for theirs, and those of one pod are on one machine.
+    /// A check on this machine is enough: all processes of a pod run on one machine, and other pods have other identities.
     ///
     /// # Errors
-    /// [`Error::Claimed`] if there is another.
+    /// [`Error::Claimed`] if another process has reserved it.
     pub(crate) fn claim(&self, host: &Host, namespace: &str, lease: &str) -> Result<Claim, Error> {
         let name = format!("{}/{namespace}/{lease}/{self}", env!("CARGO_PKG_NAME"));
         host.claim(&name)
             .map_err(|error| Error::Claimed(self.to_string(), error))
     }
 
-    /// What the Lease's `holderIdentity` is.
+    /// Returns the value of the Lease's `holderIdentity`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Of one pod, that is: others, and those that run for another Lease, are not kept from it.
+    /// Other pods, and processes with another Lease, are not affected.
     #[cfg(target_os = "linux")]
     #[test]
     fn h18_one_process_at_a_time_runs_under_an_identity() {

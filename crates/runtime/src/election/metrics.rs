@@ -1,4 +1,4 @@
-//! What the election counts.
+//! Metrics of the election.
 
 use opentelemetry::{
     KeyValue,
@@ -10,7 +10,7 @@ use crate::{
     telemetry::metrics::{Metrics, table, timer::Timer},
 };
 
-/// What the election counts.
+/// Metrics of the election.
 pub struct Counts {
     pub leading: BoundGauge<u64>,
     pub transitions: BoundCounter<u64>,
@@ -31,10 +31,10 @@ impl Counts {
         }
     }
 
-    /// A term began.
+    /// Records the start of a term.
     pub fn began(&self, host: &Host) {
         self.transitions.add(1);
-        // Whether the fencing policy rejects this leader shows in its first writes.
+        // The first writes of the term show whether the fencing policy rejects this leader.
         self.rejecting.record(0);
         let since_1970 = host.now().as_second();
         self.term_start

@@ -1,8 +1,8 @@
-//! Who may act: the loop around `kube-leader-election` that publishes this replica's term, `Option<Term>`.
+//! The election: a loop around `kube-leader-election` that publishes this replica's term as `Option<Term>`.
 //!
-//! [`decide`](super::decide) says what to do next and knows no I/O; [`lease_guard`] makes what the crate sends and believes safe; this
-//! module does what was decided. The Lease is held at most until a deadline that lies well before anybody else may take
-//! it, and the fence keeps the controller's writes within it.
+//! [`decide`](super::decide) chooses the next action without I/O. [`lease_guard`] makes the lock's requests and responses safe.
+//! This module executes the actions. A term ends well before another replica may take the Lease, and the fence keeps the
+//! controller's writes within the term.
 
 use kube::client::ClientBuilder;
 use tokio::sync::watch;
@@ -24,36 +24,36 @@ use crate::{
     telemetry::{health::Heartbeat, metrics::Metrics},
 };
 
-/// What an election needs.
+/// Parameters of an election.
 pub struct Election {
     /// The API server's address, for metrics and traces.
     pub server: http::Uri,
-    /// The way there, without retries ([`lease_transport`](crate::client::cluster::lease_transport)).
+    /// Transport to the API server, without retries ([`lease_transport`](crate::client::cluster::lease_transport)).
     pub transport: Transport,
-    /// Where the time and chance come from: among them the clock of its deadlines.
+    /// Source of time and randomness, including the clock of the deadlines.
     pub host: Host,
-    /// The election's configuration.
+    /// Configuration of the election.
     pub settings: LeaderElection,
-    /// Who runs for leader.
+    /// Identity of this replica.
     pub identity: Identity,
-    /// Where it is counted.
+    /// Receives the metrics of the election.
     pub metrics: Metrics,
-    /// Where what is seen of the Lease can be looked at.
+    /// Receives the observations of the Lease, for other readers.
     pub seen: SeenLease,
-    /// How much of its work this replica can do. A leader says that it can do none once its work is drained, and then
-    /// lets the Lease go.
+    /// How much of its work this replica can do. A leader that reports `Nothing` has drained its work, and then releases the
+    /// Lease.
     pub ability: watch::Receiver<Ability>,
 }
 
-/// Runs for leader until `stop`, publishes each term in `term`, `None` between them, and has `heartbeat` show that the
-/// loop turns.
+/// Runs for leader until `stop`. Publishes each term in `term`, and `None` between terms. `heartbeat` shows that the loop makes
+/// progress.
 ///
-/// A lost term is not the end: this replica goes on as a candidate. `stop` is to resolve once the work is drained: then the
-/// term ends, and after that the Lease is released, so that the next leader never overlaps. That takes bounded time.
+/// After a lost term, this replica continues as a candidate. Resolve `stop` once the work is drained. Then the term ends, and
+/// after it the Lease is released, so that terms never overlap. This takes bounded time.
 ///
 /// # Errors
-/// [`Error::Namespace`] if the Lease's is not configured. An API server that is down or refuses is no error: the election
-/// goes on asking.
+/// [`Error::Namespace`] if the namespace of the Lease is not configured. An unavailable API server or a rejected request is no
+/// error: the election keeps trying.
 pub async fn run(
     Election {
         server,

@@ -1,7 +1,7 @@
-//! A standby's watch of the one Lease.
+//! A standby's watch of the Lease.
 //!
-//! kube's `watcher` is not used: it lists before it watches, and where the list succeeds and the watch fails or ends at
-//! once, it begins again without a pause, for ever and without a word.
+//! kube's `watcher` is not used, because it lists before it watches. If the list succeeds, and the watch fails or ends
+//! immediately, it restarts without a pause or an error, forever.
 
 use super::lease_guard::LeaseGuardLayer;
 use crate::config::environment::Host;
@@ -21,45 +21,45 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The longest pause, but for its spread, before a watch that failed is opened again. Until then the Lease is read at the retry period.
+/// Longest pause, before jitter, until a failed watch is reopened. During the pause, the Lease is read once per retry period.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// How far a pause may lie from what it should be, as a ratio: replicas do not come back at the same instant.
+/// Jitter of a pause, as a ratio. It keeps replicas from reconnecting at the same instant.
 const SPREAD: f64 = 0.2;
-/// A watch that was open for this long has worked. It asks the API server to end it after 290 s.
+/// Age from which the end of a watch is normal. Each watch requests a timeout of 290 s.
 pub(super) const LASTING: Duration = MAX_PAUSE;
 
-/// So many events are read at once, where they have come.
+/// Events to read before yielding to other tasks.
 const AT_ONCE: u8 = 16;
 
-/// What the watch tells: the Lease as it is now, or why the watch does not work.
+/// A delivered Lease, or the reason why the watch does not work.
 pub(super) type Report = Result<Told, Failure>;
 
-/// The Lease as the watch tells it, of which the guard has taken note.
+/// A Lease delivered by the watch and recorded by the guard.
 pub(super) struct Told {
-    /// Who holds it; empty when nobody does, or it was deleted.
+    /// The holder; empty if there is none, or if the Lease was deleted.
     pub(super) holder: String,
-    /// Whether that is another than before.
+    /// Whether the Lease differs from the previous observation.
     pub(super) changed: bool,
 }
 
-/// Why the watch does not work.
+/// Reason why the watch does not work.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The API server refused it, or it broke.
+    /// The API server rejected the watch, or the watch broke.
     Failed(Error),
-    /// It ended as if it had done its work, much too soon.
+    /// The watch ended without an error, but too early.
     Ended,
 }
 
-/// The watch of the Lease, for ever: what it is now, and every change. What fails is opened again after a pause that begins at
-/// the retry period and grows.
+/// Endless watch of the Lease: its current state, and every change. A failed watch is reopened with a backoff that starts at
+/// the retry period.
 pub(super) struct LeaseWatch {
     reports: BoxStream<'static, Report>,
     unread: Option<Report>,
 }
 
 impl LeaseWatch {
-    /// Watches the Lease `name`, for `guard` first.
+    /// Watches the Lease `name`. `guard` records each event first.
     pub(super) fn new(
         host: Host,
         leases: Api<Lease>,
@@ -93,7 +93,7 @@ impl LeaseWatch {
         }
     }
 
-    /// What it tells next, or the last that it told as it [went on](Self::go_on).
+    /// Returns the next report, or the last one received by [`go_on`](Self::go_on).
     pub(super) async fn next(&mut self) -> Report {
         match self.unread.take() {
             Some(report) => report,
@@ -101,13 +101,13 @@ impl LeaseWatch {
         }
     }
 
-    /// Goes on while something else is waited for: the guard is not behind it, however long that takes.
+    /// Receives reports while the caller waits for something else, so that the guard is never behind. Keeps the last report.
     pub(super) async fn go_on(&mut self) -> ! {
         loop {
             for _ in 0..AT_ONCE {
                 self.unread = Some(self.report().await);
             }
-            // Who keeps writing the Lease holds up nothing.
+            // Frequent writes of the Lease must not starve other tasks.
             yield_now().await;
         }
     }
@@ -126,7 +126,7 @@ struct Reports {
     guard: LeaseGuardLayer,
     params: WatchParams,
     pauses: ExponentialBackoff,
-    /// Before it is opened next.
+    /// Delay before the watch is opened.
     pause: Duration,
     opened: Instant,
     events: Option<BoxStream<'static, kube::Result<WatchEvent<Lease>>>>,
@@ -136,7 +136,7 @@ impl Reports {
     async fn next(&mut self) -> Report {
         let mut turns = 0_u8;
         loop {
-            // What is no report may come without a pause, and holds up nothing.
+            // Events without a report may arrive without a pause. They must not starve other tasks.
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(AT_ONCE) {
                 yield_now().await;
@@ -144,7 +144,7 @@ impl Reports {
             let Some(events) = &mut self.events else {
                 sleep(std::mem::take(&mut self.pause)).await;
                 self.opened = Instant::now();
-                // Without a version, the API server begins with what is true, as far as it knows.
+                // Without a resourceVersion, the API server starts with the current state that it knows.
                 match self.leases.watch(&self.params, "").await {
                     Ok(events) => self.events = Some(events.boxed()),
                     Err(error) => return Err(self.failed(Failure::Failed(error))),
@@ -152,7 +152,7 @@ impl Reports {
                 continue;
             };
             match events.next().await {
-                // What is older than what is known says nothing of who leads, nor that the watch would tell the next change.
+                // An outdated event does not show the holder, and is no proof that the watch will deliver the next change.
                 Some(Ok(WatchEvent::Added(lease) | WatchEvent::Modified(lease))) => {
                     if let Some(changed) = self.guard.observe(&lease) {
                         let holder = lease.spec.and_then(|spec| spec.holder_identity);
@@ -171,7 +171,7 @@ impl Reports {
                     return Err(self.failed(Failure::Failed(Error::Api(status))));
                 }
                 Some(Err(error)) => return Err(self.failed(Failure::Failed(error))),
-                // As every watch ends at some time.
+                // Every watch ends eventually.
                 None if self.opened.elapsed() >= LASTING => self.events = None,
                 None => return Err(self.failed(Failure::Ended)),
             }
@@ -183,7 +183,7 @@ impl Reports {
         if self.opened.elapsed() >= LASTING {
             self.pauses.reset();
         }
-        // The crate's own draw would count for a nanosecond even where it is set not to spread.
+        // The result of `next_backoff` varies by a nanosecond even with a randomization factor of 0.
         let pause = self.pauses.current_interval;
         self.pauses.next_backoff();
         self.pause = self.host.spread(pause, SPREAD);
