@@ -1,14 +1,14 @@
-//! The fencing record: who leads, where the API server's fencing policy (`deploy/components/fencing`) can see it.
+//! The fencing record: the name of the leader, where the API server's fencing policy (`deploy/components/fencing`) can read it.
 //!
-//! The policy cannot go by the Lease: kube-apiserver watches Leases only while a policy has one as its parameter, and having
-//! stopped, it goes by the last one that it saw until it is restarted (kubernetes#130887). Service accounts it watches for
-//! its own sake. So each leader writes its name into an annotation of one that nobody uses, and waits for that before it
-//! writes anything else, but not for so long that its term would suffer.
+//! The policy cannot use the Lease. kube-apiserver watches Leases only while a policy has one as its parameter. After it has
+//! stopped, it uses the last Lease that it saw until it restarts (kubernetes#130887). It watches service accounts for its own
+//! purposes. So each leader writes its name into an annotation of an unused service account. The leader waits for that before
+//! any other write, but leaves enough time to renew.
 //!
-//! A leader that was deposed does not get back in past its successor's write. Its own carries the resourceVersion of a record
-//! that it had read before it saw that the Lease names it: whoever takes the Lease later also writes the record later, and each
-//! term's record differs from the one before, so the deposed leader's write is a conflict then, however late it arrives. Until
-//! the successor has written, it may still land, and the record names the deposed one; the successor's write comes after it.
+//! A deposed leader cannot overwrite the record of its successor. An assertion reads the record, then checks that the Lease
+//! names this replica, and writes with the resourceVersion of that read. A later holder of the Lease writes its record later,
+//! and each term has another record. So a late write of the deposed leader is a conflict. It may succeed only before the
+//! successor has written, and the successor's write follows.
 
 use super::{identity::Identity, lease_guard::Aside};
 use crate::{
@@ -29,58 +29,58 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-/// The annotation that the policy compares with the caller, in the group of the application.
+/// Annotation that the policy compares with the caller, in the group of the application.
 pub const HOLDER: &str = "lease-holder";
-/// The annotation that names the controller's service account, whose writes the policy judges.
+/// Annotation that names the controller's service account, whose writes the policy checks.
 pub(crate) const ACCOUNT: &str = "controller-account";
-/// The annotation that makes each term's record another one: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID is for a
-/// holder that leads again after somebody set the transitions back, be it restarted or not.
+/// Annotation that makes the record of each term unique: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID distinguishes
+/// two terms of one holder if the transitions were reset by hand, with or without a restart.
 const TERM: &str = "lease-term";
-/// The annotation that names the leader.
+/// Returns the key of the annotation that names the leader.
 pub(crate) fn holder_key(app: &App) -> String {
     format!("{}/{HOLDER}", app.group)
 }
 
-/// The annotation that names the controller's service account.
+/// Returns the key of the annotation that names the controller's service account.
 pub(crate) fn account_key(app: &App) -> String {
     format!("{}/{ACCOUNT}", app.group)
 }
 
-/// The most requests of one assertion.
+/// Maximum number of requests of one assertion.
 const REQUESTS: u32 = 3;
 
-/// What became of an assertion.
+/// Result of an assertion.
 #[derive(Debug)]
 pub enum Asserted {
-    /// The record named this replica and its term already.
+    /// The record already named this replica and its term.
     Named,
-    /// It does now.
+    /// The record was written.
     Written,
-    /// There is no record, or no leave to read it: the component is not installed.
+    /// There is no record, or no permission to read it: the component is not installed.
     NotInstalled(kube::Error),
-    /// Nobody holds the Lease by now, or it is gone: the next renewal shows what that means.
+    /// The Lease has no holder, or was deleted. The next renewal decides.
     Unheld,
-    /// The Lease names this one by now.
+    /// The Lease names this other holder.
     Deposed(String),
 }
 
-/// The record of one Lease, as one replica sees it.
+/// The record of one Lease, for one replica.
 #[derive(Clone)]
 pub struct FencingRecord {
     group: &'static str,
     client: Client,
     records: Api<ServiceAccount>,
     name: String,
-    /// Whether the settings name it, so that there has to be one.
+    /// Whether the settings name the record, so that a missing record is a failure.
     is_expected: bool,
     namespace: String,
-    /// The Lease that has to name the writer; `None` without an election.
+    /// The Lease that must name the writer; `None` without an election.
     lease: Option<String>,
     identity: Identity,
 }
 
 impl FencingRecord {
-    /// The record in `namespace` that these settings name, to be written by `identity`.
+    /// Creates access to the record in `namespace` that the settings name. `identity` is the writer.
     pub fn new(
         app: &App,
         client: &Client,
@@ -100,10 +100,11 @@ impl FencingRecord {
         }
     }
 
-    /// Has the record name this replica, in this [`TERM`], in [`REQUESTS`] at most. Without the component that is one request.
+    /// Makes the record name this replica and this [`TERM`], in at most [`REQUESTS`] requests. Without the component, it sends
+    /// one request.
     ///
     /// # Errors
-    /// What the API server says against it, a conflict too, or that it says nothing.
+    /// The API server rejected a request, for example with a conflict, or did not respond.
     async fn assert(&self, term: &str) -> Result<Asserted, kube::Error> {
         let record = match self.records.get_metadata(&self.name).await {
             Ok(record) => record,
@@ -116,7 +117,7 @@ impl FencingRecord {
             return Ok(Asserted::Named);
         }
         if let Some(lease) = &self.lease {
-            // Only now: see above.
+            // After the read of the record: see the module documentation.
             let holder = self.holder(lease).await?;
             if holder.is_empty() {
                 return Ok(Asserted::Unheld);
@@ -134,7 +135,7 @@ impl FencingRecord {
         patched.await.map(|_| Asserted::Written)
     }
 
-    /// Whom the Lease names, if anybody. This read is no part of an attempt, which may be under way.
+    /// Returns the holder of the Lease, or an empty string. The read bypasses the guard, because an attempt may be in progress.
     async fn holder(&self, lease: &str) -> Result<String, kube::Error> {
         let leases = Request::new(Lease::url_path(&(), Some(&self.namespace)));
         let request = leases.get(lease, &GetParams::default());
@@ -149,28 +150,28 @@ impl FencingRecord {
     }
 }
 
-/// Asserts a record, beside the election and never in the way of a renewal: one assertion after the other, with pauses that
-/// grow to `call`.
+/// Asserts a record beside the election, without delaying a renewal: one assertion at a time, with pauses that grow up to
+/// `call`.
 pub struct Assertions {
     record: FencingRecord,
     call: Duration,
     retry_period: Duration,
     host: Host,
-    /// The last [`TERM`] to be asserted.
+    /// [`TERM`] of the last assertion.
     term: String,
-    /// Whether the record is known to name it, or known not to exist.
+    /// State of the record in this term.
     is: RecordIs,
-    /// The assertion that is under way, if any: of which term it is, and what came of it in time.
+    /// The assertion in progress, if any: its term and its result, `None` after a timeout.
     under_way: JoinSet<(String, Option<Result<Asserted, kube::Error>>)>,
-    /// When the next may begin, and how much later the one after it.
+    /// Earliest start of the next assertion, and the pause after it.
     due: Instant,
     pause: Duration,
-    /// What went wrong since one succeeded.
+    /// Failures since the last success.
     trouble: Causes,
 }
 
 impl Assertions {
-    /// Those of `record`, of which each request may take `call`.
+    /// Creates the assertions of `record`. Each request may take `call`.
     pub fn new(host: Host, record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
         Self {
             host,
@@ -186,10 +187,11 @@ impl Assertions {
         }
     }
 
-    /// The Lease was acquired: the record is asserted, whatever is known of it from before. Somebody else may have led since.
+    /// Asserts the record after the Lease was acquired, even if it was written before: another replica may have led since.
     pub fn acquired(&mut self, uid: &str, transitions: i32) {
         let term = format!("{uid}/{transitions}/");
-        // Else what is under way may end: who loses and gains its term faster than that would never have a record.
+        // In the same term, an assertion in progress continues. Otherwise a replica that loses and gains its term faster than
+        // that would never write its record.
         if !self.term.starts_with(&term) {
             self.stop();
             self.pause = self.retry_period / 2;
@@ -200,7 +202,8 @@ impl Assertions {
         self.assert_if_due();
     }
 
-    /// The record is asserted if it may not name this term yet, and was not just now. To be called at each renewal.
+    /// Starts an assertion if the record may not name this term yet, none is in progress, and the pause has passed. Call it at
+    /// each renewal.
     pub fn assert_if_due(&mut self) {
         let now = Instant::now();
         if self.is != RecordIs::Pending || self.is_under_way() || now < self.due {
@@ -216,28 +219,28 @@ impl Assertions {
         });
     }
 
-    /// The fencing policy rejected a write: perhaps the record names somebody else.
+    /// Records that the fencing policy rejected a write: the record may name another replica.
     pub fn rejected(&mut self) {
         self.is = RecordIs::Pending;
     }
 
-    /// How far it is.
+    /// Returns the state of the record.
     pub fn is(&self) -> RecordIs {
         self.is
     }
 
-    /// Gives up what is under way.
+    /// Aborts the assertion in progress.
     pub fn stop(&mut self) {
         self.under_way = JoinSet::new();
     }
 
-    /// Whether an assertion is under way.
+    /// Returns whether an assertion is in progress.
     pub fn is_under_way(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// Waits for the one that is under way, if any; `Some` is who holds the Lease instead of this replica. May be dropped and
-    /// called again.
+    /// Waits for the assertion in progress, if any. Returns the holder of the Lease if it is another replica. May be cancelled
+    /// and called again.
     pub async fn ended(&mut self) -> Option<String> {
         let asserted = loop {
             let (term, asserted) = match self.under_way.join_next().await? {
@@ -255,7 +258,7 @@ impl Assertions {
             if term == self.term {
                 break asserted?.ok()?;
             }
-            // Of a term before: it does not say what this one's record is.
+            // The result is of an earlier term, and does not show the state of the current record.
             self.assert_if_due();
         };
         match asserted {
@@ -281,7 +284,7 @@ impl Assertions {
         None
     }
 
-    /// The same trouble is reported once.
+    /// Logs a failure. The same cause is repeated only at growing intervals.
     fn failed(&mut self, trouble: &str) {
         if self.trouble.is_new(trouble) {
             let record = self.object();
@@ -289,7 +292,7 @@ impl Assertions {
         }
     }
 
-    /// The record's name, for logs: `serviceaccount/NAME`.
+    /// Returns the record's name for logs: `serviceaccount/NAME`.
     fn object(&self) -> String {
         format!("serviceaccount/{}", self.record.name)
     }

@@ -1,9 +1,12 @@
-//! The lease guard: a tower layer that makes `kube-leader-election` safe (H1–H7, H11, H12, H15, H16).
+//! The lease guard: a tower layer that makes `kube-leader-election` safe.
 //!
-//! It sits in the client that the crate is given and changes what passes: a Lease is written only on the condition that
-//! it is still what was read, and created with no holder; a Lease that is read is judged by how long this process has seen
-//! it unchanged, never by the time in it; a reply that changed nothing is a failure; every call ends in bounded time. One
-//! guard per lock, and one call of the lock after the other.
+//! It sits in the client of the lock, and changes requests and responses:
+//! - A write is conditional on the version that was read. A creation has no holder.
+//! - Expiry depends on how long this process has seen the Lease unchanged, never on the times in it.
+//! - A response that changed nothing is a failure.
+//! - Every call ends in bounded time.
+//!
+//! Use one guard per lock, and one call of the lock at a time.
 
 use super::observed_lease::{ObservedRecord, Record};
 use crate::{
@@ -32,48 +35,48 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tower::{BoxError, Layer, Service};
 
-/// What a reader of a Lease gets instead of its `renewTime`: these are far enough from any clock that is merely wrong.
+/// Times that replace `renewTime` in a Lease that the lock reads. They are far from any clock that is merely wrong.
 const LONG_AGO: Timestamp = Timestamp::UNIX_EPOCH;
 const FAR_AHEAD: Timestamp = Timestamp::constant(200_000_000_000, 0);
 
-/// How far at least each write is dated after the one before: what a Lease's dates are counted in.
+/// Minimum step between the times of two writes: the resolution of the times in a Lease.
 const MOVES_ON: SignedDuration = SignedDuration::from_micros(1);
 
-/// The longest that a holder that went silent is believed in: as long as the configuration allows a lease to be.
+/// Longest time that a silent holder keeps the Lease: the longest lease duration that the configuration permits.
 const LONGEST: Duration = Duration::from_hours(1);
-/// How far ahead a date may be of this process's clock that the next one is to be later than.
+/// Range of credible times ahead of this process's clock. The next write need not be later than a time outside it.
 const BELIEVED: SignedDuration = SignedDuration::from_hours(1);
-/// The duration of a Lease that was given back, in seconds.
+/// Duration of a released Lease, in seconds.
 const RELEASED: u64 = 1;
-/// What the crate says of a Lease's holder when it creates one.
+/// Fields of the holder, which the lock sets when it creates a Lease.
 const HELD: [&str; 3] = ["holderIdentity", "acquireTime", "renewTime"];
 
-/// What else it says of times.
+/// Times that the lock sets in a write.
 const DATES: [&str; 2] = ["acquireTime", "renewTime"];
 
-/// Why the guard failed a call.
+/// Reason why the guard failed a call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A Lease was to be written that had not been read since the last write, or what was read turned out to be a copy (H21).
+    /// A write of the Lease without a read since the last write, or after the read of a restored copy.
     #[error("a Lease write without a read before it that still counts")]
     WriteWithoutRead,
-    /// A Lease was read that is older than what came by another way meanwhile.
+    /// The response is older than the version that the watch delivered during the request.
     #[error("the watch has told of a newer version meanwhile")]
     Overtaken,
-    /// The API server took the write for one that changes nothing, so nobody else sees it (H11).
+    /// The API server treated the write as unchanged, so no other replica sees it.
     #[error(
         "the write left the Lease as it was (resourceVersion {0}), or is answered with an older one"
     )]
     Unchanged(String),
-    /// A write whose body is not in memory; kube makes none.
+    /// The body of the write is not in memory. kube sends no such write.
     #[error("a Lease write with a streamed body")]
     Streamed,
-    /// The call took longer than this (H6).
+    /// The call exceeded this timeout.
     #[error("no answer from the API server in {0:?}")]
     TimedOut(Duration),
 }
 
-/// The kind of failure of a request without an answer, for `RequestLayer`.
+/// Classifies the failure of a request without a response, for `RequestLayer`.
 #[must_use]
 pub fn failed_by(error: &BoxError) -> FailedBy {
     match error.downcast_ref() {
@@ -83,7 +86,7 @@ pub fn failed_by(error: &BoxError) -> FailedBy {
     }
 }
 
-/// The guard: a layer for the lease's client, and what it has seen of the Lease.
+/// The guard: a layer for the Lease's client, and its observations of the Lease.
 #[derive(Clone)]
 pub struct LeaseGuardLayer {
     seen: SeenLease,
@@ -92,17 +95,17 @@ pub struct LeaseGuardLayer {
     duration: Duration,
 }
 
-/// What a guard has seen of the Lease, for whoever else wants to know.
+/// The observations of a guard, for other readers.
 #[derive(Clone, Default)]
 pub struct SeenLease(Arc<Mutex<Seen>>);
 
 impl SeenLease {
-    /// The Lease of this name at `now`, for `/debug/state`; `None` where it was never seen.
+    /// Returns the Lease as `name` at `now`, for `/debug/state`; `None` if it was never seen.
     pub(crate) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
         self.0.lock().observed.state(name, now)
     }
 
-    /// How far the fencing record is; `None` while this process does not lead.
+    /// Returns the state of the fencing record; `None` while this process does not lead.
     pub(crate) fn record(&self) -> Option<RecordIs> {
         self.0.lock().record
     }
@@ -110,18 +113,18 @@ impl SeenLease {
 
 #[derive(Default)]
 struct Seen {
-    /// The resourceVersion of the last read, until a write uses it up.
+    /// resourceVersion of the last read, until a write uses it.
     read: Option<String>,
-    /// The newest version seen: a watch may be served by an API server that is behind.
+    /// Newest version seen: a watch may be served by an API server that is behind.
     version: u64,
     observed: ObservedRecord,
-    /// Who held it when this process first saw it.
+    /// The holder when this process first saw the Lease.
     found: Option<String>,
-    /// When the term of this process ends, if it has one.
+    /// End of this process's term, if it has one.
     deadline: Duration,
-    /// The date of the last write.
+    /// Time in the last write.
     dated: Timestamp,
-    /// Whether a write was sent that is not answered.
+    /// Whether a write has no response yet.
     writing: bool,
     record: Option<RecordIs>,
 }
@@ -150,7 +153,7 @@ fn version(lease: &Lease) -> u64 {
         .unwrap_or_default()
 }
 
-/// Whether this is what a write made of the version that it was based on.
+/// Returns whether the Lease is newer than the version that the write was based on.
 fn is_newer(lease: &Lease, base: &str) -> bool {
     base.parse().map_or_else(
         |_| lease.metadata.resource_version.as_deref() != Some(base),
@@ -159,8 +162,8 @@ fn is_newer(lease: &Lease, base: &str) -> bool {
 }
 
 impl LeaseGuardLayer {
-    /// A guard by the clocks of `host` that bounds each call by `timeout`, and takes no Lease to have a duration under
-    /// `duration`.
+    /// Creates a guard with the clocks of `host`. It limits each call to `timeout`, and treats `duration` as the minimum
+    /// duration of a Lease.
     #[must_use]
     pub fn new(host: Host, timeout: Duration, duration: Duration) -> Self {
         Self {
@@ -171,25 +174,25 @@ impl LeaseGuardLayer {
         }
     }
 
-    /// The same, which sees it for others, too.
+    /// Shares the observations through `seen`.
     #[must_use]
     pub fn seeing(self, seen: SeenLease) -> Self {
         Self { seen, ..self }
     }
 
-    /// Takes note of how far the fencing record of this process is, while it leads.
+    /// Records the state of this process's fencing record, while it leads.
     pub(crate) fn record_is(&self, record: Option<RecordIs>) {
         self.seen.0.lock().record = record;
     }
 
-    /// Takes note of a Lease that came by another way than the lock's own reads, such as a watch; true when that is a change,
-    /// `None` when it is older than what was seen. A write still needs a read of its own.
+    /// Records a Lease from another source than the lock's reads, such as a watch. Returns whether it is a change, or `None` if
+    /// it is older than the known version. A write still needs a read by the lock.
     #[must_use]
     pub fn observe(&self, lease: &Lease) -> Option<bool> {
         self.see(version(lease), Some(self.record(lease)))
     }
 
-    /// The same of a Lease that was deleted, with the version of its deletion.
+    /// Records a deleted Lease, with the version of its deletion. Returns the same as [`observe`](Self::observe).
     #[must_use]
     pub fn observe_deleted(&self, lease: &Lease) -> Option<bool> {
         self.see(version(lease), None)
@@ -200,7 +203,7 @@ impl LeaseGuardLayer {
         let mut seen = self.seen.0.lock();
         if version < seen.version {
             let is_copy = record.is_some_and(|older| seen.observed.observe_older(now, &older));
-            // Nor may a write go by it that is not sent yet.
+            // A write that is not sent yet must not be based on the copy either.
             seen.read.take_if(|_| is_copy);
             return None;
         }
@@ -208,18 +211,18 @@ impl LeaseGuardLayer {
         Some(seen.take(now, record))
     }
 
-    /// The Lease as last seen.
+    /// Returns the last observation of the Lease.
     #[must_use]
     pub fn observed(&self) -> ObservedRecord {
         self.seen.0.lock().observed.clone()
     }
 
-    /// Whether a write of the Lease was sent last, after a read that was answered, and is not answered.
+    /// Returns whether the lock's last request is a write without a response.
     pub(crate) fn is_writing(&self) -> bool {
         self.seen.0.lock().writing
     }
 
-    /// Whether somebody else, or nobody, held the Lease when this process first saw it.
+    /// Returns whether the Lease had another holder, or none, when this process first saw it.
     pub(crate) fn found_held_by_another(&self, identity: &str) -> bool {
         let seen = self.seen.0.lock();
         seen.found
@@ -227,8 +230,7 @@ impl LeaseGuardLayer {
             .is_some_and(|holder| holder != identity)
     }
 
-    /// Takes note of when the term of this process ends, if it has one: until then it may take back a Lease that was
-    /// deleted.
+    /// Records the end of this process's term, if it has one. Until then, this process may take back a deleted Lease.
     pub(crate) fn leads_until(&self, deadline: Option<Duration>) {
         self.seen.0.lock().deadline = deadline.unwrap_or_default();
     }
@@ -238,25 +240,24 @@ impl LeaseGuardLayer {
         self.record_of(lease, &spec)
     }
 
-    /// What a Lease says, whatever is in it: anybody may have written it, and nothing in it may keep it from being
-    /// taken for good (H7, H16).
+    /// Reads the content of a Lease. Any client may have written it, and no value in it may prevent a takeover forever.
     fn record_of(&self, lease: &Lease, spec: &Value) -> Record {
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
         let number = |field: &str| spec[field].as_i64().unwrap_or_default();
         let duration = u64::try_from(number("leaseDurationSeconds")).unwrap_or_default();
         let time = |field: &str| text(field).parse::<Timestamp>().ok();
         let (holder, renewed) = (text("holderIdentity"), time("renewTime"));
-        // The crate adds one, and the API server takes no negative number.
+        // The lock adds 1, and the API server rejects negative numbers.
         let transitions = i32::try_from(number("leaseTransitions")).unwrap_or_default();
         let transitions = transitions.max(0).checked_add(1).map_or(0, |next| next - 1);
         let version = lease.metadata.resource_version.clone();
         Record {
             uid: lease.metadata.uid.clone().unwrap_or_default(),
             vacant_at: version.filter(|_| holder.is_empty()).unwrap_or_default(),
-            // Not shorter than ours: who made it so may be somebody else than its holder (H15).
+            // At least the own duration: another client may have shortened it.
             duration: Duration::from_secs(duration)
                 .clamp(self.duration, LONGEST.max(self.duration)),
-            // Who gives a Lease back signs it like that, as client-go does; who edits one clears its holder (H21).
+            // A holder releases a Lease with these values, as client-go does. An edit by hand clears only the holder.
             released: holder.is_empty()
                 && duration == RELEASED
                 && renewed.is_some()
@@ -267,7 +268,7 @@ impl LeaseGuardLayer {
         }
     }
 
-    /// A Lease without its spec, which may hold what makes no Lease, and what that says.
+    /// Parses a Lease without its spec, which may be invalid, and the content of the spec.
     fn parse(&self, body: &[u8]) -> Result<(Lease, Record), serde_json::Error> {
         let mut lease: Value = serde_json::from_slice(body)?;
         let spec = lease.as_object_mut().and_then(|lease| lease.remove("spec"));
@@ -276,9 +277,11 @@ impl LeaseGuardLayer {
         Ok((lease, record))
     }
 
-    /// What the lock gets when it reads a Lease: nothing is missing (H7), and it has expired exactly if this process
-    /// says so (H5). `None` where what came by another way since the read began, when this version was `known`, is newer: it would
-    /// be forgotten. What is older than what was known before is what is there now (a restored backup).
+    /// Returns the Lease that the lock reads. No field is missing, and it has expired exactly if this process considers it
+    /// free.
+    ///
+    /// Returns `None` if the watch has delivered a newer version since the read began, when `known` was the newest. Otherwise
+    /// the newer version would be lost. A version older than `known` is the current one after an etcd restore.
     fn read(&self, mut lease: Lease, record: Record, known: u64) -> Option<Lease> {
         let now = self.host.clock.now();
         let mut seen = self.seen.0.lock();
@@ -291,16 +294,15 @@ impl LeaseGuardLayer {
         let free = seen.observed.is_free(now, seen.deadline);
         lease.spec = Some(LeaseSpec {
             renew_time: Some(MicroTime(if free { LONG_AGO } else { FAR_AHEAD })),
-            // The lock adds it to that.
+            // The lock adds the duration to the time.
             lease_duration_seconds: Some(1),
             ..spec(record)
         });
         Some(lease)
     }
 
-    /// Puts the condition into a Lease patch: the resourceVersion of the read that it is based on, which is used up. A
-    /// creation has no such condition, and may land late: it makes nobody the holder (H12). What the crate dates by a clock
-    /// of its own is dated by the host's.
+    /// Prepares a request. A patch gets the resourceVersion of the read that it is based on, and each read serves one patch. A
+    /// creation has no precondition and may land late, so it names no holder. The host's clock replaces the times of the lock.
     fn condition(&self, request: Request<Body>) -> Result<(Call, Request<Body>), BoxError> {
         let mut call = Call::of(&request);
         if let Call::Read { known } = &mut call {
@@ -334,9 +336,10 @@ impl LeaseGuardLayer {
         Ok((call, Request::from_parts(parts, body)))
     }
 
-    /// What the next write is dated. The others go by its being another date than before, and by a later one to tell a Lease that
-    /// was given back, so that it moves on with each, from what was read, too, though the clock stands still or is behind (H11);
-    /// but for a date that is so far ahead that no clock of a leader's can have had it (H16).
+    /// Returns the time for the next write, later than the last one written or read.
+    ///
+    /// Other replicas recognize a renewal by a changed time, and a release by a later time. So the time advances even if the
+    /// clock stands still or is behind. A time that is too far ahead for any leader's clock is ignored.
     fn date(&self) -> Timestamp {
         let mut seen = self.seen.0.lock();
         let now = self.host.now();
@@ -352,7 +355,7 @@ impl LeaseGuardLayer {
         seen.dated
     }
 
-    /// Looks at the reply to a request for the Lease.
+    /// Checks and rewrites the response to a request for the Lease.
     fn reply(&self, call: &Call, status: StatusCode, body: Bytes) -> Result<Bytes, BoxError> {
         if matches!(call, Call::Patch { .. } | Call::Create) {
             self.seen.0.lock().writing = false;
@@ -388,22 +391,21 @@ impl LeaseGuardLayer {
     }
 }
 
-/// Marks a request, by its extensions, that has nothing to do with what the lock does, which may be at it: a read of the Lease
-/// that is none of the lock's is not what its next write is based on.
+/// Request extension that bypasses the guard. A read by other code must not become the base of the lock's next write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aside;
 
-/// What a request is to the guard.
+/// Kind of a request for the guard.
 enum Call {
-    /// GET of a Lease, the newest known version of which was this.
+    /// GET of a Lease. `known` is the newest known version when it begins.
     Read { known: u64 },
     /// PATCH of a Lease, based on this resourceVersion.
     Patch { base: String },
-    /// POST of a Lease: the API server lets one of several through by itself (H10), and it is nobody's (H12).
+    /// POST of a Lease. The API server accepts one of several, and the Lease has no holder.
     Create,
-    /// A stream, which ends when it ends; only its beginning is bounded.
+    /// A watch. Only its start is bounded in time.
     Watch,
-    /// Anything else: a list, an event.
+    /// Any other request, such as a list or an event.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a Lease: what it said when it was last seen, and since when.
+//! Observation of a Lease: its last content, and the time since when it is unchanged.
 
 use std::time::Duration;
 
@@ -6,30 +6,31 @@ use jiff::Timestamp;
 
 use crate::telemetry::state;
 
-/// What a Lease says, as far as the election goes.
+/// Content of a Lease that the election uses.
 ///
-/// `renewed` is compared with what it was before, and never with a clock: another machine's says nothing about ours (H5).
+/// `renewed` is compared with its previous value, never with a clock: the holder's clock is independent of the local one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// The Lease object's UID: a Lease created again is another Lease.
+    /// UID of the Lease object. A recreated Lease is another Lease.
     pub uid: String,
-    /// Who holds it; empty when it was released, or never held.
+    /// The holder; empty if there is none.
     pub holder: String,
-    /// How long the holder may be silent.
+    /// Time for which the holder may be silent.
     pub duration: Duration,
-    /// `spec.renewTime`; `None` when nobody has ever held it.
+    /// `spec.renewTime`; `None` if missing or invalid.
     pub renewed: Option<Timestamp>,
     /// `spec.leaseTransitions`.
     pub transitions: i32,
-    /// It says that its holder gave it back, rather than that it names nobody.
+    /// Whether the Lease looks released by its holder. A Lease without a holder need not be released.
     pub released: bool,
-    /// The resourceVersion of a Lease that nobody holds, else empty. What says the same again may do so after somebody has held
-    /// it, unseen by who slept (H12, H21); of what is held, renewals alone count.
+    /// resourceVersion while the Lease has no holder, otherwise empty. Two vacant Leases with equal content but different
+    /// versions are different observations. Another replica may have held the Lease in between, unseen by a suspended process.
+    /// A held Lease changes only by renewals.
     pub vacant_at: String,
 }
 
 impl Record {
-    /// Whether nothing but its version is another.
+    /// Returns whether the records differ at most in their version.
     fn says_the_same_as(&self, other: &Self) -> bool {
         let vacant_at = other.vacant_at.clone();
         *other
@@ -39,7 +40,7 @@ impl Record {
             }
     }
 
-    /// Whether its holder has written nothing between these two.
+    /// Returns whether the holder has written nothing between the two records.
     fn is_same_renewal(&self, other: &Self) -> bool {
         self.uid == other.uid
             && self.holder == other.holder
@@ -48,36 +49,37 @@ impl Record {
     }
 }
 
-/// The Lease as last seen, and since when (client-go's observedTime, H5).
+/// The last observation of a Lease, and its start (client-go's `observedTime`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObservedRecord {
-    /// What it says, or said before it was deleted; `None` if it was never seen.
+    /// Content of the Lease, or its last content before a deletion; `None` if it was never seen.
     record: Option<Record>,
-    /// `None` if nobody has read it yet.
+    /// Whether the Lease exists; `None` before the first read.
     exists: Option<bool>,
-    /// It says that it was released, and that was not its holder, or not this time (H21).
+    /// The Lease looks released, but its holder did not release it, or not this time.
     cleared: bool,
-    /// When this was first seen.
+    /// Start of this observation.
     since: Duration,
-    /// How often it was written without saying anything else.
+    /// Number of writes in a row that changed only the version.
     touched: u8,
 }
 
-/// Who keeps writing a Lease that nobody holds keeps nobody from it for good: so often it is waited for anew.
+/// Number of writes without a change that restart the wait for a Lease without a holder. The limit prevents such writes from
+/// blocking the Lease forever.
 const TOUCHED: u8 = 240;
 
 impl ObservedRecord {
-    /// Takes note of what the Lease says at `now`, `None` if there is none; true when that is a change.
+    /// Records the content of the Lease at `now`, `None` if there is none. Returns whether it has changed.
     pub fn observe(&mut self, now: Duration, mut record: Option<Record>) -> bool {
         let was_released = self.is_released();
         if let (Some(new), Some(old)) = (&mut record, &self.record) {
-            // Its holder moves renewTime on as it gives a Lease back, and another Lease has had another holder, if any.
+            // A release by the holder advances `renewTime`. A Lease with another UID has had another holder, if any.
             let is_as_released = was_released && new.vacant_at == old.vacant_at;
             let follows = new.uid == old.uid
                 && new.transitions >= old.transitions
                 && (new.renewed > old.renewed || (new.renewed == old.renewed && is_as_released));
             self.cleared = new.released && !follows;
-            // A holder knows nothing of a duration that somebody else made shorter (H15), nor of one in a Lease created anew.
+            // The holder does not know of a duration that another client shortened, or of that in a recreated Lease.
             let is_held_by_nobody_yet = new.holder.is_empty() && !new.released;
             if new.is_same_renewal(old) || self.cleared || (is_held_by_nobody_yet && !was_released)
             {
@@ -106,8 +108,8 @@ impl ObservedRecord {
         changed
     }
 
-    /// Takes note of an older version than what is known; true when that shows what is known to be a copy of a Lease that was given
-    /// back once (H21): whoever gives one back dates that later than all that was written before.
+    /// Records an older version than the known one. Returns whether it shows that the known Lease is a restored copy of a
+    /// released one. A release has a later time than all writes before it.
     pub fn observe_older(&mut self, now: Duration, older: &Record) -> bool {
         let is_released = self.is_released();
         let Some(record) = &mut self.record else {
@@ -126,17 +128,18 @@ impl ObservedRecord {
         !self.cleared && self.record.as_ref().is_some_and(|record| record.released)
     }
 
-    /// Nobody holds it, and as far as is known nobody ever has: it was just created, perhaps after a deletion that its
-    /// holder does not know of yet (H12), or somebody else than its holder cleared it (H21).
+    /// Returns whether the Lease has no holder, and was not released. It was created, perhaps after a deletion, or another
+    /// client cleared it. A previous holder may not know that yet.
     fn is_never_held(&self) -> bool {
         let is_nobodys = |record: &Record| record.holder.is_empty();
         !self.is_released() && self.record.as_ref().is_some_and(is_nobodys)
     }
 
-    /// When somebody else than its holder may take the Lease, if nothing else is seen of it: at once when it was
-    /// released, or else when this has been seen for the whole duration. One that nobody has held may come after one that
-    /// was deleted, whose holder goes on until it notices (H12). Where there is none, it may be created at once, which
-    /// gives it to nobody.
+    /// Returns when another replica may take the Lease if it does not change.
+    ///
+    /// A released Lease is free at once. Any other Lease is free after this observation has lasted for the whole duration. This
+    /// includes a Lease that never had a holder: it may replace a deleted one,  whose holder leads until it notices. A missing
+    /// Lease may be created at once, because a new Lease has no holder.
     #[must_use]
     pub fn free_at(&self) -> Duration {
         match &self.record {
@@ -147,32 +150,34 @@ impl ObservedRecord {
         }
     }
 
-    /// Whether who leads until `deadline`, which has passed where it does not lead, may take the Lease from its holder. While
-    /// its own term lasts, nobody else leads by a Lease that was deleted, and it need not wait to take the next.
+    /// Returns whether a replica with a term until `deadline` may take the Lease from its holder. Without a term, `deadline`
+    /// has passed.
+    ///
+    /// During its own term, a replica takes a Lease without a holder at once: no other replica leads by a deleted Lease.
     #[must_use]
     pub fn is_free(&self, now: Duration, deadline: Duration) -> bool {
         now >= self.free_at() || (self.exists() && self.is_never_held() && now < deadline)
     }
 
-    /// Whether there is a Lease.
+    /// Returns whether the Lease exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.exists == Some(true)
     }
 
-    /// Whether somebody has read it, whatever was found.
+    /// Returns whether the Lease was read, with any result.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.exists.is_some()
     }
 
-    /// When it was renewed last, by its holder's clock.
+    /// Returns the last renewal, by the holder's clock.
     #[must_use]
     pub fn renewed(&self) -> Option<Timestamp> {
         self.record.as_ref()?.renewed
     }
 
-    /// The Lease of this name at `now`, for `/debug/state`; `None` where it was never seen.
+    /// Returns the Lease as `name` at `now`, for `/debug/state`; `None` if it was never seen.
     pub(super) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
         let record = self.record.as_ref()?;
         Some(state::Lease {
@@ -185,7 +190,7 @@ impl ObservedRecord {
         })
     }
 
-    /// Whether the Lease is this one's, or was when it was deleted.
+    /// Returns whether `holder` holds the Lease, or held it when it was deleted.
     #[must_use]
     pub fn names(&self, holder: &str) -> bool {
         self.record
