@@ -138,7 +138,7 @@ impl ObservedRecord {
     /// Returns when another replica may take the Lease if it does not change.
     ///
     /// A released Lease is free at once. Any other Lease is free after this observation has lasted for the whole duration. This
-    /// includes a Lease that never had a holder: it may replace a deleted one,  whose holder leads until it notices. A missing
+    /// includes a Lease that never had a holder: it may replace a deleted one, whose holder leads until it notices. A missing
     /// Lease may be created at once, because a new Lease has no holder.
     #[must_use]
     pub fn free_at(&self) -> Duration {

@@ -1,4 +1,4 @@
-//! The loop on paused time, against an API server that knows one Lease and has bad days.
+//! Tests of the election loop on paused time, against a fake API server with one Lease and injected failures.
 
 #![allow(
     clippy::unwrap_used,
@@ -56,9 +56,9 @@ const LEASE: Duration = Duration::from_secs(15);
 const DEADLINE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 const CALL: Duration = Duration::from_secs(5);
-/// What one replica may ask of the API server in a minute, whatever that answers (H14).
+/// Maximum number of requests of one replica in a minute, for any response of the API server.
 const PER_MINUTE: usize = 120;
-/// Time for one request after the other on a paused clock.
+/// Time for consecutive requests on a paused clock.
 const SOON: Duration = Duration::from_millis(20);
 
 struct Replica {
@@ -108,7 +108,7 @@ impl Replica {
         Self::able_at(api.service(), name, (LEASE, DEADLINE, RETRY), ability)
     }
 
-    /// One to whose requests something happens before they arrive, which may take a while.
+    /// Runs a replica. `happens` runs before each of its requests arrives, and may take a while.
     fn behind<F>(
         api: &FakeApi,
         name: &str,
@@ -154,7 +154,7 @@ impl Replica {
         }
     }
 
-    /// Waits until this replica leads, or does not, and returns how long that took.
+    /// Waits until this replica leads, or does not, and returns the elapsed time.
     async fn leads(&mut self, leads: bool, within: Duration) -> Duration {
         let start = Instant::now();
         let wait = self.term.wait_for(|term| term.is_some() == leads);
@@ -165,7 +165,7 @@ impl Replica {
         start.elapsed()
     }
 
-    /// What fails liveness, checked for an hour.
+    /// Returns the failed liveness checks after an hour.
     async fn failing(&self) -> Vec<String> {
         let _ = timeout(Duration::from_hours(1), self.health.watch()).await;
         self.health.failing(Probe::Live)
@@ -231,7 +231,7 @@ async fn a_loop_that_is_stuck_fails_liveness() {
         std::future::pending()
     ));
     assert!(timeout(SOON, &mut running).await.is_err());
-    // Nobody polls it any more.
+    // The loop is not polled from here.
     let _ = timeout(Duration::from_mins(1), health.watch()).await;
     let failing = health.failing(Probe::Live).concat();
     assert!(
@@ -315,7 +315,7 @@ async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
     assert_eq!(api.holder(), "b");
 }
 
-/// An outage is logged once, and then each minute with how long it has lasted; where only writes hang, with what does that.
+/// An outage is logged once, and then each minute with its duration. If only writes hang, the line suggests the cause.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_nobody_can_write_is_logged_each_minute() {
     let (lines, _guard) = logged(tracing::Level::WARN);

@@ -36,7 +36,7 @@ fn record_of(api: &FakeApi, name: &str) -> FencingRecord {
     )
 }
 
-/// A record as this replica sees it, to whom something happens just before each of its requests of this method arrives.
+/// Returns the record for this replica. `happens` runs just before each of its requests with this method arrives.
 fn with(
     api: &FakeApi,
     name: &str,
@@ -103,7 +103,7 @@ async fn who_does_not_hold_the_lease_writes_nothing() {
     assert_eq!(api.recorded(), "b_1");
 }
 
-/// Whatever it had read before, and however late its write arrives.
+/// This applies to any record that it has read, and to any delay of its write.
 #[tokio::test]
 async fn i1_a_late_write_does_not_bring_a_deposed_leader_back() {
     let api = FakeApi::new();
@@ -120,7 +120,7 @@ async fn i1_a_late_write_does_not_bring_a_deposed_leader_back() {
     assert_eq!(api.recorded(), "b_1");
 }
 
-/// The Lease is gone, or somebody cleared it: that deposes nobody.
+/// A deleted or cleared Lease deposes no leader.
 #[tokio::test]
 async fn a_lease_that_names_nobody_is_left_to_the_next_renewal() {
     for is_there in [true, false] {
@@ -135,7 +135,7 @@ async fn a_lease_that_names_nobody_is_left_to_the_next_renewal() {
     }
 }
 
-/// A record that never rests is given up, until it is asserted the next time.
+/// If the record keeps changing, the assertion is abandoned until the next one.
 #[tokio::test]
 async fn conflicts_end() {
     let api = FakeApi::new();
@@ -153,8 +153,8 @@ fn assertions(api: &FakeApi) -> Assertions {
     Assertions::new(Host::for_tests([]), record_of(api, "a"), second, second)
 }
 
-/// Also of one that is called as an earlier one was, since somebody set the Lease's transitions back, and of a container that was
-/// restarted. Else whoever led in between could put its own record back with a late write.
+/// This includes a term with the numbers of an earlier one, after the transitions were reset, and a restarted container.
+/// Otherwise a leader in between could restore its own record with a late write.
 #[tokio::test(start_paused = true)]
 async fn i8_each_term_has_its_own_record() {
     let api = FakeApi::new();
@@ -169,14 +169,14 @@ async fn i8_each_term_has_its_own_record() {
         assert_eq!(its.ended().await, None);
         assert_eq!(its.is(), RecordIs::Written);
         assert_eq!(api.requests().len(), 3);
-        // While the term goes on, it is not looked at.
+        // During the term, the record is not read again.
         its.assert_if_due();
         assert!(!its.is_under_way());
     }
 }
 
-/// Who loses and gains its term faster than the API server answers writes its record still; who gains another one does not wait
-/// for what is under way.
+/// A replica that loses and regains its term faster than the API server responds still writes its record. A replica that gains
+/// another term does not wait for the assertion in progress.
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_ends_where_a_term_lapsed() {
     for (transitions, requests) in [(1, 6), (2, 3)] {
@@ -193,7 +193,7 @@ async fn what_is_under_way_ends_where_a_term_lapsed() {
     }
 }
 
-/// However long the pause has grown: the first write of a term is not rejected for that.
+/// A long pause does not cause the first write of a term to be rejected.
 #[tokio::test(start_paused = true)]
 async fn a_term_does_not_wait_for_the_pause_of_one_that_lapsed() {
     let api = FakeApi::new();

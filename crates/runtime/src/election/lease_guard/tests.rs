@@ -29,7 +29,7 @@ fn guarded(api: &FakeApi) -> (LeaseGuardLayer, Api<Lease>) {
     guarded_at(api, || NOW)
 }
 
-/// With this time of day.
+/// Uses this time of day.
 fn guarded_at(
     api: &FakeApi,
     now: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -44,7 +44,7 @@ fn guarded_at(
     (guard, Api::namespaced(client, "default"))
 }
 
-/// The crate's lock, of the candidate `a`.
+/// Returns the lock of the candidate `a`.
 fn lock_of_a(leases: Api<Lease>) -> LeaseLock {
     let params = LeaseLockParams {
         holder_id: "a".into(),
@@ -65,7 +65,7 @@ async fn patch(leases: &Api<Lease>, holder: &str) -> kube::Result<Lease> {
         .await
 }
 
-/// Whether the crate would take the Lease for expired.
+/// Returns whether the lock would treat the Lease as expired.
 async fn expired(leases: &Api<Lease>) -> bool {
     let spec = leases.get("l").await.unwrap().spec.unwrap();
     let age = jiff::Timestamp::now().duration_since(spec.renew_time.unwrap().0);
@@ -88,7 +88,7 @@ async fn h1_a_write_is_conditional_on_the_read_before_it() {
     assert_eq!(api.holder(), "a");
 }
 
-/// The crate has a clock of its own, which nobody hands in.
+/// The lock reads the system clock, and not the host's.
 #[tokio::test(start_paused = true)]
 async fn what_is_written_is_dated_by_the_hosts_clock() {
     let api = FakeApi::new();
@@ -105,7 +105,7 @@ async fn what_is_written_is_dated_by_the_hosts_clock() {
     }
 }
 
-/// Such as that of who asserts the fencing record while an attempt is under way.
+/// An example is the assertion of the fencing record during an attempt.
 #[tokio::test(start_paused = true)]
 async fn h1_a_read_by_somebody_else_is_not_the_condition_of_a_write() {
     let api = FakeApi::new();
@@ -164,7 +164,7 @@ async fn h5_expiry_is_judged_by_how_long_the_lease_was_seen_unchanged() {
     }
 }
 
-/// Who slept has not seen who held a Lease meanwhile that nobody holds again, and acts until it notices.
+/// A suspended replica has not seen that a vacant Lease had a holder in between. That holder acts until it notices.
 #[tokio::test(start_paused = true)]
 async fn h12_h21_a_lease_that_is_vacant_again_is_not_taken_for_one_that_still_is() {
     for vacant in [json!({}), FakeApi::released().spec()] {
@@ -183,7 +183,7 @@ async fn h12_h21_a_lease_that_is_vacant_again_is_not_taken_for_one_that_still_is
     }
 }
 
-/// However often somebody touches what nobody holds.
+/// Writes without a change delay a takeover only a limited number of times.
 #[tokio::test(start_paused = true)]
 async fn h16_who_keeps_touching_a_vacant_lease_keeps_nobody_from_it_for_good() {
     for vacant in [json!({}), FakeApi::released().spec()] {
@@ -222,7 +222,7 @@ async fn h5_what_a_watch_saw_counts() {
     assert!(expired(&leases).await);
 }
 
-/// Such as a watch that is behind tells.
+/// A watch that is behind delivers such a version.
 #[tokio::test(start_paused = true)]
 async fn h21_what_was_written_before_a_release_and_is_dated_no_earlier_shows_that_it_is_a_copy() {
     let dates = [1, 2, 3].map(|second| format!("2020-01-01T00:00:0{second}.000000Z"));
@@ -243,10 +243,10 @@ async fn h21_what_was_written_before_a_release_and_is_dated_no_earlier_shows_tha
     }
 }
 
-/// Each change is told once.
+/// Each change is reported once.
 #[tokio::test(start_paused = true)]
 async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken() {
-    // What the answer says, and what the watch told.
+    // The Lease in the response, and the Lease in the watch event.
     for (is_there, was_there, is_taken) in [
         (true, true, false),
         (true, false, false),
@@ -279,7 +279,7 @@ async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken
         assert!(cause::is_rivalry(&overtaken), "{overtaken}");
         assert_eq!(guard.observed().exists(), was_there);
         assert_eq!(guard.observed().names("b"), was_there);
-        // What was told by then is what a restored backup has undone.
+        // The next read is accepted, as after an etcd restore.
         assert!(lock.try_acquire_or_renew().await.is_ok());
     }
 }
@@ -307,7 +307,7 @@ async fn h7_nothing_is_missing_in_what_is_read() {
     let released = [
         json!({"leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
         json!({"holderIdentity": null, "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
-        // One time has many spellings.
+        // One time has several notations.
         json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": "2020-01-01T00:00:00Z"}),
     ];
     let not_yet = [
@@ -316,7 +316,7 @@ async fn h7_nothing_is_missing_in_what_is_read() {
         json!({"holderIdentity": "", "leaseDurationSeconds": 1}),
         json!({"holderIdentity": "b"}),
         json!({"holderIdentity": "b", "leaseDurationSeconds": 15}),
-        // Who clears the holder alone does not give it back (H21).
+        // An edit that clears only the holder is no release.
         json!({"renewTime": at}),
         json!({"holderIdentity": "", "leaseDurationSeconds": 15, "acquireTime": at, "renewTime": at}),
         json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": at}),
@@ -376,7 +376,7 @@ async fn h12_a_lease_that_nobody_has_held_is_free_when_it_was_seen_like_that_for
     advance(Duration::from_millis(1)).await;
     assert!(expired(&leases).await, "at its time");
 
-    // Between these two, somebody may have held the first.
+    // Another replica may have held the first Lease in between.
     api.delete();
     create(&leases, "a").await.unwrap();
     assert!(!expired(&leases).await, "another");
@@ -384,7 +384,7 @@ async fn h12_a_lease_that_nobody_has_held_is_free_when_it_was_seen_like_that_for
     assert!(expired(&leases).await);
 }
 
-/// Its holder may have had more time than we would.
+/// The holder may have had a longer duration than this replica.
 #[tokio::test(start_paused = true)]
 async fn h12_a_lease_after_one_that_was_held_is_free_after_the_longer_of_both_durations() {
     let api = FakeApi::new();
@@ -435,7 +435,7 @@ async fn h11_a_write_that_changes_nothing_is_a_failure() {
     );
 }
 
-/// An answer that is no newer than what was read says nothing of the write.
+/// A response that is no newer than the version read does not show the result of the write.
 #[test]
 fn h11_what_a_write_made_is_newer_than_what_it_was_based_on() {
     for (version, base, newer) in [
@@ -454,8 +454,8 @@ fn h11_what_a_write_made_is_newer_than_what_it_was_based_on() {
     }
 }
 
-/// Dated as the one before it, a renewal is seen by nobody, and its holder must not believe in it: each is dated later, whatever
-/// the clock says.
+/// Other replicas do not see a renewal with the time of the previous one, so its holder must not rely on it. Each renewal has a
+/// later time, whatever the clock shows.
 #[tokio::test(start_paused = true)]
 async fn h11_a_renewal_by_a_clock_that_stands_still_is_seen() {
     let api = FakeApi::released();
@@ -473,8 +473,8 @@ async fn h11_a_renewal_by_a_clock_that_stands_still_is_seen() {
     }
 }
 
-/// By a clock that is set back, too, by more than a Lease, and after another one that was ahead, as long as no date is further ahead
-/// than a clock may be: that is somebody's edit, and no write waits for it (H16).
+/// This includes a clock that is set back by more than a lease duration, and a previous clock that was ahead. A time that is
+/// too far ahead for a clock is an edit, and no write waits for it.
 #[tokio::test(start_paused = true)]
 async fn h11_a_renewal_by_a_clock_that_is_behind_is_seen() {
     for (read, behind, is_later) in [

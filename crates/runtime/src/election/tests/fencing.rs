@@ -1,4 +1,4 @@
-//! The fencing record, and what becomes of a leader whose writes the policy rejects.
+//! Tests of the fencing record, and of a leader whose writes the policy rejects.
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn a_rejected_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
     assert_eq!(a.id(), Some(1));
 }
 
-/// A policy that refuses every write for ever, whether the Lease can be renewed or not.
+/// The policy rejects every write forever, whether or not the Lease can be renewed.
 #[tokio::test(start_paused = true)]
 async fn h14_rejections_do_not_make_a_leader_ask_all_the_time() {
     for patches in [
@@ -57,7 +57,7 @@ async fn a_rejected_term_is_over_at_once_if_somebody_else_holds_the_lease() {
     assert_eq!(a.id(), Some(2));
 }
 
-/// Before anything is written as its leader, and by no renewal.
+/// The record is written before the leader's first write, and not at renewals.
 #[tokio::test(start_paused = true)]
 async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
     let api = FakeApi::released();
@@ -76,7 +76,7 @@ async fn the_fencing_record_names_a_leader_before_its_term_is_published() {
     assert_eq!(asked(api.requests()), 0);
 }
 
-/// The component is installed, or installed again, while somebody leads; or somebody wrote the record by hand.
+/// The component is installed during a term, for the first time or again, or the record is edited by hand.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
     let api = FakeApi::released();
@@ -98,7 +98,7 @@ async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
     }
 }
 
-/// The record is no more than the policy needs: a leader leads without it.
+/// Only the policy needs the record: a replica leads without it.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
     let api = FakeApi::released();
@@ -123,7 +123,7 @@ fn is_of_the_record(request: &Request<Body>) -> bool {
     request.uri().path().contains("l-fencing")
 }
 
-/// For how long of this time a fence is open, and how many terms that takes, where each request takes as long as this says.
+/// Returns for how long a fence is open within this time, and the number of terms. `takes` is the duration of each request.
 async fn open(
     api: &FakeApi,
     times: (Duration, Duration, Duration),
@@ -149,7 +149,7 @@ async fn open(
     (open, terms)
 }
 
-/// To assert the record takes as many requests as to renew, and more.
+/// Asserting the record takes at least as many requests as renewing.
 #[tokio::test(start_paused = true)]
 async fn a_slow_api_server_closes_no_fence_because_there_is_a_record() {
     let within = LEASE * 20;
@@ -180,7 +180,7 @@ async fn a_slow_api_server_closes_no_fence_because_there_is_a_record() {
     }
 }
 
-/// As one is behind a webhook that is slow, or does not answer.
+/// A webhook may delay the record, or not respond.
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_slow_closes_no_fence() {
     let hangs = Duration::from_hours(1).as_millis();
@@ -206,14 +206,14 @@ async fn a_record_that_is_slow_closes_no_fence() {
     }
 }
 
-/// Whatever its record is answered, and a policy that refuses for ever.
+/// Any response to the assertion, and a policy that rejects every write.
 #[tokio::test(start_paused = true)]
 async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
     for refused in [0, 401, 409, 429, 500] {
         for is_rejected in [false, true] {
             let api = FakeApi::released();
             api.put_record(Some(json!({})));
-            // A conflict at each write; or a write that somebody undoes.
+            // A conflict at each write, or another client that reverts the write.
             let meets = if is_rejected {
                 Method::GET
             } else {

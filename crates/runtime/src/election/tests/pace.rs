@@ -1,8 +1,8 @@
-//! How often the API server is asked, whatever it answers.
+//! Tests of the request rate, for any response of the API server.
 
 use super::*;
 
-/// All that a replica asks for, from an API server that answers each kind of request in each way.
+/// All requests of a replica, with each response to each kind of request.
 #[tokio::test(start_paused = true)]
 async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() {
     let mut moods = vec![
@@ -24,7 +24,7 @@ async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() 
             if is_of_watches && verb != Verb::Watch {
                 continue;
             }
-            // Held by somebody who goes on renewing it, released, not there.
+            // Held by a holder that keeps renewing, released, missing.
             for spec in [Some(&held), Some(&released), None] {
                 let api = FakeApi::new();
                 if let Some(spec) = spec {
@@ -72,7 +72,7 @@ async fn h14_a_standby_whose_watch_fails_takes_over_in_time() {
         api.mood_of(Verb::Watch, mood);
         let mut b = Replica::run(&api, "b");
         sleep(Duration::from_mins(1)).await;
-        // It leaves, and it dies.
+        // The first leader releases the Lease, the second crashes.
         a.stop.take().unwrap().send(()).unwrap();
         b.leads(true, RETRY * 2).await;
         let mut c = Replica::run(&api, "c");

@@ -1,4 +1,4 @@
-//! Who lets go: because it is asked to stop, or cannot work.
+//! Tests of a replica that stops, or cannot work, and releases the Lease.
 
 use super::*;
 
@@ -20,7 +20,7 @@ async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
     assert!(writes[0].body["metadata"]["resourceVersion"].is_string());
 }
 
-/// The term ends before the release is sent: it ends even while that hangs.
+/// The term ends before the release is sent, even if the release hangs.
 #[tokio::test(start_paused = true)]
 async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
     for mood in [
@@ -45,7 +45,7 @@ async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
     }
 }
 
-/// Where each attempt takes longer than the pause after it, it is never waited between two.
+/// Each attempt takes longer than the pause after it, so the loop never waits between two attempts.
 #[tokio::test(start_paused = true)]
 async fn asked_to_stop_while_all_attempts_hang_it_ends_in_bounded_time() {
     let api = FakeApi::released();
@@ -103,13 +103,13 @@ async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
     a.leads(true, RETRY * 2).await;
 }
 
-/// Whoever holds the Lease without being able to work gives it back, however it came to hold it.
+/// A replica that cannot work releases a Lease that it holds, however it was acquired.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_came_too_late_is_given_back() {
     let api = FakeApi::released();
     api.mood(Mood::Hangs);
     let mut a = Replica::run(&api, "a");
-    // It has not read the Lease, and nothing of a process before it is on its way any more.
+    // It has not read the Lease, and no write of a previous process is in flight.
     sleep(LEASE + RETRY * 2).await;
     a.ability.send_replace(Ability::Nothing);
     sleep(SOON).await;
@@ -139,8 +139,8 @@ async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() 
     assert!(part.id().is_none());
 }
 
-/// What was cut off may land until the API server has dropped it. Only then may another lead: by the release, or else
-/// because the Lease has expired.
+/// A cancelled write may land until the API server has dropped it. Only then may another replica lead: after the release, or
+/// after the Lease has expired.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_released_when_no_write_can_land_any_more() {
     for (limit, is_released) in [(CALL / 4, true), (CALL, false)] {
@@ -156,7 +156,7 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
         a.task.await.unwrap();
         assert_eq!(api.holder().is_empty(), is_released);
         let took = stopping.elapsed();
-        // It may have arrived that much later than it was sent (H19).
+        // It may have arrived that much later than it was sent.
         let over = limit + (LEASE - DEADLINE) * 2 / 5;
         assert!(took >= over.min(CALL) && took <= CALL + SOON, "{took:?}");
         let mut b = Replica::run(&api, "b");
@@ -166,7 +166,7 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
     }
 }
 
-/// A leader that lets go, too, waits for what may still land.
+/// A leader that gives up the Lease also waits for its writes in flight.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_lets_go_waits_for_its_writes() {
     let api = FakeApi::released();
@@ -182,8 +182,8 @@ async fn a_leader_that_lets_go_waits_for_its_writes() {
     assert_eq!(api.holder(), "");
 }
 
-/// A container that is started again goes on with the Lease of the process before it, of whose writes it knows nothing: one may be
-/// on its way for as long as the API server gives any.
+/// A restarted container continues with the Lease of the previous process, and does not know its writes. One may be in flight
+/// for the longest time limit of a write.
 #[tokio::test(start_paused = true)]
 async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it() {
     for (led, is_released) in [(SOON, false), (LEASE, true)] {
@@ -200,7 +200,7 @@ async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it(
     }
 }
 
-/// And where its own attempts come to nothing.
+/// This also applies if its own attempts fail.
 #[tokio::test(start_paused = true)]
 async fn who_cannot_renew_releases_no_lease_of_the_process_before_it() {
     let api = FakeApi::released();

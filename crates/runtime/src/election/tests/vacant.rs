@@ -1,8 +1,8 @@
-//! A Lease that nobody holds: just created, deleted, cleared by hand, or with anything in it.
+//! Tests of a Lease without a holder: created, deleted, cleared by hand, or with any content.
 
 use super::*;
 
-/// Nobody else leads before the term ends, which goes on meanwhile.
+/// No other replica leads before the term ends, and the term continues in between.
 #[tokio::test(start_paused = true)]
 async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_term() {
     for alone in [true, false] {
@@ -11,7 +11,7 @@ async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_
         a.leads(true, SOON).await;
         let mut b = None;
         for id in 2..5 {
-            // Right after a renewal.
+            // Just after a renewal.
             a.term.borrow_and_update();
             a.term.changed().await.unwrap();
             api.delete();
@@ -38,7 +38,7 @@ async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
     let api = FakeApi::new();
     let mut replicas = ["a", "b", "c"].map(|name| Replica::run(&api, name));
     sleep(SOON).await;
-    // Also those that another was faster than (H10).
+    // Replicas that lost the race to create the Lease watch it, too.
     let watches = api.requests();
     let watches = watches
         .iter()
@@ -59,14 +59,14 @@ async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
     }
 }
 
-/// Whether it saw who held it or not: the one who did may not know of the deletion yet.
+/// This does not depend on whether the replica saw the holder: the holder may not know of the deletion.
 #[tokio::test(start_paused = true)]
 async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
     for (knows, recreates) in [(false, false), (false, true), (true, false), (true, true)] {
         let api = FakeApi::released();
         let mut b = Replica::able(&api, "b", Ability::Nothing);
         if knows {
-            // It has seen it released, and nothing since.
+            // The replica has seen the Lease released, and nothing since.
             b.ability.send_replace(Ability::All);
             b.leads(true, SOON).await;
             b.ability.send_replace(Ability::Nothing);
@@ -90,31 +90,31 @@ async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
     }
 }
 
-/// What somebody makes of a Lease that is held, so that nobody holds it.
+/// Edit of a held Lease that leaves it without a holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Edit {
     /// The holder is cleared.
     Cleared,
-    /// With the duration of a Lease that was given back.
+    /// The duration becomes that of a released Lease, too.
     ClearedAndShortened,
-    /// A copy is put back that was made when it had been given back.
+    /// A copy of the released Lease is applied.
     CopyApplied,
-    /// Another Lease is made of such a copy.
+    /// The Lease is deleted and created from such a copy.
     CopyCreated,
 }
 
-/// What the other replica has seen by then.
+/// Knowledge of the other replica at the time of the edit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Seen {
     /// The Lease, by a watch.
     All,
-    /// The Lease as it was some renewals ago: it may not watch.
+    /// The Lease as of some renewals ago, because its watch is rejected.
     Some,
-    /// Nothing: it starts just then.
+    /// Nothing: it starts after the edit.
     Nothing,
 }
 
-/// As people do who want another to lead: its holder does not know of it yet.
+/// Users clear the holder to change the leader. The holder does not know it yet.
 #[tokio::test(start_paused = true)]
 async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cleared_the_holder() {
     use Edit::*;
@@ -125,7 +125,7 @@ async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cl
         .flat_map(|edit| sights.map(|seen| (*edit, seen)));
     let cases = cases.flat_map(|(edit, seen)| [false, true].map(|cut| (edit, seen, cut)));
     for (edit, seen, is_cut_off) in cases {
-        // Who has seen nothing of a Lease goes by what a copy of it says.
+        // A replica that has not seen the Lease before trusts the copy.
         if seen == Seen::Nothing && matches!(edit, CopyApplied | CopyCreated) {
             continue;
         }
@@ -146,7 +146,7 @@ async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cl
             api.mood_of(Verb::Watch, Mood::Fails(403));
         }
         let mut b = (seen != Seen::Nothing).then(|| Replica::run(&api, "b"));
-        // Just renewed.
+        // Just after a renewal.
         sleep(LEASE).await;
         a.term.borrow_and_update();
         a.term.changed().await.unwrap();
@@ -187,7 +187,7 @@ async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cl
     }
 }
 
-/// Whatever is in a Lease.
+/// Generates Leases with any content.
 fn anything() -> impl Strategy<Value = Value> {
     let number = prop_oneof![
         any::<i64>().prop_map(Value::from),
@@ -236,12 +236,12 @@ proptest! {
             let api = FakeApi::new();
             api.put(&spec);
             let mut a = Replica::run(&api, "a");
-            // The longest lease that can be configured.
+            // The longest lease duration that can be configured.
             a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
             assert_eq!(api.holder(), "a_1");
             sleep(LEASE).await;
             assert_eq!(a.id(), Some(1));
-            // Nor when it is put there while it leads.
+            // The same content during a term does not prevent leadership either.
             api.put(&spec);
             sleep(RETRY * 2).await;
             a.leads(true, Duration::from_hours(1) + RETRY * 2).await;
