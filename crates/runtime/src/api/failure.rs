@@ -1,37 +1,37 @@
-//! What goes wrong, and when it is tried again.
+//! Failures of a reconcile, and when it is retried.
 
 use std::{error::Error, time::Duration};
 
-/// What a reconcile fails with.
+/// Error of a reconcile.
 pub trait Failure: Error + Send + Sync + 'static {
-    /// One word in CamelCase for what happened, whichever the object: what traces (`error.type`) and suppressed log lines are
-    /// distinguished by.
+    /// Returns one word in CamelCase for the failure, the same for all objects. It distinguishes failures in traces
+    /// (`error.type`) and in suppressed log lines.
     fn name(&self) -> &'static str;
-    /// The reason for conditions, events and logs; `None` where the user need not know.
+    /// Returns the reason for conditions, events and logs; `None` if the user need not know.
     fn reason(&self) -> Option<&'static str>;
-    /// When it is tried again.
+    /// Returns when the reconcile is retried.
     fn retry(&self) -> Retry;
 }
 
-/// When a failed reconcile is tried again.
+/// When a failed reconcile is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// When something changes: without that, trying again cannot help. It must have been reported.
+    /// Retry after a change, because nothing else can help. The failure must already be reported.
     OnChange,
-    /// With backoff, and not before this has passed, whatever changes meanwhile: what the API server asks for. Logged.
+    /// Retry with backoff, but not before this delay, even after a change. The delay is the API server's `Retry-After`. Logged.
     Backoff(Duration),
-    /// After this, which is no failure: it is not counted, and nothing waits longer for it. What a [`Writer`](crate::Writer)
-    /// puts off. 100 ms at least. Logged.
+    /// Requeue after this delay, at least 100 ms. Not a failure: it is not counted, and does not extend the backoff. Returned
+    /// when a [`Writer`](crate::Writer) postpones a write. Logged.
     After(Duration),
-    /// As [`Quiet`](Self::Quiet), but logged where it goes on and on.
+    /// Like [`Quiet`](Self::Quiet), but logged if it persists.
     Conflict,
-    /// With a backoff of its own, for it is no failure of the object's: it is not counted among them, and what failed before does not
-    /// make it wait. Part of everyday life, and not logged.
+    /// Retry with a separate backoff. Not a failure of the object: it is not counted, and earlier failures do not delay it.
+    /// Normal operation, not logged.
     Quiet,
 }
 
 impl Retry {
-    /// How long to wait at least.
+    /// Returns the minimum delay.
     pub(crate) fn after(self) -> Duration {
         match self {
             Self::Backoff(time) | Self::After(time) => time,
@@ -39,19 +39,19 @@ impl Retry {
         }
     }
 
-    /// Whether it counts as one.
+    /// Returns whether this counts as a failure.
     pub(crate) fn is_failure(self) -> bool {
         !self.is_quiet() && !matches!(self, Self::After(_))
     }
 
-    /// Whether it passes by itself, and is no concern of an operator's.
+    /// Returns whether the cause is temporary and needs no attention.
     #[must_use]
     pub fn is_quiet(self) -> bool {
         matches!(self, Self::Conflict | Self::Quiet)
     }
 }
 
-/// A message from outside, short enough for a condition, an event and a log line.
+/// Returns the start of an external message, short enough for a condition, an event and a log line.
 #[must_use]
 pub fn brief(message: &str) -> String {
     const LONGEST: usize = 500;
@@ -66,13 +66,13 @@ pub fn brief(message: &str) -> String {
     text
 }
 
-/// Whether it could make another line, or another order, of what a terminal shows.
+/// Returns whether the character could break a line or change the direction of text on a terminal.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The innermost error says most: "Connection refused", "certificate has expired", …
+/// Returns the innermost error, which is the most specific: "Connection refused", "certificate has expired", …
 #[must_use]
 pub fn root_cause(error: &dyn Error) -> String {
     let mut cause = error;
@@ -82,7 +82,7 @@ pub fn root_cause(error: &dyn Error) -> String {
     brief(&cause.to_string())
 }
 
-/// The error and all its causes: for a library whose outermost error says little ("transport error").
+/// Returns the error and all its causes, for a library with unspecific outermost errors ("transport error").
 #[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -1,4 +1,4 @@
-//! The name under which an object is cached, queued and logged.
+//! The key of an object in caches, queues and logs.
 
 use std::{fmt, sync::Arc};
 
@@ -7,25 +7,25 @@ use std::{fmt, sync::Arc};
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The key of the object `name` in `namespace`.
+    /// Returns the key of the object `name` in `namespace`.
     #[must_use]
     pub fn new(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}/{name}").into())
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.parts().0
     }
 
-    /// The name within the namespace.
+    /// Returns the name within the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         self.parts().1
     }
 
-    /// The key of another object in the same namespace.
+    /// Returns the key of another object in the same namespace.
     #[must_use]
     pub fn sibling(&self, name: &str) -> Self {
         if name == self.name() {

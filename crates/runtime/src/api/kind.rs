@@ -1,25 +1,25 @@
-//! What the objects of a kind are called.
+//! Names of a resource type.
 
 use kube::api::Patch;
 use serde_json::Value;
 
-/// How the objects of a kind are called, which are in namespaces: nothing refers to one that is not.
+/// Names of a namespaced resource type. Cluster-scoped types are not supported, because no object refers to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: &'static str,
-    /// Version.
+    /// API version, without the group.
     pub version: &'static str,
-    /// The kind itself, in CamelCase.
+    /// Kind, in CamelCase.
     pub kind: &'static str,
-    /// The resource: the kind's plural, in lower case.
+    /// Resource: the plural of the kind, in lower case.
     pub plural: &'static str,
-    /// Whether it is Kubernetes' own, and takes strategic merge patches.
+    /// Whether the type is built into Kubernetes, and accepts strategic merge patches.
     built_in: bool,
 }
 
 impl Kind {
-    /// One of Kubernetes' own.
+    /// Returns a type that is built into Kubernetes. A cluster-scoped type does not compile:
     ///
     /// ```compile_fail,E0271
     /// let nodes = operator_runtime::Kind::of::<k8s_openapi::api::core::v1::Node>();
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// One of one's own.
+    /// Returns the type of a custom resource.
     #[must_use]
     pub const fn custom(
         group: &'static str,
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// A patch of an object of this kind, as the API server takes it.
+    /// Returns the patch in the format that the API server accepts for this type.
     pub(crate) fn patch<'a>(&self, patch: &'a Value) -> Patch<&'a Value> {
         if self.built_in {
             Patch::Strategic(patch)
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// `group/version`, as in `apiVersion`.
+    /// Returns `group/version`, as in `apiVersion`.
     #[must_use]
     pub fn api_version(&self) -> String {
         match self.group {

@@ -1,8 +1,7 @@
-//! What is kept of an object: the fields that a controller reads, and nothing else.
+//! Cached forms of objects: only the fields that a controller reads.
 //!
-//! Everything else (managedFields, foreign annotations, …) is skipped while the JSON is being read, without ever being
-//! allocated. Nothing that a user stored can make an object undecodable ([`Field`]), so that one odd object in a list does
-//! not hold up the others.
+//! All other fields (managedFields, unknown annotations, …) are skipped while the JSON is parsed, without an allocation. No
+//! user data can make an object undecodable ([`Field`]), so one malformed object in a list does not block the others.
 
 use std::{
     borrow::Cow,
@@ -29,32 +28,36 @@ use crate::api::{
     panic::{Panicked, catch},
 };
 
-/// The cached form of a kind of namespaced objects: what a [`Store`](crate::Store) keeps of each, and how it is decoded.
+/// Cached form of a namespaced resource type: the data that a [`Store`](crate::Store) keeps, and its decoding.
 pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
-    /// The JSON's own shape: the fields that are kept, each a [`Field`], and [`Metadata`]. What cannot be read as this, or panics
-    /// while it is, ends the watch, which is tried again; what is wrong in a [`Field`] ends there.
+    /// Shape of the JSON: [`Metadata`], and each kept field as a [`Field`]. An object that does not have this shape, or panics
+    /// while it is parsed, ends the watch, which is retried. An error within a [`Field`] affects only that field.
     type Wire: for<'de> Deserialize<'de>;
-    /// What it is called.
+    /// The resource type.
     const KIND: Kind;
-    /// Takes over what is kept.
+    /// Converts the parsed JSON into the cached form.
     fn decode(wire: Self::Wire) -> (Meta, Self);
-    /// `metadata.uid`: tells this object from an earlier one of the same name.
+    /// Returns `metadata.uid`. It distinguishes the object from an earlier one of the same name.
     fn uid(&self) -> &str;
-    /// The names of other objects in the same namespace that this one refers to: what it wants to be there, what it reads,
-    /// who controls it. A change of one of these enqueues what refers to it, where the builder
-    /// [owns](crate::Builder::owns) or [watches](crate::Builder::watches) its kind; of whichever of these kinds it is. (Others of
-    /// the kind that is reconciled are not among them.)
+    /// Returns the names of related objects in the same namespace.
+    ///
+    /// - For a reconciled object: the objects that it requires or reads. A change of one enqueues the reconciled object, if the
+    ///   builder [owns](crate::Builder::owns) or [watches](crate::Builder::watches) its type. A name stands for an object of
+    ///   each such type, except the reconciled type.
+    /// - For any other object: the reconciled objects that a change enqueues, such as its owner.
     fn references(&self) -> impl Iterator<Item = &str>;
-    /// Who controls it, by [`Metadata::take_owner`]: a [`Writer`](crate::Writer) changes and deletes nothing of a kind that is
-    /// made here but what the object that is being reconciled controls. Without this, it is nothing.
+    /// Returns the controlling owner, from [`Metadata::take_owner`]. A [`Writer`](crate::Writer) changes or deletes an object
+    /// of a created type only if the reconciled object is this owner. Default: no owner, so such an object is read-only.
     fn owner(&self) -> Option<&Owner> {
         None
     }
-    /// Whatever somebody else changes in it on purpose, and nothing that changes by itself, as counts in a status do. While
-    /// this stays as it is, a patch that has changed nothing is not sent again. Of the kind that is reconciled, it is also what
-    /// [`confirm`](crate::Writer::confirm) compares, beside the UID, the generation and whether it is being deleted.
+    /// Hashes the fields that other clients change on purpose. Leave out fields that change regularly, such as counts in a
+    /// status.
+    ///
+    /// While the hash stays the same, a patch without effect is not sent again. For the reconciled type,
+    /// [`confirm`](crate::Writer::confirm) also compares it, in addition to the UID, generation and deletion.
     fn content(&self, state: &mut impl Hasher);
-    /// Whether only a rollout has come further between `old` and `new`, and is not at its end. Such changes enqueue at a slower
+    /// Returns whether `new` differs from `old` only by the progress of an unfinished rollout. Such changes enqueue at a slower
     /// pace.
     #[must_use]
     fn is_progress(old: &Self, new: &Self) -> bool {
@@ -63,34 +66,34 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     }
 }
 
-/// A kind that is reconciled: it has a generation, and a status that the controller reports.
+/// A reconciled resource type, with a generation and a status that the controller reports.
 pub trait Primary: Cached {
     /// The status subresource.
     type Status: Serialize + PartialEq;
-    /// `metadata.generation`: grows with each change of the spec.
+    /// Returns `metadata.generation`, which grows with each change of the spec.
     fn generation(&self) -> i64;
-    /// Whether it is being deleted.
+    /// Returns whether the object is terminating.
     fn is_deleting(&self) -> bool;
-    /// The status as last stored.
+    /// Returns the last stored status.
     fn status(&self) -> &Self::Status;
-    /// Whether that status is of the generation of now.
+    /// Returns whether the status is of the current generation.
     fn is_observed(&self) -> bool;
-    /// What a status says, whenever it came to say so: without times.
+    /// Hashes the content of a status, without its times.
     fn says(status: &Self::Status, state: &mut impl Hasher);
-    /// The trace that changed it, where its annotation `<application>/traceparent` names one.
+    /// Returns the trace that changed the object, from its annotation `<application>/traceparent`.
     fn trace(&self) -> Option<&SpanContext> {
         None
     }
 }
 
-/// A kind with a [`Finalizer`](crate::Finalizer).
+/// A resource type with a [`Finalizer`](crate::Finalizer).
 pub trait Finalizable: Primary {
-    /// `metadata.finalizers`, all of them, by [`Metadata::take_finalizers`]: those that are not named here are taken away with
+    /// Returns all of `metadata.finalizers`, from [`Metadata::take_finalizers`]. A finalizer that is missing here is removed by
     /// the next change.
     fn finalizers(&self) -> &[String];
 }
 
-/// [`Cached::content`], to be hashed.
+/// Hashes the UID and [`Cached::content`].
 pub(crate) struct Content<'a, V>(pub &'a V);
 
 impl<V: Cached> Hash for Content<'_, V> {
@@ -100,15 +103,15 @@ impl<V: Cached> Hash for Content<'_, V> {
     }
 }
 
-/// What a primary asks for: all but its status and most of its metadata. A cluster that was restored from a backup counts
-/// generations anew.
+/// Returns a fingerprint of the desired state, without the status and most metadata. The generation is not enough, because an
+/// etcd restore sets it back.
 pub(crate) fn asks_for<P: Primary>(object: &P) -> impl PartialEq + use<P> {
     let mut content = DefaultHasher::new();
     Content(object).hash(&mut content);
     (object.generation(), object.is_deleting(), content.finish())
 }
 
-/// [`Primary::says`], to be hashed.
+/// Hashes [`Primary::says`].
 pub(crate) struct Says<'a, P: Primary>(pub &'a P::Status);
 
 impl<P: Primary> Hash for Says<'_, P> {
@@ -117,17 +120,17 @@ impl<P: Primary> Hash for Says<'_, P> {
     }
 }
 
-/// An object as it arrives: its cached form, and what the store files it under.
+/// A decoded object: its cached form, and its key and version for the store.
 #[derive(Clone, Debug)]
 pub struct Object<V> {
-    // kube's client reads the resourceVersion from here; the other fields stay empty.
+    // kube's client reads the resourceVersion from here. The other fields stay empty.
     meta: ObjectMeta,
     /// `namespace/name`.
     pub key: Key,
-    /// `metadata.resourceVersion` as a number: comparable within a resource type (KEP-5504), which every
-    /// supported API server's is. 0 where it is not a number.
+    /// `metadata.resourceVersion` as a number; 0 if it is not a number. Versions are comparable within a resource type
+    /// (KEP-5504) on every supported API server.
     pub version: u64,
-    /// What is kept of it.
+    /// Cached form.
     pub view: V,
 }
 
@@ -148,13 +151,13 @@ impl<V> Object<V> {
 
 impl<'de, V: Cached> Deserialize<'de> for Object<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The answer to a write: what a watch could not bring does not get into a store by another way.
+        // The response to a write. An object that a watch would not deliver must not enter a store this way.
         let Incoming(object) = Incoming::deserialize(deserializer)?;
         object.map_err(|(_, panicked)| D::Error::custom(panicked))
     }
 }
 
-/// An object as a watch brings it, or which one it is that its kind's code panics at.
+/// An object from a watch, or the identity of an object whose type panicked.
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming<V>(pub Result<Object<V>, (Meta, Panicked)>);
 
@@ -177,12 +180,12 @@ impl<V: Cached> Incoming<V> {
 
 impl<'de, V: Cached> Deserialize<'de> for Incoming<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // What panics in here leaves nothing that could be read on: it ends the watch, or the page.
+        // The input cannot be read further after a panic here: it ends the watch, or the page.
         let read = || V::Wire::deserialize(deserializer);
         let wire = catch(&V::KIND, "Deserialize", read).map_err(D::Error::custom)??;
         let decoded = catch(&V::KIND, "Cached::decode", || V::decode(wire));
         let checked = decoded.and_then(|(meta, view)| {
-            // What a store asks for at each change, while nobody else can look into it.
+            // The store calls this at each change, under its lock.
             let refer = || view.references().for_each(drop);
             catch(&V::KIND, "Cached::references", refer).map(|()| Object::new(meta, view))
         });
@@ -192,11 +195,11 @@ impl<'de, V: Cached> Deserialize<'de> for Incoming<V> {
 }
 
 thread_local! {
-    /// What was read last of a [`Metadata`], which whoever panics takes along.
+    /// Parts of the last [`Metadata`] read. A panic loses the value itself.
     static LAST_READ: RefCell<Meta> = RefCell::default();
 }
 
-/// Reads a text, and notes it in [`LAST_READ`].
+/// Deserializes a string, and copies it into [`LAST_READ`].
 fn note<'de, const FIELD: usize, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<String, D::Error> {
@@ -240,16 +243,16 @@ impl<V: Cached> kube::Resource for Object<V> {
     }
 }
 
-/// A field of whatever shape and depth: what it should be, or what is wrong with it.
+/// A field of any shape and depth: its value, or the error in it.
 ///
-/// Its text is skipped, which has no limit of depth as reading has, and read by itself: what is wrong in it ends there. (For
-/// that it must be text still. In a watch it is, since the API server names an event's type before its object.)
+/// Its text is skipped first, which has no depth limit, and parsed separately. So an error affects only this field. This
+/// requires the input to be text. In a watch it is, because the API server sends the type of an event before its object.
 pub struct Field<T>(Result<T, Wrong>);
 
-/// What is wrong with a field.
+/// Error in a field.
 #[derive(Debug)]
 struct Wrong {
-    /// The member of the field that it is wrong with, if it is one.
+    /// The member of the field that caused the error, if any.
     member: Option<String>,
     words: String,
 }
@@ -265,24 +268,24 @@ impl<T: DeserializeOwned> Field<T> {
         };
         Self(read.map_err(|error| {
             let words = error.to_string();
-            // Where in the field's text is nothing that a user can look up.
+            // The position within the text is of no use to a user.
             let place = words.rfind(" at line ").unwrap_or(words.len());
             Wrong {
                 member: member_at(text, &error).map(|member| brief(&member)),
-                // It quotes the value, of whatever length.
+                // The message quotes the value, which may be long.
                 words: brief(&words[..place]),
             }
         }))
     }
 }
 
-/// The member of this JSON map whose value the error is about.
+/// Returns the member of this JSON map whose value caused the error.
 fn member_at(text: &str, error: &serde_json::Error) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
     let lines = text
         .split_inclusive('\n')
         .take(error.line().saturating_sub(1));
-    // Within the value, or right behind it.
+    // Within the value, or just behind it.
     let at = lines.map(str::len).sum::<usize>() + error.column();
     let mut members = members.into_iter();
     let found = members.find(|(_, value)| {
@@ -293,10 +296,10 @@ fn member_at(text: &str, error: &serde_json::Error) -> Option<String> {
 }
 
 impl<T> Field<T> {
-    /// What it should be.
+    /// Returns the value.
     ///
     /// # Errors
-    /// What is wrong with it, or with which member of it, for its user, who knows it by this name.
+    /// A message for the user about the invalid field or member. `name` is the user's name for the field.
     pub fn into_result(self, name: &str) -> Result<T, String> {
         self.0.map_err(|Wrong { member, words }| {
             let member = member.map(|member| format!(".{member}"));
@@ -306,13 +309,13 @@ impl<T> Field<T> {
 }
 
 impl<T: Default> Field<T> {
-    /// What it should be, or the default where it is something else.
+    /// Returns the value, or the default if it is invalid.
     pub fn or_default(self) -> T {
         self.0.unwrap_or_default()
     }
 }
 
-/// A field that is not there is null.
+/// A missing field is null.
 impl<T: DeserializeOwned> Default for Field<T> {
     fn default() -> Self {
         Self::read("null")
@@ -325,7 +328,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
     }
 }
 
-/// What a store files an object under.
+/// Key and version of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
     name: String,
@@ -340,13 +343,13 @@ impl Meta {
     }
 }
 
-/// The places of what is noted of a [`Metadata`].
+/// Indexes of the fields that `note` copies.
 const NAME: usize = 0;
 const NAMESPACE: usize = 1;
 const RESOURCE_VERSION: usize = 2;
 
-/// The parts of `metadata` that are read, with those of the labels (`L`) and annotations (`A`) that are kept. What is no
-/// [`Field`] is the API server's own.
+/// The parts of `metadata` that are read, with the kept labels (`L`) and annotations (`A`). Only the API server sets the parts
+/// that are not a [`Field`].
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[serde(bound = "L: DeserializeOwned, A: DeserializeOwned")]
@@ -364,7 +367,7 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
     /// `metadata.generation`.
     #[serde(default)]
     pub generation: Field<i64>,
-    /// Whether there is a `metadata.deletionTimestamp`.
+    /// Whether `metadata.deletionTimestamp` is set.
     #[serde(default, rename = "deletionTimestamp", deserialize_with = "is_there")]
     pub deleting: bool,
     /// `metadata.labels`.
@@ -382,7 +385,7 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
 }
 
 impl<L, A> Metadata<L, A> {
-    /// What is left of it when the rest was taken over.
+    /// Returns the key and version.
     #[must_use]
     pub fn into_meta(self) -> Meta {
         Meta {
@@ -392,13 +395,13 @@ impl<L, A> Metadata<L, A> {
         }
     }
 
-    /// Takes the finalizers out.
+    /// Removes and returns the finalizers.
     pub fn take_finalizers(&mut self) -> Vec<String> {
         let finalizers = std::mem::take(&mut self.finalizers).or_default();
         finalizers.into_iter().map(Field::or_default).collect()
     }
 
-    /// Whether something controls it, of whatever kind.
+    /// Returns whether the object has a controlling owner of any type.
     #[must_use]
     pub fn is_controlled(&self) -> bool {
         let owners = self.owner_references.0.as_ref().into_iter().flatten();
@@ -407,7 +410,7 @@ impl<L, A> Metadata<L, A> {
             .any(|owner| owner.controller)
     }
 
-    /// Takes the controller's ownerReference out, where it names an object of this kind in whatever version.
+    /// Removes the owner references. Returns the controlling owner if it is of this type, in any version.
     pub fn take_owner(&mut self, kind: &Kind) -> Option<Owner> {
         let owners = std::mem::take(&mut self.owner_references).or_default();
         let mut owners = owners.into_iter().filter_map(|owner| owner.0.ok());
@@ -427,12 +430,12 @@ pub struct OwnerReference {
     controller: bool,
 }
 
-/// Who controls an object.
+/// Controlling owner of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its name.
+    /// Name of the owner.
     pub name: Box<str>,
-    /// Its UID.
+    /// UID of the owner.
     pub uid: Box<str>,
 }
 
@@ -471,7 +474,7 @@ mod tests {
         number: u16,
     }
 
-    /// A user reads which member to mend, wherever it is and however it is written.
+    /// The message names the member to correct, at any position and in any notation.
     #[test]
     fn what_is_wrong_is_said_of_its_member() {
         for (text, said) in [

@@ -1,4 +1,4 @@
-//! A kind's own code panics: that is a matter of the object that it was called for, and of no other (row Q6).
+//! Isolation of panics in the code of a resource type: a panic affects only the object of the call.
 
 #[cfg(test)]
 mod tests;
@@ -10,12 +10,12 @@ use std::{
 
 use crate::api::kind::Kind;
 
-/// That a kind's own code panicked.
+/// A panic in the code of a resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panicked {
-    /// Of which kind.
+    /// Kind of the object.
     pub kind: &'static str,
-    /// In which of the methods that are called from here.
+    /// Method that panicked.
     pub method: &'static str,
 }
 
@@ -29,10 +29,10 @@ impl fmt::Display for Panicked {
     }
 }
 
-/// Calls a kind's `method` for one object.
+/// Calls `method` of a resource type for one object.
 ///
 /// # Errors
-/// [`Panicked`] where that panicked. What, and where in the code, is logged by then.
+/// [`Panicked`] if it panicked. The panic message and its place in the code are already logged.
 pub fn catch<T>(
     kind: &Kind,
     method: &'static str,

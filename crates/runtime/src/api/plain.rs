@@ -1,7 +1,7 @@
-//! Cached forms that need next to no code: of a custom resource ([`Custom`]), and of what it owns or reads ([`Dependent`]).
+//! Generic cached forms: of a custom resource ([`Custom`]), and of an object that it owns or reads ([`Dependent`]).
 //!
-//! They keep a whole spec and a whole status. A kind with many thousands of objects keeps less by a [`Cached`] of its own,
-//! which reads each object in one pass, where these take two.
+//! They keep a whole spec and a whole status. For a type with many thousands of objects, implement [`Cached`] instead. It keeps
+//! less, and reads each object in one pass instead of two.
 
 use std::{fmt::Debug, hash::Hash, hash::Hasher};
 
@@ -17,15 +17,15 @@ use crate::api::{
     object::{Cached, Field, Finalizable, Meta, Metadata, Owner, Primary},
 };
 
-/// The spec of a custom resource that is reconciled, as [`Custom`] keeps it.
+/// Spec of a reconciled custom resource, kept by [`Custom`].
 pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'static {
-    /// What the custom resource is called.
+    /// Resource type of the custom resource.
     const KIND: Kind;
-    /// Its status; one of another shape, be it in one field, counts as none as a whole.
+    /// Type of the status. A status with an invalid field is replaced by the default.
     type Status: Clone + Debug + Default + PartialEq + Send + Sync + Serialize + DeserializeOwned;
-    /// See [`Cached::references`]; `name` is the custom resource's own.
+    /// See [`Cached::references`]. `name` is the name of the custom resource.
     fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str>;
-    /// The generation that a status is about.
+    /// Returns the generation that a status describes.
     fn observed_generation(status: &Self::Status) -> Option<i64>;
 }
 
@@ -38,13 +38,13 @@ pub struct Custom<S: Spec> {
     pub uid: Box<str>,
     /// `metadata.generation`.
     pub generation: i64,
-    /// Whether it is being deleted.
+    /// Whether the object is terminating.
     pub deleting: bool,
     /// `metadata.finalizers`.
     pub finalizers: Vec<String>,
-    /// The spec, or what is wrong with it: what is stored may be older than the schema.
+    /// The spec, or the error in it: a stored object may be older than the schema.
     pub spec: Result<S, String>,
-    /// The status as last stored.
+    /// The last stored status.
     pub status: S::Status,
 }
 
@@ -86,9 +86,9 @@ impl<S: Spec> Cached for Custom<S> {
         spec.flat_map(|spec| spec.references(&self.name))
     }
 
-    /// A restored backup counts generations anew.
+    /// The generation is not enough, because an etcd restore sets it back.
     fn content(&self, state: &mut impl Hasher) {
-        // What a spec can be compared by is no hash.
+        // A spec need not implement `Hash`.
         (self.generation, format!("{:?}", self.spec)).hash(state);
     }
 }
@@ -125,7 +125,7 @@ impl<S: Spec> Finalizable for Custom<S> {
     }
 }
 
-/// Takes the time of each condition out.
+/// Removes the time of each condition.
 fn forget_times(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -137,20 +137,20 @@ fn forget_times(value: &mut Value) {
     }
 }
 
-/// What is kept of an object that a [`Dependent`] is about, `metadata` aside: fields of the object's JSON. Where one
-/// is of another shape, all of them count as their defaults.
+/// Kept fields of a [`Dependent`], without `metadata`. If one field has another shape, all fields have their defaults.
 pub trait Fields:
     Clone + Debug + Default + PartialEq + Hash + Send + Sync + DeserializeOwned + 'static
 {
-    /// What it is called.
+    /// The resource type.
     const KIND: Kind;
-    /// The kind that controls it, where it is made by this controller.
+    /// Type of the controlling owner, if this controller creates the objects.
     const OWNER: Option<Kind> = None;
-    /// [`Cached::content`]: all of it. Whoever keeps what changes by itself, as counts in a status do, leaves that out.
+    /// See [`Cached::content`]. The default hashes all fields. Leave out kept fields that change regularly, such as counts in a
+    /// status.
     fn content(&self, state: &mut impl Hasher) {
         self.hash(state);
     }
-    /// [`Cached::is_progress`].
+    /// See [`Cached::is_progress`].
     #[must_use]
     fn is_progress(old: &Self, new: &Self) -> bool {
         _ = (old, new);
@@ -163,9 +163,9 @@ pub trait Fields:
 pub struct Dependent<T> {
     /// `metadata.uid`.
     pub uid: Box<str>,
-    /// Who controls it.
+    /// Controlling owner.
     pub owner: Option<Owner>,
-    /// What is kept of it.
+    /// Kept fields.
     pub fields: T,
 }
 
@@ -209,7 +209,7 @@ impl<T: Fields> Cached for Dependent<T> {
         &self.uid
     }
 
-    /// Who controls it.
+    /// Returns the controlling owner.
     fn references(&self) -> impl Iterator<Item = &str> {
         self.owner.iter().map(|owner| &*owner.name)
     }
@@ -227,8 +227,8 @@ impl<T: Fields> Cached for Dependent<T> {
     }
 }
 
-/// A condition to be reported of an object that is at `generation`. One whose status is as in `old` keeps its time, so that
-/// comparing statuses compares what they say.
+/// Returns a condition of an object at `generation`. It keeps the time of the condition in `old` with the same type and status.
+/// So two statuses differ only if their content does.
 #[must_use]
 pub fn condition(
     old: &[Condition],
@@ -323,7 +323,7 @@ mod tests {
         assert!(none.spec.is_err());
     }
 
-    /// A restored backup counts generations anew: [`confirm`](crate::Writer::confirm) compares what is asked for.
+    /// An etcd restore sets generations back, so [`confirm`](crate::Writer::confirm) compares the desired state.
     #[test]
     fn another_spec_of_the_same_generation_is_another_content() {
         let content = |of: &str, generation: i64| {
@@ -339,7 +339,7 @@ mod tests {
         assert_ne!(content("a", 2), content("a", 3));
     }
 
-    /// Row Q6: what panics while it is read is wrong with its field, and with no other.
+    /// A panic while a field is parsed affects only that field.
     #[test]
     fn a_field_that_panics_is_wrong() {
         #[derive(Debug)]

@@ -1,21 +1,23 @@
-//! What the `Status` of a refusal tells apart.
+//! Classification of rejected requests by their `Status`.
 
 use std::time::Duration;
 
 use kube::core::Status;
 
-/// The longest that the API server, or what is in front of it, is given by its own wish. It may be well sooner.
+/// Maximum `Retry-After` that is honored. The API server, or a proxy in front of it, may be ready much sooner.
 const LONGEST_WISH: Duration = Duration::from_secs(30);
 
-/// As API servers have it of a policy, and of a webhook, whatever the code: there is no field that says so of both.
+/// Returns whether the message is from an admission policy or a webhook, or about a webhook that could not be called. The code
+/// varies, and no field of the `Status` shows all of these.
 pub(crate) fn is_denied(message: &str) -> bool {
     message.contains(" denied request: ")
         || message.contains(" denied the request")
         || message.starts_with("Internal error occurred: failed calling webhook ")
 }
 
-/// As API servers have it of whoever lacks a right, and of a policy, a webhook or a quota otherwise: `… is forbidden: User "…" cannot
-/// patch resource "…" …`, or, by the plugin `OwnerReferencesPermissionEnforcement`, `… is forbidden: cannot set …`.
+/// Returns whether the caller lacks a permission: `… is forbidden: User "…" cannot patch resource "…" …`, or, from the plugin
+/// `OwnerReferencesPermissionEnforcement`, `… is forbidden: cannot set …`. A policy, a webhook or a quota causes other
+/// messages.
 pub(crate) fn lacks_right(message: &str) -> bool {
     let refusal = message.split_once(" is forbidden: ");
     let lacks = |words: &str| {
@@ -24,7 +26,7 @@ pub(crate) fn lacks_right(message: &str) -> bool {
     refusal.is_some_and(|(_, words)| lacks(words)) && !is_denied(message)
 }
 
-/// For how long the API server asks not to be asked again, if this is such an answer; never for long.
+/// Returns the `Retry-After` of a response with 429 or 503, at most 30 s.
 pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else {
         return None;
@@ -34,7 +36,7 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
 }
 
-/// Whether the namespace is being deleted, or gone.
+/// Returns whether the namespace is terminating or deleted.
 pub(crate) fn is_terminating(status: &Status) -> bool {
     let details = status.details.as_ref();
     details.is_some_and(|details| {

@@ -1,4 +1,4 @@
-//! Whichever of a kind's methods panics, for whichever of its kinds.
+//! Tests of a panic in each method of each resource type.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -52,7 +52,7 @@ use crate::{
 const ODD: Kind = Kind::custom("example.com", "v1", "Odd", "odds");
 const THING: Kind = Kind::custom("example.com", "v1", "Thing", "things");
 
-/// An Odd, or the Thing of its name that it reads a number of; and which of its methods panics.
+/// An Odd, or the Thing of the same name whose number the Odd reports. `spec.panics` is the method that panics.
 #[derive(Clone, Debug)]
 struct Object<const IS_ODD: bool> {
     name: String,
@@ -96,7 +96,7 @@ impl<const IS_ODD: bool> Object<IS_ODD> {
 }
 
 thread_local! {
-    /// Which method panics of every object, also of those that are stored.
+    /// Method that panics for every object, including stored objects.
     static PANICS: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -207,7 +207,7 @@ impl Reconciler for Odds {
     }
 }
 
-/// And which of its methods panics.
+/// The error names its method that panics.
 #[derive(Debug)]
 struct OddError(String);
 
@@ -249,12 +249,12 @@ impl From<ApiError> for OddError {
     }
 }
 
-/// An API server with two objects of each kind, of which those called bad panic; a second after it was asked to, it tells of
-/// a change of each.
+/// API server with two objects of each type. The objects called bad panic. A second after a watch begins, it sends a change of
+/// each object.
 #[derive(Clone)]
 struct Server {
     panics: (Kind, &'static str),
-    /// The last status of the good one.
+    /// Last status of the good object.
     reported: Arc<Mutex<Value>>,
     versions: Arc<AtomicU64>,
 }
@@ -296,7 +296,7 @@ impl Server {
             return refused;
         }
         if query.contains("watch") {
-            // The type comes first, as it does from an API server.
+            // The type comes first, as from a real API server.
             let event = |object| format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
             let changed = self.objects(kind, 2, 1000).map(event);
             let later = stream::once(sleep(Duration::from_secs(1)))
@@ -317,7 +317,7 @@ impl Server {
             } else {
                 ""
             };
-            // A new leader begins with what is observed by asking whether it is up to date.
+            // A new leader calls `is_up_to_date` first for an object with an observed status.
             let observed = if name == "bad" { generation } else { 0 };
             json!({
                 "metadata": { "name": name, "namespace": "n", "uid": name, "generation": generation,
@@ -351,8 +351,8 @@ impl io::Write for Lines {
     }
 }
 
-/// Row Q6: whichever method panics for one object, the others of both kinds are reconciled, the process lives, and a line of
-/// the log names method, kind and object.
+/// After a panic for one object, the other objects of both types are reconciled, and the process continues. A log line names
+/// the method, the type and the object.
 #[tokio::test(start_paused = true)]
 async fn q6_a_panic_in_whatever_method_is_one_objects_failure() {
     const RECONCILE: &str = "Reconciler::reconcile";
@@ -427,7 +427,7 @@ async fn q6_a_panic_in_whatever_method_is_one_objects_failure() {
         let says = format!("{} of a {of} panicked", named.unwrap_or(method));
         let says = |line: &&str| line.contains(&says) && line.contains("object=n/bad");
         let said = text.lines().filter(says).count();
-        // A list, and one change: the one or the other is tried each time.
+        // At most one line for the list, and one for the change.
         assert!((1..=2).contains(&said), "{method} of {kind:?}: {text}");
         assert!(!text.contains("n/good"), "{method} of {kind:?}: {text}");
     }
@@ -439,7 +439,7 @@ fn odd(panics: &str, version: u64) -> serde_json::Result<crate::api::object::Obj
     serde_json::from_str(&text)
 }
 
-/// Row Q6: the answer to a write is asked what an object of a watch is. One that panics comes into no store.
+/// The response to a write is checked like an object from a watch. An object that panics enters no store.
 #[test]
 fn q6_an_answer_that_panics_is_an_error() {
     for method in ["Cached::decode", "Cached::references"] {
@@ -451,8 +451,8 @@ fn q6_an_answer_that_panics_is_an_error() {
     }
 }
 
-/// Row Q6: what panics while an object comes leaves the store as it was; and that one goes calls nothing of its kind's, as
-/// nobody could say then whether it is gone.
+/// A panic while an object is added leaves the store unchanged. A removal calls no method of the type: after a panic, it would
+/// be unclear whether the object is removed.
 #[test]
 fn q6_whichever_method_panics_a_store_is_whole() {
     for method in [
