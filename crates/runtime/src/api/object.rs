@@ -180,7 +180,7 @@ impl<V: Cached> Incoming<V> {
 
 impl<'de, V: Cached> Deserialize<'de> for Incoming<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The input cannot be read further after a panic here: it ends the watch, or the page.
+        // After a panic here, the rest of the input is unreadable: the panic ends the watch, or the page of a list.
         let read = || V::Wire::deserialize(deserializer);
         let wire = catch(&V::KIND, "Deserialize", read).map_err(D::Error::custom)??;
         let decoded = catch(&V::KIND, "Cached::decode", || V::decode(wire));

@@ -37,9 +37,9 @@ use crate::{
 /// advances. The value is the default interval of renewals: a shorter one has no benefit. (The fence reads the clock at each
 /// write.)
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
-/// Time without a failure after which the next one is a new outage, and is logged again.
+/// Time without a failure before the next failure counts as a new outage, and is logged again.
 const QUIET: Duration = Duration::from_mins(2);
-/// Time that a replica that can serve only some scopes leaves a free Lease to replicas that can serve all scopes.
+/// Delay before a replica that can serve only some scopes takes a free Lease. Replicas that can serve all scopes go first.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// A replica that runs for leader.

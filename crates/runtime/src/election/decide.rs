@@ -18,7 +18,7 @@ pub struct Timing {
     /// Interval between regular attempts. An event may shorten it by up to 90 %, at most once in four intervals. So a policy
     /// that always rejects, or a watch that is behind, cannot cause a busy loop.
     pub retry_period: Duration,
-    /// Time that a replica that can do only part of the work leaves a free Lease to others.
+    /// Delay before a replica that can do only part of its work takes a free Lease. Other replicas go first.
     pub yield_delay: Duration,
 }
 

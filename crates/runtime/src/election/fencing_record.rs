@@ -80,7 +80,7 @@ pub struct FencingRecord {
 }
 
 impl FencingRecord {
-    /// Creates access to the record in `namespace` that the settings name. `identity` is the writer.
+    /// Creates a handle for the record in `namespace` that the settings name. `identity` is the writer.
     pub fn new(
         app: &App,
         client: &Client,
@@ -191,7 +191,7 @@ impl Assertions {
     pub fn acquired(&mut self, uid: &str, transitions: i32) {
         let term = format!("{uid}/{transitions}/");
         // In the same term, an assertion in progress continues. Otherwise a replica that loses and gains its term faster than
-        // that would never write its record.
+        // an assertion takes would never write its record.
         if !self.term.starts_with(&term) {
             self.stop();
             self.pause = self.retry_period / 2;
@@ -284,7 +284,7 @@ impl Assertions {
         None
     }
 
-    /// Logs a failure. The same cause is repeated only at growing intervals.
+    /// Logs a failure. The same cause is repeated at growing intervals, up to ten minutes.
     fn failed(&mut self, trouble: &str) {
         if self.trouble.is_new(trouble) {
             let record = self.object();

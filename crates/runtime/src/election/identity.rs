@@ -66,7 +66,7 @@ impl Identity {
             .map_err(|error| Error::Claimed(self.to_string(), error))
     }
 
-    /// Returns the value of the Lease's `holderIdentity`.
+    /// Returns the identity, as in the Lease's `holderIdentity`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -3,7 +3,7 @@
 //! It sits in the client of the lock, and changes requests and responses:
 //! - A write is conditional on the version that was read. A creation has no holder.
 //! - Expiry depends on how long this process has seen the Lease unchanged, never on the times in it.
-//! - A response that changed nothing is a failure.
+//! - A write that changed nothing is a failure.
 //! - Every call ends in bounded time.
 //!
 //! Use one guard per lock, and one call of the lock at a time.
@@ -44,7 +44,7 @@ const MOVES_ON: SignedDuration = SignedDuration::from_micros(1);
 
 /// Longest time that a silent holder keeps the Lease: the longest lease duration that the configuration permits.
 const LONGEST: Duration = Duration::from_hours(1);
-/// Range of credible times ahead of this process's clock. The next write need not be later than a time outside it.
+/// Range of credible times ahead of this process's clock. The next write need not follow a time outside it.
 const BELIEVED: SignedDuration = SignedDuration::from_hours(1);
 /// Duration of a released Lease, in seconds.
 const RELEASED: u64 = 1;
@@ -100,7 +100,7 @@ pub struct LeaseGuardLayer {
 pub struct SeenLease(Arc<Mutex<Seen>>);
 
 impl SeenLease {
-    /// Returns the Lease as `name` at `now`, for `/debug/state`; `None` if it was never seen.
+    /// Returns the state of the Lease `name` at `now`, for `/debug/state`; `None` if it was never seen.
     pub(crate) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
         self.0.lock().observed.state(name, now)
     }
@@ -254,7 +254,7 @@ impl LeaseGuardLayer {
         Record {
             uid: lease.metadata.uid.clone().unwrap_or_default(),
             vacant_at: version.filter(|_| holder.is_empty()).unwrap_or_default(),
-            // At least the own duration: another client may have shortened it.
+            // At least the own duration: another client may have shortened that of the Lease.
             duration: Duration::from_secs(duration)
                 .clamp(self.duration, LONGEST.max(self.duration)),
             // A holder releases a Lease with these values, as client-go does. An edit by hand clears only the holder.

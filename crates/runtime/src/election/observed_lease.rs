@@ -1,4 +1,4 @@
-//! Observation of a Lease: its last content, and the time since when it is unchanged.
+//! Observation of a Lease: its last content, and how long it has been unchanged.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::telemetry::state;
 
-/// Content of a Lease that the election uses.
+/// The parts of a Lease that the election uses.
 ///
 /// `renewed` is compared with its previous value, never with a clock: the holder's clock is independent of the local one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -177,7 +177,7 @@ impl ObservedRecord {
         self.record.as_ref()?.renewed
     }
 
-    /// Returns the Lease as `name` at `now`, for `/debug/state`; `None` if it was never seen.
+    /// Returns the state of the Lease `name` at `now`, for `/debug/state`; `None` if it was never seen.
     pub(super) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
         let record = self.record.as_ref()?;
         Some(state::Lease {

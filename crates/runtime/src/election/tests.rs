@@ -315,7 +315,8 @@ async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
     assert_eq!(api.holder(), "b");
 }
 
-/// An outage is logged once, and then each minute with its duration. If only writes hang, the line suggests the cause.
+/// An outage is logged once, and then each minute. Later lines contain its duration. If only writes hang, the line suggests the
+/// cause.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_nobody_can_write_is_logged_each_minute() {
     let (lines, _guard) = logged(tracing::Level::WARN);

@@ -207,7 +207,7 @@ impl Reconciler for Odds {
     }
 }
 
-/// The error names its method that panics.
+/// An error, with the name of its method that panics.
 #[derive(Debug)]
 struct OddError(String);
 
