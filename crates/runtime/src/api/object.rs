@@ -51,8 +51,8 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     fn owner(&self) -> Option<&Owner> {
         None
     }
-    /// Hashes the fields that other clients change on purpose. Leave out fields that change regularly, such as counts in a
-    /// status.
+    /// Hashes the fields that other clients change on purpose. Leave out fields that change without an edit, such as counts in
+    /// a status.
     ///
     /// While the hash stays the same, a patch without effect is not sent again. For the reconciled type,
     /// [`confirm`](crate::Writer::confirm) also compares it, in addition to the UID, generation and deletion.

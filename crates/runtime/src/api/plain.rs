@@ -145,8 +145,8 @@ pub trait Fields:
     const KIND: Kind;
     /// Type of the controlling owner, if this controller creates the objects.
     const OWNER: Option<Kind> = None;
-    /// See [`Cached::content`]. The default hashes all fields. Leave out kept fields that change regularly, such as counts in a
-    /// status.
+    /// See [`Cached::content`]. The default hashes all fields. Leave out kept fields that change without an edit, such as
+    /// counts in a status.
     fn content(&self, state: &mut impl Hasher) {
         self.hash(state);
     }
