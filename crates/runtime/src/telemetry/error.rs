@@ -1,4 +1,4 @@
-//! Why there is no telemetry.
+//! Errors of the telemetry setup.
 
 use std::io;
 
@@ -6,24 +6,24 @@ use opentelemetry_otlp::ExporterBuildError;
 
 use crate::api::failure::with_causes;
 
-/// Telemetry cannot be set up as it is asked for.
+/// The configured telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An `OTEL_*` variable that there is no doing without is not what it must be; the text names it.
+    /// An `OTEL_*` variable without a safe default has an invalid value; the text names the variable.
     #[error("{0}")]
     Variable(String),
     /// The log cannot be written.
     #[error("cannot start the thread that writes standard error: {0}")]
     Stderr(io::Error),
-    /// No connection can be made of what is configured.
+    /// The configured connection cannot be created.
     #[error("{signal} cannot be exported: {}", with_causes(.error))]
     Connection {
-        /// Which signal.
+        /// The signal: `traces`, `logs` or `metrics`.
         signal: String,
-        /// What is wrong.
+        /// The cause.
         error: tonic::transport::Error,
     },
-    /// The SDK does not like what it finds in the environment.
+    /// The SDK rejects a value in the environment.
     #[error(transparent)]
     Exporter(#[from] ExporterBuildError),
 }

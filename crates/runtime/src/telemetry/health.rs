@@ -1,11 +1,11 @@
-//! What liveness and readiness are judged by: named checks, as Kubernetes' own components have them.
+//! Liveness and readiness: named checks, as in Kubernetes' own components.
 //!
-//! Each task whose standstill would be the end of the work has a [`Heartbeat`]. It says what it sets out to do and how long
-//! that takes at most, and is stuck when it has not said so again by then. All bounds are about this process: an API
-//! server that is down makes calls end, and the tasks go on.
+//! Each essential task has a [`Heartbeat`]. The task announces each step and the step's time limit. A task that announces no
+//! next step within the limit is stuck. The limits concern this process only: if the API server is down, calls time out and the
+//! tasks continue.
 //!
-//! A false alarm would kill a healthy leader, so a check fails liveness only after three failures in a row, ten
-//! seconds apart: a process that was frozen and thawed has had its turn by then, whatever its clock says.
+//! A false alarm would restart a healthy leader. So a check fails liveness only after three consecutive failures, ten seconds
+//! apart. This gives the tasks of a process that was frozen and thawed time to run, although its clock has advanced.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use tracing::warn;
 
 use crate::config::environment::Host;
 
-/// How often a check of liveness has to fail in a row, and how often it is made.
+/// Consecutive failures of a liveness check after which the probe fails, and the interval of the checks.
 const FAILURE_THRESHOLD: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -35,25 +35,26 @@ pub struct Health {
 
 struct Check {
     name: String,
-    /// What is wrong, if anything is.
+    /// Returns the failure, if the check fails.
     failure: Box<dyn Fn() -> Option<String> + Send + Sync>,
-    /// What is to be known though nothing is wrong.
+    /// Returns a remark for a check that passes.
     note: Box<dyn Fn() -> Option<String> + Send + Sync>,
-    /// How often it has failed in a row.
+    /// Consecutive failures.
     failures: AtomicU32,
 }
 
-/// What is asked about a replica.
+/// A kind of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Is it to be started anew?
+    /// Liveness: whether the kubelet must restart the process.
     Live,
-    /// May it be counted on? Never whether it leads: a rollout would wait for a leader that waits for the rollout.
+    /// Readiness. It never depends on leadership: a rollout would wait for the new replica to lead, which would wait for the
+    /// rollout.
     Ready,
 }
 
 impl Health {
-    /// Health without a part that could fail.
+    /// Creates health with the built-in checks only.
     #[must_use]
     pub fn new(host: &Host) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
@@ -63,7 +64,7 @@ impl Health {
             stopping: Arc::clone(&stopping),
             host: host.clone(),
         };
-        // That there is an answer is what this says, as in kube-apiserver.
+        // Always passes: the response itself is the check, as in kube-apiserver.
         health.live("ping", || None);
         health.ready("ping", || None);
         health.ready("shutdown", move || {
@@ -74,8 +75,7 @@ impl Health {
         health
     }
 
-    /// Adds a check of liveness; `failure` says what is wrong, if anything is. It is asked again and again: it must
-    /// be cheap.
+    /// Adds a liveness check. `failure` returns the failure, if any. It is called often, so it must be cheap.
     pub fn live(
         &mut self,
         name: impl Into<String>,
@@ -84,7 +84,7 @@ impl Health {
         self.live.push(Check::new(name.into(), failure));
     }
 
-    /// Adds a check of readiness, as [`live`](Self::live) does. What it says counts at once.
+    /// Adds a readiness check, as [`live`](Self::live) does. A single failure fails the probe.
     pub fn ready(
         &mut self,
         name: impl Into<String>,
@@ -93,7 +93,7 @@ impl Health {
         self.ready.push(Check::new(name.into(), failure));
     }
 
-    /// Adds a check of readiness with a `note` on what is amiss without failing it, for those who list the checks.
+    /// Adds a readiness check. `note` returns a remark that the list of checks shows without failing the probe.
     pub(crate) fn ready_with_note(
         &mut self,
         name: impl Into<String>,
@@ -106,7 +106,7 @@ impl Health {
         });
     }
 
-    /// Adds a check of liveness that a task moves, and returns what the task says so with.
+    /// Adds a liveness check for a task, and returns the task's heartbeat.
     #[must_use]
     pub fn heartbeat(&mut self, name: impl Into<String>) -> Heartbeat {
         let heartbeat = Heartbeat::default();
@@ -115,7 +115,7 @@ impl Health {
         heartbeat
     }
 
-    /// `shutdown`, which ends readiness first of all.
+    /// Wraps `shutdown`. Readiness fails as soon as it resolves.
     pub fn until<F: Future<Output = ()>>(&self, shutdown: F) -> impl Future<Output = ()> + use<F> {
         let stopping = Arc::clone(&self.stopping);
         async move {
@@ -124,9 +124,9 @@ impl Health {
         }
     }
 
-    /// Makes the checks of liveness, for ever.
+    /// Runs the liveness checks until cancelled.
     pub async fn watch(&self) {
-        /// What the tasks of a process that stood still may take to have their turn.
+        /// Time for the tasks of a process that was frozen to run again.
         const MOMENT: Duration = Duration::from_secs(1);
         loop {
             for check in &self.live {
@@ -140,7 +140,7 @@ impl Health {
         }
     }
 
-    /// The name of each check of this `probe`, with what is wrong, or else to be known: `Err`, or `Ok`.
+    /// Returns each check of this `probe` by name: `Err` with its failure, or `Ok` with its remark.
     pub fn checks(
         &self,
         probe: Probe,
@@ -158,7 +158,7 @@ impl Health {
 }
 
 impl Health {
-    /// What fails, and why.
+    /// Returns the failing checks, each as `name: failure`.
     #[must_use]
     pub fn failing(&self, probe: Probe) -> Vec<String> {
         let failing =
@@ -185,22 +185,22 @@ impl Check {
         let failures = self.failures.load(Relaxed).saturating_add(1);
         self.failures.store(failures, Relaxed);
         if failures == FAILURE_THRESHOLD {
-            // Whoever finds this process started anew finds out why.
+            // The log of the previous container then explains the restart.
             warn!(check = self.name, "liveness fails: {failure}");
         }
     }
 }
 
-/// A task's sign of life. Dropped, the task is dead.
+/// Heartbeat of a task. Dropping it marks the task as dead.
 #[derive(Debug, Default)]
 pub struct Heartbeat(Arc<Mutex<Sign>>);
 
-/// What a task said last.
+/// The last announcement of a task.
 #[derive(Debug)]
 struct Sign {
     doing: &'static str,
     since: Instant,
-    /// How long it takes at most; `None`: for ever.
+    /// Time limit of the step; `None`: unlimited.
     limit: Option<Duration>,
 }
 
@@ -215,8 +215,8 @@ impl Default for Sign {
 }
 
 impl Heartbeat {
-    /// The task sets out to be `doing` something, for `limit` at most; it says so again when it is done. Before the
-    /// first time nothing is expected of it.
+    /// Announces that the task is now `doing` this, and that its next announcement follows within `limit`. The check passes
+    /// before the first announcement.
     pub fn beat(&self, doing: &'static str, limit: Duration) {
         *self.0.lock() = Sign {
             doing,
@@ -240,7 +240,7 @@ impl Sign {
     }
 }
 
-/// The time of day `elapsed` ago, as log lines have it.
+/// Returns the time of day `elapsed` ago, to the second, as in log lines.
 #[must_use]
 pub fn ago(host: &Host, elapsed: Duration) -> String {
     let then = host.now().checked_sub(elapsed).unwrap_or_default();
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    /// What fails liveness after `wait`, without the time of day.
+    /// The failing liveness checks after `wait`, without the time of day.
     async fn failing_after(wait: Duration, health: &Health) -> Vec<String> {
         assert!(timeout(wait, health.watch()).await.is_err());
         let failing = health.failing(Probe::Live).into_iter();
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(dead, ["task: dead"]);
     }
 
-    /// The clock goes on while a process is frozen; its tasks do not.
+    /// The clock of a frozen process advances, but its tasks do not run.
     #[tokio::test(start_paused = true)]
     async fn a_process_that_was_frozen_gets_its_turn() {
         let mut health = Health::new(&Host::of_this_process());

@@ -1,9 +1,8 @@
-//! The view of operators and probes: logs, traces, metrics and `/debug/state`.
+//! Logs, traces, metrics, health checks and `/debug/state`.
 //!
-//! The log goes to standard error. Where there is an endpoint, traces, logs and metrics go there, too, by
-//! OTLP/gRPC; everything about that but the endpoint is in the `OTEL_*` variables. Whatever becomes of the
-//! collector, the work never waits for it: what is to be exported waits in queues with a limit, and what does
-//! not fit is dropped and counted.
+//! The log is written to standard error. With an OTLP endpoint, traces, logs and metrics are also exported by OTLP/gRPC. The
+//! `OTEL_*` variables configure the rest of the export. A collector that is slow or down never blocks the work: data waits in
+//! bounded queues, and overflow is dropped and counted.
 
 mod error;
 pub(crate) mod events;
@@ -44,16 +43,16 @@ use self::{
 };
 use crate::config::{app::App, environment::Host, settings::Config};
 
-/// How long the last export may take at most.
+/// Upper limit of the final export.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// The last export gets this long even where the work took all of the time that there was to stop.
+/// Lower limit of the final export, granted even if draining the work has used up the shutdown time.
 const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
 
-/// The way of each signal that would be exported.
+/// Returns the export target of each signal that is exported.
 ///
 /// # Errors
-/// Those of [`Telemetry::start`].
+/// The errors of [`Telemetry::start`].
 pub(crate) fn ways(host: &Host, config: &Config) -> Result<Vec<Way>, Error> {
     export::ways(
         &Env::new(host.variables()),
@@ -61,7 +60,7 @@ pub(crate) fn ways(host: &Host, config: &Config) -> Result<Vec<Way>, Error> {
     )
 }
 
-/// Telemetry at work.
+/// The running telemetry: instruments, log level and export.
 pub struct Telemetry {
     metrics: Metrics,
     level: LogLevel,
@@ -72,17 +71,17 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Starts the log, and the export where an endpoint is given. Must be called within a Tokio runtime.
+    /// Starts the log, and the export if an endpoint is configured. Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// See [`Error`]. A collector that cannot be reached is none.
+    /// See [`Error`]. An unreachable collector is not an error.
     pub fn start(app: &'static App, host: &Host, config: &Config) -> Result<Self, Error> {
         stderr::start().map_err(Error::Stderr)?;
         let env = Env::new(host.variables());
         let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
         let resource = resource::resource(app, host, env.attributes());
 
-        // First, since the other providers count what they drop by it.
+        // Before the other providers: they count their dropped items with the global meter provider.
         let reader = exporters.metrics.map(|exporter| {
             let interval = env.milliseconds("OTEL_METRIC_EXPORT_INTERVAL");
             PeriodicReader::builder(exporter)
@@ -123,7 +122,8 @@ impl Telemetry {
 
         let mut before = Vec::new();
         if let Some(provider) = &traces {
-            // Events are log records, which name their span; the library's spans are not ours to export.
+            // Spans only: events are exported as log records, which carry the ID of their span. Spans of libraries are not
+            // exported.
             let ours = |span: &Metadata<'_>| span.is_span() && app.has(span.target());
             let layer = tracing_opentelemetry::layer()
                 .with_tracer(provider.tracer(app.name))
@@ -156,19 +156,19 @@ impl Telemetry {
         })
     }
 
-    /// The instruments.
+    /// Returns the instruments.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.metrics.clone()
     }
 
-    /// What is logged, to be changed.
+    /// Returns a handle to change the log level.
     #[must_use]
     pub fn level(&self) -> LogLevel {
         self.level.clone()
     }
 
-    /// Exports what is still to be exported, if that can be done in the time that is `left`, and in 5 s.
+    /// Exports the queued data within the time that is `left`, clamped to 0.5 s to 5 s.
     pub async fn finish(self, left: Duration) {
         let limit = left.clamp(SHORTEST_FLUSH, FLUSH);
         let Self {
@@ -179,15 +179,16 @@ impl Telemetry {
             ..
         } = self;
         let failed = failures.count();
-        // Side by side, since each may take all of the time; and given up from outside, since the metrics'
-        // shutdown takes longer than it is given.
+        // In parallel, because each shutdown may use the whole limit. The outer timeout is needed because the shutdown of the
+        // metrics exceeds its own limit.
         let all = join_all([
             spawn_blocking(move || traces.map(|traces| traces.shutdown_with_timeout(limit))),
             spawn_blocking(move || logs.map(|logs| logs.shutdown_with_timeout(limit))),
             spawn_blocking(move || Some(meters.shutdown_with_timeout(limit))),
         ]);
         let ended = timeout(limit, all).await;
-        // The providers of traces and logs answer Ok to a last batch that was refused: only the export's events show it.
+        // The providers of traces and logs return `Ok` even if the last batch was rejected. Only the export events report that
+        // failure.
         let lost = match &ended {
             Ok(ended) => ended.iter().any(|ended| {
                 matches!(

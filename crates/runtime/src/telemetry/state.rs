@@ -1,58 +1,54 @@
-//! What `/debug/state` answers, and `doctor` prints: what one replica is about, at a glance. Nothing is kept for it but why
-//! objects fail ([`Failures`](crate::controller::agenda::Failures)); all else is looked up when somebody asks, and costs as much as there
-//! are watches and workers, and [`MOST`] objects.
+//! The response of `/debug/state`, which `doctor` prints: the internal state of one replica.
+//!
+//! Only the errors of failing objects are stored for it, in [`Failures`](crate::controller::agenda::Failures). All other values
+//! are collected per request; the cost grows with the number of watches and workers, plus at most [`MOST`] objects.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where it is served.
+/// Path of the endpoint.
 pub const PATH: &str = "/debug/state";
 
-/// So many objects are named in a [`List`] at most.
+/// Maximum number of objects in a [`List`].
 pub const MOST: usize = 100;
 
-/// What a replica is about.
+/// Internal state of a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// What it is called in the Lease.
+    /// Name of this replica in the Lease.
     pub identity: String,
-    /// The program's version.
     pub version: String,
-    /// The commit that it was built from, where that is known.
+    /// The commit of the build, if known.
     pub commit: Option<String>,
-    /// How long it has run.
     pub uptime_seconds: f64,
-    /// Each watch and what it has brought, by scope.
+    /// Each watch and its cache, per kind and scope.
     pub caches: Vec<Cache>,
-    /// The Lease as last seen; `None` without an election, and before it was read.
+    /// The Lease as last seen; `None` without leader election, and before the first read.
     pub lease: Option<Lease>,
-    /// The term, while it leads.
+    /// The current term; `None` if this replica does not lead.
     pub term: Option<Term>,
-    /// What lets writes through.
     pub fence: Fence,
-    /// The queue, while it leads and has something in sync.
+    /// The queue; `None` if this replica does not lead, or if nothing is in sync yet.
     pub queue: Option<Queue>,
 }
 
-/// One kind in one scope.
+/// Cache of one kind in one scope.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cache {
-    /// Of what.
     pub kind: String,
-    /// Where; `None`: in all namespaces.
+    /// `None`: all namespaces.
     pub namespace: Option<String>,
-    /// How many there are.
     pub objects: usize,
-    /// What the watch has come to; empty before the end of the first list.
+    /// resourceVersion that the watch has reached; empty before the end of the first list.
     pub resource_version: String,
-    /// Whether it has been listed.
+    /// Whether the first list is complete.
     pub in_sync: bool,
-    /// How long ago the API server last told anything: an event, a part of a list, or a bookmark.
+    /// Time since the last message of the API server: an event, a part of a list, or a bookmark.
     pub age_seconds: f64,
-    /// Why the watch does not work, if it does not.
+    /// The error of the watch, if it fails.
     pub failure: Option<String>,
 }
 
@@ -62,15 +58,15 @@ pub struct Cache {
 pub struct Lease {
     /// `namespace/name`.
     pub name: String,
-    /// Whether there is one; else this is what it said before it was deleted.
+    /// Whether the Lease exists. If not, the other fields describe it before its deletion.
     pub exists: bool,
-    /// Who holds it; empty: nobody.
+    /// Identity of the holder; empty without a holder.
     pub holder: String,
-    /// How long ago its last change was seen, by this replica's clock.
+    /// Time since this replica saw the last change, measured with its own clock.
     pub seen_seconds_ago: f64,
-    /// How long it lasts.
+    /// `leaseDurationSeconds`.
     pub duration_seconds: f64,
-    /// How often it has changed hands.
+    /// `leaseTransitions`.
     pub transitions: i32,
 }
 
@@ -78,103 +74,98 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Term {
-    /// The Lease's transitions in it.
+    /// `leaseTransitions` of the Lease in this term.
     pub transitions: i32,
-    /// When it ends, unless it is renewed; `None`: never, without an election.
+    /// Time until the end of the term unless it is renewed; `None` without leader election, where a term has no end.
     pub ends_in_seconds: Option<f64>,
 }
 
-/// The fence, here and at the API server.
+/// The fence, in this process and in the API server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fence {
-    /// Whether writes are let through: until the end of the term.
+    /// Whether writes may be sent: until the end of the term.
     pub open: bool,
-    /// How far the fencing record is, while it leads by a Lease.
+    /// State of the fencing record; only while this replica leads with a Lease.
     pub record: Option<RecordIs>,
-    /// For how long the fencing policy has rejected this leader's writes, if it has.
+    /// How long the fencing policy has rejected the writes of this leader; `None` if it has not.
     pub policy_rejects_for_seconds: Option<f64>,
 }
 
-/// How far the fencing record is in a term.
+/// State of the fencing record in a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RecordIs {
-    /// It may not name the leader yet.
+    /// The record may not name the leader yet.
     Pending,
-    /// It names the leader.
+    /// The record names the leader.
     Written,
-    /// There is none: the component is not installed.
+    /// The record does not exist: the component is not installed.
     NotInstalled,
 }
 
-/// The queue.
+/// The work queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queue {
-    /// Objects that a worker could take now, by lane.
+    /// Objects that are ready for a worker, by lane.
     pub waiting: Waiting,
-    /// Objects that wait for their time: retries, and what comes later.
+    /// Objects that are not due yet: retries and delayed reconciles.
     pub delayed: usize,
-    /// Objects that are with a worker, the longest first.
+    /// Objects that workers are reconciling, longest-running first.
     pub in_work: List<Running>,
-    /// Objects that failed, and are tried again, by name: those that began to fail first.
+    /// Failing objects that will be retried, by name. If there are more than [`MOST`], the first to fail.
     pub failing: List<Failing>,
 }
 
-/// Objects that wait, by lane.
+/// Number of ready objects per lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
-    /// Something changed.
+    /// Objects that changed.
     pub event: usize,
-    /// It failed.
+    /// Retries of failed objects.
     pub retry: usize,
-    /// It can wait.
+    /// Work that is not urgent.
     pub background: usize,
 }
 
-/// Some objects, of so many.
+/// A list that is cut at [`MOST`] objects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
-    /// How many there are.
+    /// Number of objects before the cut.
     pub total: usize,
-    /// [`MOST`] of them at most.
     pub objects: Vec<T>,
 }
 
-/// An object that is with a worker.
+/// An object that a worker is reconciling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Running {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// For how long.
+    /// How long the worker has had the object.
     pub seconds: f64,
 }
 
-/// An object that fails.
+/// An object whose reconcile fails.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failing {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// How often in a row.
+    /// Consecutive attempts without success.
     pub attempts: u32,
-    /// Of the last failure, in a word.
+    /// Reason of the last failure, or the name of its error.
     pub reason: String,
-    /// The same, in full.
+    /// Message of the last failure.
     pub error: String,
-    /// When it is tried again; `None`: just now.
+    /// Time until the next attempt; `None`: an attempt is running.
     pub retry_in_seconds: Option<f64>,
 }
 
-/// As they are written: to the millisecond.
+/// Returns the duration in seconds, truncated to milliseconds.
 pub(crate) fn seconds(time: Duration) -> f64 {
     let whole = Duration::from_secs(time.as_secs());
     (whole + Duration::from_millis(time.subsec_millis().into())).as_secs_f64()

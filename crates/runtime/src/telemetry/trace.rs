@@ -1,8 +1,8 @@
-//! What a trace records: of a reconcile, and by which trace it was brought about.
+//! Traces: the span of a reconcile, and its links to the traces that caused it.
 //!
-//! Spans are made with `tracing`'s macros, for the layer that exports them alone: without it they are
-//! disabled, and everything here does nothing. A span's end is its being dropped, and what is recorded in
-//! `otel.status_description` makes it one that failed.
+//! Spans are created with `tracing` macros for the export layer only. If that layer is missing, they are disabled and the
+//! functions of this module do nothing. A span ends when it is dropped. A span with an `otel.status_description` is exported
+//! as failed.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -15,7 +15,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::{Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-/// What an annotation names; `None` if it names no trace.
+/// Returns the span that a `traceparent` annotation names; `None` if it is malformed.
 #[must_use]
 pub fn parse(traceparent: &str) -> Option<SpanContext> {
     let carrier = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
@@ -24,31 +24,31 @@ pub fn parse(traceparent: &str) -> Option<SpanContext> {
     named.is_valid().then_some(named)
 }
 
-/// The annotation that names `trace`.
+/// Returns the `traceparent` annotation that names `trace`.
 #[must_use]
 pub fn annotation(trace: &SpanContext) -> String {
     let flags = trace.trace_flags().to_u8();
     format!("00-{}-{}-{flags:02x}", trace.trace_id(), trace.span_id())
 }
 
-/// The current span, if it is exported.
+/// Returns the current span, if it is exported.
 #[must_use]
 pub fn current() -> Option<SpanContext> {
     let current = Context::map_current(|context| context.span().span_context().clone());
     current.is_sampled().then_some(current)
 }
 
-/// A span for what is done later on behalf of the span `of`; none where that is none.
+/// Returns a span for work done later on behalf of the span `of`; a disabled span without `of`.
 #[must_use]
 pub fn within(of: Option<&SpanContext>, name: &str) -> Span {
     let Some(of) = of else { return Span::none() };
     let span = info_span!(parent: None, "later", otel.name = name);
-    // Fails where the span has begun, or is disabled.
+    // Fails if the span has already started or is disabled.
     let _ = span.set_parent(Context::new().with_remote_span_context(of.clone()));
     span
 }
 
-/// Notes on the current span what was decided.
+/// Records a decision as an event of the current span.
 pub fn decided(decision: impl Into<Cow<'static, str>>) {
     let span = Span::current();
     if !span.is_none() {
@@ -56,7 +56,7 @@ pub fn decided(decision: impl Into<Cow<'static, str>>) {
     }
 }
 
-/// Links the current span to one in another trace that brought it about.
+/// Links the current span to a span in another trace that caused it.
 pub(crate) fn because_of(other: &SpanContext) {
     let span = Span::current();
     if !span.is_none() {
@@ -64,7 +64,7 @@ pub(crate) fn because_of(other: &SpanContext) {
     }
 }
 
-/// Notes on `span` that it failed: `kind` is one of a few words, `error` says it in full.
+/// Records on `span` that it failed. `kind` has few possible values; `error` is the full message.
 pub fn failed(span: &Span, kind: &str, error: &dyn std::fmt::Display) {
     span.record("error.type", kind);
     span.record("otel.status_description", tracing::field::display(error));
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// Anybody may write anything into an annotation.
+    /// Any client can write any value into an annotation.
     #[test]
     fn a_malformed_annotation_names_no_trace() {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
