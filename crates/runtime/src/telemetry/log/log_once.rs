@@ -1,11 +1,10 @@
-//! The same trouble is not logged again and again.
+//! Limits repeated log lines.
 //!
-//! Of many objects that fail for one cause, [`LogDeduplication`] lets [`LINES`] lines through in one [`PERIOD`]; the
-//! rest is counted, and the count is logged when the period is over. A cause is an error's text without what differs
-//! from object to object.
+//! [`LogDeduplication`] limits the lines of objects that fail for the same cause to [`LINES`] per [`PERIOD`]. It counts the
+//! rest, and logs the count after the period. A cause is an error's text without the parts that differ between objects.
 //!
-//! [`Causes`] logs each cause of an outage once, and repeats it while the outage lasts: after a minute, then at doubled intervals, at
-//! least every ten minutes.
+//! [`Causes`] logs each cause of an outage once and repeats it while the outage lasts. The interval starts at one minute and
+//! doubles up to ten minutes.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -15,14 +14,14 @@ use tracing::warn;
 
 use crate::api::failure::Failure;
 
-/// Lines of one cause in one period: enough for all that a few objects have to say.
+/// Lines per cause and period: enough to log every failure of a few objects.
 const LINES: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How many causes are kept apart; what comes beyond is one cause.
+/// Number of separate causes. All further causes count as one.
 const CAUSES: usize = 32;
 
-/// What was logged of late.
+/// Rate limit for the log lines of failing objects.
 #[derive(Default)]
 pub struct LogDeduplication(Mutex<HashMap<String, Cause>>);
 
@@ -32,7 +31,7 @@ struct Cause {
 }
 
 impl LogDeduplication {
-    /// Whether this failure is worth a line.
+    /// Whether to log this failure.
     pub fn should_log(&self, error: &impl Failure) -> bool {
         let (cause, now) = (cause(error), Instant::now());
         let mut causes = self.0.lock();
@@ -48,7 +47,7 @@ impl LogDeduplication {
         of_late.times <= LINES
     }
 
-    /// Logs what is counted when its period is over; for ever.
+    /// Logs the number of suppressed lines of each period after its end. Runs until cancelled.
     pub async fn report_suppressed(self: Arc<Self>) {
         loop {
             sleep(PERIOD).await;
@@ -73,7 +72,7 @@ impl LogDeduplication {
     }
 }
 
-/// The kind of error and its text, without numbers and what is in quotes: Kubernetes quotes names.
+/// Returns the error's name and its text without digits and quoted parts. Kubernetes quotes names.
 fn cause(error: &impl Failure) -> String {
     let text = error.to_string();
     let unquoted = text.split('"').step_by(2).collect::<Vec<_>>().join("…");
@@ -81,16 +80,16 @@ fn cause(error: &impl Failure) -> String {
     format!("{}: {text}", error.name())
 }
 
-/// How many causes of one outage are remembered as logged. An API server, or a collector, may put something new into each
-/// answer: past that, one new cause is logged in each [`MORE`].
+/// Number of causes that are remembered per outage. An API server or a collector may return a different message in each
+/// response. So beyond this number, at most one new cause is logged per [`MORE`].
 const CAUSES_OF_ONE: usize = 8;
 const MORE: Duration = Duration::from_mins(1);
 
-/// The interval before the first repetition of a line. It doubles up to the second value.
+/// Interval before the first repetition of a line, and the limit up to which it doubles.
 const FIRST_REPEAT: Duration = Duration::from_mins(1);
 const LONGEST_REPEAT: Duration = Duration::from_mins(10);
 
-/// The times of a line's repetitions.
+/// Schedule of a line's repetitions.
 #[derive(Debug)]
 pub struct Repeat {
     due: Instant,
@@ -98,7 +97,7 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// The line is logged now.
+    /// Starts the schedule: the line has just been logged.
     pub fn new(now: Instant) -> Self {
         Self {
             due: now + FIRST_REPEAT,
@@ -106,7 +105,7 @@ impl Repeat {
         }
     }
 
-    /// Whether the line is due again.
+    /// Whether to repeat the line now.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.due;
         if is_due {
@@ -117,7 +116,7 @@ impl Repeat {
     }
 }
 
-/// How long an outage has lasted, as a suffix of its log line; empty in the first minute.
+/// Duration of an outage as a suffix of its log line; empty in the first minute.
 #[derive(Debug, PartialEq)]
 pub struct Lasting(pub Duration);
 
@@ -131,21 +130,21 @@ impl fmt::Display for Lasting {
     }
 }
 
-/// The causes of one outage that are logged already.
+/// Causes of one outage that have been logged.
 #[derive(Debug)]
 pub struct Causes {
-    /// A failure after this long without one begins another outage.
+    /// A failure after this time without one begins another outage.
     quiet: Duration,
     logged: Vec<(String, Repeat)>,
     logged_at: Option<Instant>,
-    /// When the outage began.
+    /// Start of the outage.
     since: Option<Instant>,
-    /// Whether one was logged, and [`is_over`](Self::is_over) has not been asked since.
+    /// Whether a cause was logged since the last call of [`is_over`](Self::is_over).
     ongoing: bool,
     last: Option<Instant>,
 }
 
-/// Those of an outage that lasts until it is [cleared](Causes::clear).
+/// For an outage that lasts until it is [cleared](Causes::clear).
 impl Default for Causes {
     fn default() -> Self {
         Self::new(Duration::MAX)
@@ -153,7 +152,7 @@ impl Default for Causes {
 }
 
 impl Causes {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new(quiet: Duration) -> Self {
         Self {
             quiet,
@@ -165,12 +164,12 @@ impl Causes {
         }
     }
 
-    /// Records a failure; true if its cause is due in the log, for the first time or as a repetition.
+    /// Records a failure. Returns true if its cause must be logged, as new or as a repetition.
     pub fn is_new(&mut self, cause: &str) -> bool {
         self.is_due(cause).is_some()
     }
 
-    /// Like [`is_new`](Self::is_new); returns how long the outage has lasted.
+    /// Like [`is_new`](Self::is_new), but returns the duration of the outage.
     pub fn is_due(&mut self, cause: &str) -> Option<Lasting> {
         if self.is_quiet() {
             self.clear();
@@ -197,23 +196,23 @@ impl Causes {
         Some(Lasting(now - since))
     }
 
-    /// True once after what was logged. The causes stay logged until it is quiet: what works and fails by turns is one
-    /// outage.
+    /// Returns true once after a cause was logged. The causes stay remembered until the end of the outage: alternating success
+    /// and failure is one outage.
     pub fn is_over(&mut self) -> bool {
         std::mem::take(&mut self.ongoing)
     }
 
-    /// Whether it has been quiet for so long that a failure would begin another outage.
+    /// Whether a failure now would begin another outage.
     pub fn is_quiet(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() >= self.quiet)
     }
 
-    /// It is not quiet while somebody waits before trying again.
+    /// Extends the outage while its next attempt is delayed.
     pub fn touch(&mut self) {
         self.last = Some(Instant::now());
     }
 
-    /// The outage is over, and whatever comes begins another.
+    /// Ends the outage: the next failure begins another.
     pub fn clear(&mut self) {
         self.logged.clear();
         self.since = None;
@@ -233,7 +232,7 @@ mod tests {
         ))
     }
 
-    /// However many objects fail, and however often: a cause is a few lines in each period.
+    /// A cause is logged a few times per period, however many objects fail.
     #[tokio::test(start_paused = true)]
     async fn a_thousand_objects_are_a_few_lines() {
         let repeats = LogDeduplication::default();
@@ -249,7 +248,7 @@ mod tests {
         assert!(repeats.should_log(&quota(0)), "the next period has its own");
     }
 
-    /// One cause does not hide another, and even causes without number are bounded.
+    /// One cause does not hide another. The number of causes is bounded.
     #[tokio::test(start_paused = true)]
     async fn another_cause_is_logged() {
         let repeats = LogDeduplication::default();
@@ -273,7 +272,7 @@ mod tests {
         assert!(repeats.0.lock().len() <= CAUSES + 1);
     }
 
-    /// Each cause once in an outage, and not without number; again after it was quiet, or after a success that ends it.
+    /// Each cause is logged once per outage, up to a limit. It is logged again after a quiet time or a success.
     #[tokio::test(start_paused = true)]
     async fn a_cause_is_logged_once_in_an_outage() {
         const QUIET: Duration = Duration::from_secs(30);
@@ -298,7 +297,7 @@ mod tests {
         assert!(causes.is_new("one"));
     }
 
-    /// A line of an outage that lasts a day is repeated after 1, 2, 4 and 8 min, then every 10 min, with the outage's duration.
+    /// The line of a long outage is repeated with its duration: after 1, 2, 4 and 8 min, then every 10 min.
     #[tokio::test(start_paused = true)]
     async fn what_goes_on_is_logged_again() {
         const STEP: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
-//! The log: what is said of what happens, one line each, on standard error and, by OTLP, to a collector.
+//! The log: one line per event on standard error, and log records to a collector by OTLP.
 //!
-//! A line is made here rather than by `tracing-subscriber`, for two reasons: it carries the trace that it
-//! belongs to, and nothing in it, not a name or a message from elsewhere, can end it, or paint on a terminal.
+//! The lines are formatted here and not by `tracing-subscriber`, for two reasons. They carry the IDs of their trace. And no
+//! name or message from outside can end a line or send escape sequences to a terminal.
 
 pub(crate) mod log_once;
 pub(crate) mod stderr;
@@ -41,10 +41,11 @@ use crate::config::{
     settings::{Log, LogFormat},
 };
 
-/// What the libraries log for themselves is said by us once, with its cause, where it matters.
+/// Libraries whose own log lines are off by default: this crate logs their errors once, with the cause, if they matter.
 const OURS_ALONE: [&str; 3] = ["kube_client", "kube_runtime", "opentelemetry"];
 
-/// The crates that an export itself makes use of, and that log, as their targets begin: exported, it would have no end.
+/// First part of the log targets of the crates that the export uses. Exporting their lines would cause further exports, without
+/// end.
 const EXPORTERS_OWN: [&str; 10] = [
     "hyper",
     "hyper_util",
@@ -58,28 +59,27 @@ const EXPORTERS_OWN: [&str; 10] = [
     "opentelemetry-proto",
 ];
 
-/// A layer of the subscriber.
 pub(super) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// What is logged, which can be changed while the process runs.
+/// The log level, which can be changed at runtime.
 #[derive(Clone, Default)]
 pub struct LogLevel {
     handles: Vec<reload::Handle<Targets, Registry>>,
-    /// The application's.
+    /// The application's crates.
     crates: &'static [&'static str],
 }
 
 impl LogLevel {
-    /// From now on, `level` (see [`Log::level`]) says what is logged, and what of it is exported.
+    /// Sets the `level` (see [`Log::level`]) of the log and of the exported log records.
     pub fn set(&self, level: &str) {
         for handle in &self.handles {
-            // Fails where nothing is logged any more.
+            // Fails if the subscriber no longer exists.
             let _ = handle.reload(self.directives(level));
         }
     }
 
-    /// A filter that admits events as `level` says, and no span: spans are for traces alone, and cost nothing
-    /// where there are none.
+    /// Returns a filter that admits events by `level` and no spans. Spans are for traces only, and cost nothing if traces are
+    /// off.
     fn filter(&mut self, level: &str) -> impl Filter<Registry> + Send + Sync + 'static {
         let (filter, handle) = reload::Layer::new(self.directives(level));
         self.handles.push(handle);
@@ -88,20 +88,20 @@ impl LogLevel {
         )
     }
 
-    /// What the configuration says of a library, or of what its name begins with (`kube`), goes over its being silent; and
-    /// no crate of the application's is silent, whatever its name begins with.
+    /// Parses `level`. A directive for a library or a prefix of its name (`kube`) overrides the default that silences it. The
+    /// application's crates are never silent by default, even if their names begin like a library's.
     fn directives(&self, level: &str) -> Targets {
-        // Checked with the configuration.
+        // Validated with the configuration.
         let directives: Directives = level.parse().unwrap_or_default();
         let directives = directives.of_application(self.crates);
         directives.filter(&OURS_ALONE, self.crates)
     }
 }
 
-/// Starts the log: lines on standard error and, through `export`, records to a collector. `before` is what has
-/// to come before them: the layer that knows which trace is current.
+/// Starts the log: lines on standard error and, with `export`, records to a collector. `before` are layers that must run first,
+/// such as the layer that sets the current trace.
 ///
-/// Does nothing where the process logs already.
+/// Does nothing if the process has a subscriber already.
 pub(super) fn start(
     app: &App,
     log: &Log,
@@ -127,7 +127,7 @@ pub(super) fn start(
         })
         .with_filter(level.filter(&log.level));
     layers.push(lines.boxed());
-    // Last, or records of what the other layers do would be exported, too.
+    // Last, so that events of the other layers are not exported.
     if let Some(export) = export {
         let ours = filter_fn(|event: &Metadata<'_>| !is_exporters_own(event.target()))
             .with_max_level_hint(Level::TRACE);
@@ -142,7 +142,7 @@ pub(super) fn start(
         .try_init()
         .is_ok()
     {
-        // A panic is a line of the log like any other, and names its place.
+        // A panic is logged as one line with its location.
         std::panic::set_hook(Box::new(|panic| error!(%panic, "panicked")));
     }
     level
@@ -153,7 +153,7 @@ fn is_exporters_own(target: &str) -> bool {
     name.is_some_and(|name| EXPORTERS_OWN.contains(&name))
 }
 
-/// How an event becomes a line.
+/// Formatter of log lines.
 struct Line {
     json: bool,
     colour: bool,
@@ -210,7 +210,7 @@ impl Line {
     }
 }
 
-/// An object with the fields at its top.
+/// Formats an event as a flat JSON object.
 fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
     let mut object = Json::default();
     object.put("timestamp", time);
@@ -226,7 +226,8 @@ fn json(time: &str, event: &Event<'_>, trace: &SpanContext) -> String {
     object.finish()
 }
 
-/// The level as Google Cloud Logging has it, which takes a line of standard error for an error otherwise.
+/// Returns the level in Google Cloud Logging's terms. Without it, Cloud Logging treats every line of standard error as an
+/// error.
 fn severity(level: Level) -> &'static str {
     match level {
         Level::ERROR => "ERROR",
@@ -236,7 +237,7 @@ fn severity(level: Level) -> &'static str {
     }
 }
 
-/// Whether a character could end a line, or change how a terminal shows what is around it.
+/// Whether a character can end a line, or change how a terminal displays the text around it.
 fn is_unruly(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -250,7 +251,7 @@ struct Text {
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a string cannot fail, a value that does not show itself is left out.
+        // Writing to a `String` cannot fail. A value whose `Debug` fails is left out.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.others, " {name}={value:?}"),
@@ -258,7 +259,7 @@ impl Visit for Text {
     }
 }
 
-/// The keys of a line that are not an event's to use.
+/// Keys that a field of an event cannot use.
 const RESERVED: [&str; 6] = [
     "timestamp",
     "level",
@@ -268,17 +269,17 @@ const RESERVED: [&str; 6] = [
     "span_id",
 ];
 
-/// The fields of an event as JSON: an object that is not closed yet.
+/// The fields of an event as an unclosed JSON object.
 #[derive(Default)]
 struct Json {
     text: String,
-    /// The keys of the event's own fields.
+    /// Keys of the event's own fields.
     fields: Vec<String>,
 }
 
 impl Json {
-    /// A field of the event's own. Whoever reads JSON takes one of two equal keys, and not always the same one: a name
-    /// that is taken goes under `fields.`.
+    /// Adds a field of the event. If its key is in use, the key gets the prefix `fields.`: JSON parsers differ in which of two
+    /// equal keys they keep.
     fn field(&mut self, name: &str, value: impl Serialize) {
         let mut key = name.to_owned();
         while RESERVED.contains(&&*key) || self.fields.contains(&key) {
@@ -294,7 +295,7 @@ impl Json {
             return;
         };
         self.text.push(if self.text.is_empty() { '{' } else { ',' });
-        // JSON itself demands this of some characters only.
+        // JSON requires escapes for only some of these characters.
         for c in key.chars().chain([':']).chain(value.chars()) {
             if is_unruly(c) {
                 let _ = write!(self.text, "\\u{:04x}", u32::from(c));

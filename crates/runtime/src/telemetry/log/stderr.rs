@@ -1,8 +1,7 @@
-//! Standard error: a queue with a limit, and a thread that writes it.
+//! Standard error: a bounded queue and a thread that writes it.
 //!
-//! A write to a pipe blocks while its reader does not read, as with a pager, or a log driver that hangs. Only the thread
-//! blocks. Lines that the queue has no room for are dropped and counted; so are lines that cannot be written because the
-//! reader is gone or the disk is full.
+//! A write to a pipe blocks while its reader does not read, for example a pager or a log driver that hangs. Only the thread
+//! blocks. Lines are dropped and counted if the queue is full, if the reader has closed the pipe, or if the disk is full.
 
 use std::{
     fs::File,
@@ -16,24 +15,24 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
-/// Bytes that can wait: some thousand lines.
+/// Size of the queue in bytes: some thousand lines.
 const LIMIT: usize = 1 << 20;
 
-/// Pause before the next attempt at a pipe that is full and that another process made non-blocking.
+/// Delay before the next write to a full pipe that another process has made non-blocking.
 const FULL_PIPE: Duration = Duration::from_millis(10);
 
 static STDERR: Output = Output::new();
 
-/// Starts the thread, unless it runs already. Until then, lines are written by their own threads.
+/// Starts the thread, unless it is running. Before that, each caller writes its own lines.
 ///
 /// # Errors
-/// No thread can be started.
+/// The thread cannot be started.
 pub fn start() -> io::Result<()> {
     let mut state = STDERR.state.lock();
     if state.started {
         return Ok(());
     }
-    // A descriptor of its own: the lock of `io::stderr` is left to others while a write blocks.
+    // A separate descriptor: a blocked write must not hold the lock of `io::stderr`.
     let stderr: File = io::stderr().as_fd().try_clone_to_owned()?.into();
     let lost = |lines| {
         warn!(
@@ -48,22 +47,22 @@ pub fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns how many lines were lost.
+/// Returns the number of lost lines.
 pub fn lost() -> u64 {
     STDERR.state.lock().lost
 }
 
-/// Writes one line beside the log.
+/// Writes one line that is not part of the log.
 pub fn line(text: &str) {
     let _ = Lines.write_all(format!("{text}\n").as_bytes());
 }
 
-/// Waits until all lines are written, for this long at most.
+/// Waits until all lines are written, at most `limit`.
 pub fn flush(limit: Duration) {
     STDERR.flush(limit);
 }
 
-/// Takes whole lines. Writing to it never blocks and never fails.
+/// Writer for whole lines. It never blocks once the thread runs, and never fails.
 pub struct Lines;
 
 impl Write for Lines {
@@ -89,11 +88,11 @@ struct State {
     started: bool,
     waiting: Vec<u8>,
     writing: bool,
-    /// Whether the last write failed. The report of lost lines would fail as well, and be lost.
+    /// Whether the last write failed. A report of lost lines would then be lost as well.
     failing: bool,
-    /// Lines lost so far.
+    /// Number of lines lost so far.
     lost: u64,
-    /// The part of them that the log reports.
+    /// Number of lost lines that the log has reported.
     reported: u64,
 }
 
@@ -118,7 +117,7 @@ impl Output {
         }
     }
 
-    /// Queues lines, or drops them. Returns false if there is no thread yet that writes them.
+    /// Queues the lines, or drops them if the queue is full. Returns false if the thread has not started.
     fn put(&self, lines: &[u8]) -> bool {
         let mut state = self.state.lock();
         if !state.started {
@@ -139,8 +138,7 @@ impl Output {
         self.changed.wait_while_for(&mut state, is_busy, limit);
     }
 
-    /// Writes lines to `sink` until the process ends. `report` logs the number of lost lines, behind the last line
-    /// before them.
+    /// Writes lines to `sink` until the process ends. `report` logs the number of lost lines, after the last line before them.
     fn run(&self, mut sink: impl Write, report: impl Fn(u64)) {
         let mut torn = false;
         loop {
@@ -160,7 +158,7 @@ impl Output {
             if lost > 0 {
                 report(lost);
             }
-            // The rest of a torn line is lost. The next line does not continue it.
+            // The rest of a torn line is lost. The next line must not continue it.
             torn = torn && write(&mut sink, b"\n") == 0;
             let (written, rest) = lines.split_at(write(&mut sink, &lines));
             torn = written.last().map_or(torn, |last| *last != b'\n');
@@ -172,11 +170,11 @@ impl Output {
 }
 
 fn count(lines: &[u8]) -> u64 {
-    // All end with a line end.
+    // Each line ends with a newline.
     lines.split_inclusive(|byte| *byte == b'\n').count() as u64
 }
 
-/// Returns how many bytes were written before an error, if there was one.
+/// Returns the number of bytes written before an error, if there was one.
 fn write(sink: &mut impl Write, bytes: &[u8]) -> usize {
     let mut written = 0;
     while written < bytes.len() {
@@ -201,7 +199,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(10);
 
-    /// A sink whose writes end as the test decides, and the written text.
+    /// A sink whose writes end as the test decides. It returns the written text.
     struct Decided {
         writes: Receiver<io::Result<usize>>,
         written: Sender<String>,
@@ -251,7 +249,7 @@ mod tests {
             assert!(self.output.put(line.as_bytes()));
         }
 
-        /// Lets all be written that there is.
+        /// Lets the sink write everything that it is given.
         fn next(&self) -> String {
             self.writes.send(Ok(usize::MAX)).unwrap();
             self.written.recv_timeout(SOON).unwrap()
@@ -265,7 +263,7 @@ mod tests {
             self.output.state.lock().lost
         }
 
-        /// Waits until the thread has taken all that waits.
+        /// Waits until the thread has taken all queued lines.
         fn taken(&self) {
             let mut state = self.output.state.lock();
             while !state.waiting.is_empty() {
@@ -276,7 +274,7 @@ mod tests {
         }
     }
 
-    /// While a write blocks, no caller waits: the queue has a limit, lines beyond it are counted, and their number is reported
+    /// Callers do not wait while a write blocks. The queue is bounded, further lines are counted, and their number is reported
     /// where they are missing.
     #[test]
     fn a_sink_that_blocks_stops_nobody() {
@@ -298,8 +296,8 @@ mod tests {
         assert_eq!(scene.lost(), 3);
     }
 
-    /// A full disk, a reader that is gone: lines are lost and counted, nothing spins, and a line that was torn is none of
-    /// the next one's.
+    /// With a full disk or a closed pipe, lines are lost and counted without a busy loop. The next line does not continue a
+    /// torn one.
     #[test]
     fn a_sink_that_fails_loses_lines() {
         let scene = Scene::new();
@@ -322,7 +320,7 @@ mod tests {
         assert_eq!(scene.lost(), 3);
     }
 
-    /// A pipe that another process made non-blocking, and a signal in the middle of a write, lose nothing.
+    /// No line is lost to a pipe that another process made non-blocking, or to a signal during a write.
     #[test]
     fn a_sink_that_is_not_ready_is_tried_again() {
         let scene = Scene::new();

@@ -25,12 +25,12 @@ impl io::Write for Sink {
     }
 }
 
-/// What is written while `log` runs.
+/// Lines that are written while `log` runs.
 fn lines(json: bool, level: &mut LogLevel, log: impl FnOnce(&LogLevel)) -> Vec<String> {
     lines_at("info", json, level, log)
 }
 
-/// The same, with `log.level` as in `text`.
+/// Like [`lines`], with `log.level` as in `text`.
 fn lines_at(
     text: &str,
     json: bool,
@@ -51,7 +51,7 @@ fn lines_at(
     text.lines().map(str::to_owned).collect()
 }
 
-/// What a user or a server chose can neither end a line nor paint on a terminal, whatever way it comes.
+/// A name from a user or a server cannot end a line or send escape sequences, as message or as field.
 #[test]
 fn no_name_can_forge_a_line() {
     let evil = "a\nb\r\x1b[31mc\u{9b}2Jd\u{2028}e\u{202e}f\x7f\0";
@@ -70,7 +70,7 @@ fn no_name_can_forge_a_line() {
     }
 }
 
-/// Text for people, JSON for machines; numbers stay numbers.
+/// Both formats contain the same fields. In JSON, numbers stay numbers.
 #[test]
 fn both_formats_hold_the_same() {
     let log = |_: &LogLevel| info!(thing = %"ns/a", reason = Some("R"), attempt = 3, "said");
@@ -88,7 +88,7 @@ fn both_formats_hold_the_same() {
     assert_eq!(value, expected);
 }
 
-/// Google Cloud Logging finds in each line how severe it is, by its own names.
+/// Google Cloud Logging reads the severity of a line from its field `severity`.
 #[test]
 fn a_line_has_its_severity() {
     let lines = lines_at("trace", true, &mut LogLevel::default(), |_| {
@@ -106,7 +106,7 @@ fn a_line_has_its_severity() {
     assert_eq!(severities, ["ERROR", "WARNING", "INFO", "DEBUG", "DEBUG"]);
 }
 
-/// A line that belongs to a trace says to which.
+/// A line of a trace carries the IDs of trace and span.
 #[test]
 fn a_line_names_its_trace() {
     let context = SpanContext::new(
@@ -133,10 +133,10 @@ fn a_line_names_its_trace() {
     );
 }
 
-/// The level can be changed while the process runs, and spans are no business of the log's.
+/// The level can be changed at runtime. The log never enables spans.
 #[test]
 fn the_level_can_be_changed() {
-    // Not by `is_disabled`, which other tests' subscribers in this process have a say in.
+    // `is_disabled` would depend on the subscribers of other tests in this process.
     let span = with_default(tracing_subscriber::registry(), || {
         tracing::info_span!("s").metadata().unwrap()
     });
@@ -159,7 +159,7 @@ fn the_level_can_be_changed() {
 }
 
 proptest! {
-    /// Whatever `log.level` is, it is refused, or errors are logged, or it says that they are not to be.
+    /// A `log.level` is rejected, or it logs errors, or it contains `off`.
     #[test]
     fn an_accepted_level_logs_errors_unless_it_says_off(
         parts in prop::collection::vec(
@@ -182,7 +182,7 @@ proptest! {
         }
     }
 
-    /// No key is in a line twice, and nothing that was logged is missing from it, whatever the fields are called.
+    /// The keys of a line are unique and no field is missing, for all names of fields.
     #[test]
     fn no_key_is_in_a_line_twice(
         names in prop::collection::vec(
@@ -215,7 +215,7 @@ proptest! {
     }
 }
 
-/// The keys of a JSON object, those that it has twice twice.
+/// The keys of a JSON object, duplicates included.
 fn keys(line: &str) -> Vec<String> {
     struct Keys;
     impl<'de> Visitor<'de> for Keys {
@@ -235,7 +235,7 @@ fn keys(line: &str) -> Vec<String> {
     line.deserialize_map(Keys).unwrap()
 }
 
-/// An event with fields of all those names: a line's own keys mean what they always mean.
+/// A field with a reserved name does not change the meaning of that key.
 #[test]
 fn a_field_takes_no_key_of_the_lines() {
     let json = lines(true, &mut LogLevel::default(), |_| {
@@ -272,7 +272,7 @@ fn a_field_takes_no_key_of_the_lines() {
     );
 }
 
-/// What kube's client logs while the API server refuses a request.
+/// The log lines of kube's client for a request that the API server rejects.
 fn what_kube_logs(level: &str) -> Vec<String> {
     let lines = lines_at(level, true, &mut LogLevel::default(), |_| {
         let runtime = tokio::runtime::Builder::new_current_thread();
@@ -291,7 +291,7 @@ fn what_kube_logs(level: &str) -> Vec<String> {
     lines.into_iter().filter(kubes).collect()
 }
 
-/// As the documentation has it: `kube` is kube's crates, which are silent otherwise.
+/// As documented: `kube` stands for the crates of kube, which are silent by default.
 #[test]
 fn kube_logs_where_it_is_set_to() {
     for level in [
@@ -310,7 +310,7 @@ fn kube_logs_where_it_is_set_to() {
     }
 }
 
-/// A crate is told from others by its whole name: what is silent, or is not exported, is no crate called alike.
+/// Crates are distinguished by their whole names. The rules for a library do not apply to a crate whose name only begins alike.
 #[test]
 fn a_crate_that_is_called_like_a_library_logs() {
     let mut level = LogLevel {

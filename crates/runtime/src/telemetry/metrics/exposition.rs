@@ -1,4 +1,4 @@
-//! The two text formats that Prometheus reads: its own, 0.0.4, and `OpenMetrics` 1.0.
+//! The two text formats of Prometheus: its own, version 0.0.4, and `OpenMetrics` 1.0.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Whoever reads `OpenMetrics` names it in its `Accept` header; Prometheus' own is everybody's.
+    /// Returns `OpenMetrics` if the `Accept` header names it, otherwise Prometheus' own format, which every scraper reads.
     pub(super) fn asked_for(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") {
             Self::OpenMetrics
@@ -51,14 +51,14 @@ struct Family {
 enum Series {
     Number(f64),
     Histogram {
-        /// The upper bounds, and the values above the one before; the last has no bound.
+        /// Upper bound of each bucket, and the number of values above the bound before it. The last bound is infinite.
         buckets: Vec<(f64, u64)>,
         sum: f64,
         exemplars: Vec<Option<Exemplar>>,
     },
 }
 
-/// Writes `metrics`, and what only the `timers` know: the series without a record, and exemplars.
+/// Writes `metrics`, and from `timers` the data that the SDK lacks: series without a record, and exemplars.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 pub(super) fn write(metrics: &ResourceMetrics, timers: &[Timer], format: Format) -> String {
     let mut families = BTreeMap::new();
@@ -83,7 +83,7 @@ pub(super) fn write(metrics: &ResourceMetrics, timers: &[Timer], format: Format)
     }
     let mut text = String::new();
     for (name, family) in &families {
-        // A String takes everything.
+        // Writing to a `String` cannot fail.
         let _ = family.write(name, format, &mut text);
     }
     if format == Format::OpenMetrics {
@@ -92,7 +92,7 @@ pub(super) fn write(metrics: &ResourceMetrics, timers: &[Timer], format: Format)
     text
 }
 
-/// Takes in what the SDK has of one metric.
+/// Adds the SDK's data of one metric to `families`.
 fn take<T: Copy>(
     families: &mut BTreeMap<String, Family>,
     metric: &Metric,
@@ -140,7 +140,7 @@ fn take<T: Copy>(
                 .collect();
             Kind::Histogram
         }
-        // Nothing here makes one.
+        // No instrument here produces one.
         MetricData::ExponentialHistogram(_) => return,
     };
     families
@@ -150,8 +150,8 @@ fn take<T: Copy>(
         .extend(series);
 }
 
-/// The table's names are Prometheus' already; the SDK's own (`otel.sdk.…`) become so by the rules of the
-/// OpenTelemetry specification, "Prometheus and `OpenMetrics` Compatibility".
+/// Returns the Prometheus name of a metric. The names in the table need no change. The SDK's own names (`otel.sdk.…`) are
+/// converted by the OpenTelemetry specification, "Prometheus and `OpenMetrics` Compatibility".
 fn name(metric: &Metric, kind: Kind) -> String {
     let mut name = legal(metric.name());
     let unit = match metric.unit() {
@@ -173,7 +173,7 @@ fn legal(name: &str) -> String {
     name.replace(|c| !legal(c), "_")
 }
 
-/// Labels as they are between the braces.
+/// Formats labels as they appear between the braces.
 pub(super) fn labels<'a>(labels: impl Iterator<Item = &'a KeyValue>) -> String {
     let mut labels: Vec<String> = labels
         .map(|label| {
@@ -205,7 +205,7 @@ impl Family {
     fn new(kind: Kind, help: &str) -> Self {
         Self {
             kind,
-            // What would have to be escaped, and in each format otherwise, is not worth it.
+            // Replaced instead of escaped, because each format escapes different characters.
             help: help.replace(['\\', '\n', '"'], " "),
             series: BTreeMap::new(),
         }

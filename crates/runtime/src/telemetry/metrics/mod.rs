@@ -1,9 +1,8 @@
-//! The instruments, by the names that dashboards know ([`table`]).
+//! The instruments, with the names that dashboards use ([`table`]).
 //!
-//! One set of instruments, the SDK's, serves `/metrics` and OTLP. The text is written here
-//! (`exposition.rs`) because `opentelemetry-prometheus` writes no `OpenMetrics`, the SDK keeps no exemplars,
-//! and it reports a histogram only from its first record on: `/metrics` has every series from the start,
-//! OTLP has a histogram's when there is something in it.
+//! The instruments of the SDK serve both `/metrics` and OTLP. The text formats are written in `exposition.rs`:
+//! `opentelemetry-prometheus` cannot write `OpenMetrics`, and the SDK keeps no exemplars. The SDK reports a histogram only
+//! after its first record. So `/metrics` has every series from the start, and OTLP has a histogram only once it has a value.
 
 mod exposition;
 mod process;
@@ -46,7 +45,7 @@ use self::{
     timer::BOUNDS,
 };
 
-/// By these the SDK counts what has left the queues before the export.
+/// Counters of the SDK for items that have left the queues before the export.
 const PROCESSED: [&str; 2] = [
     "otel.sdk.processor.span.processed",
     "otel.sdk.processor.log.processed",
@@ -60,16 +59,15 @@ struct Shared {
     app: &'static App,
     meter: Meter,
     reader: Arc<ManualReader>,
-    /// Every timer there is: its series is there from the start, with its exemplars.
+    /// All timers, with their exemplars. `/metrics` has their series from the start.
     timers: Mutex<Vec<Timer>>,
-    /// How often [`Metrics::dropped`] was asked.
+    /// Calls of [`Metrics::dropped`].
     #[cfg(test)]
     counted: std::sync::atomic::AtomicUsize,
 }
 
 impl Metrics {
-    /// The instruments, and the provider that they belong to: what is scraped and what goes out by `otlp` is
-    /// the same.
+    /// Creates the instruments and their provider. A scrape and the export by `otlp` read the same instruments.
     #[must_use]
     pub fn new(
         app: &'static App,
@@ -99,7 +97,7 @@ impl Metrics {
         metrics.observe(&table::BUILD_INFO, move |see| see(1., &build));
         for (metric, read) in process::readings() {
             metrics.observe(metric, move |see| {
-                // What cannot be read is left out.
+                // A value that cannot be read is left out.
                 if let Some(value) = read() {
                     see(value, &[]);
                 }
@@ -108,7 +106,7 @@ impl Metrics {
         metrics.observe(&table::LOG_LINES_LOST, |see| {
             see(number(stderr::lost()), &[]);
         });
-        // The export reads on a thread of its own, which has no runtime.
+        // Captured here: the export reads on a separate thread without a runtime.
         if let Ok(runtime) = Handle::try_current() {
             metrics.observe(&table::TOKIO_TASKS, move |see| {
                 see(number(runtime.metrics().num_alive_tasks() as u64), &[]);
@@ -117,19 +115,19 @@ impl Metrics {
         (metrics, provider)
     }
 
-    /// What is counted, as a content type and a body: `OpenMetrics`, with exemplars, where `accept` asks for
-    /// it, Prometheus' text format otherwise.
+    /// Returns all metrics as a content type and a body: `OpenMetrics` with exemplars if `accept` names it, otherwise
+    /// Prometheus' text format.
     #[must_use]
     pub fn scrape(&self, accept: Option<&str>) -> (&'static str, String) {
         let format = Format::asked_for(accept.unwrap_or_default());
         let mut metrics = ResourceMetrics::default();
-        // It fails when the provider is shut down: then there is nothing but what was known before.
+        // Fails after the shutdown of the provider. The body then contains only the series of the timers.
         let _ = self.0.reader.collect(&mut metrics);
         let text = exposition::write(&metrics, &self.0.timers.lock(), format);
         (format.content_type(), text)
     }
 
-    /// How many spans and log records the queues before the export have had no room for, as the SDK counts.
+    /// Returns how many spans and log records found the queues before the export full, as counted by the SDK.
     pub(super) fn dropped(&self) -> u64 {
         #[cfg(test)]
         self.0
@@ -151,20 +149,20 @@ impl Metrics {
             .sum()
     }
 
-    /// How often [`Self::dropped`] was asked.
+    /// Returns the number of calls of [`Self::dropped`].
     #[cfg(test)]
     pub(super) fn times_counted(&self) -> usize {
         self.0.counted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// One series of a counter, from 0.
+    /// Returns one series of a counter, which starts at 0.
     pub fn counter(&self, metric: &'static Metric, labels: &[KeyValue]) -> BoundCounter<u64> {
         let counter = self.labelled(metric).bind(labels);
         counter.add(0);
         counter
     }
 
-    /// A counter whose labels are not known beforehand.
+    /// Returns a counter for labels that are not known in advance.
     fn labelled(&self, metric: &'static Metric) -> Counter<u64> {
         let counter = self.0.meter.u64_counter(metric.name(self.0.app));
         counter
@@ -173,7 +171,7 @@ impl Metrics {
             .build()
     }
 
-    /// One series of a gauge, from 0.
+    /// Returns one series of a gauge, which starts at 0.
     pub fn gauge(&self, metric: &'static Metric, labels: &[KeyValue]) -> BoundGauge<u64> {
         let gauge = self
             .0
@@ -187,7 +185,7 @@ impl Metrics {
         gauge
     }
 
-    /// One series of a histogram.
+    /// Returns one series of a histogram of durations.
     #[must_use]
     pub fn timer(&self, metric: &'static Metric, labels: &[KeyValue]) -> Timer {
         let labels_text = Arc::<str>::from(exposition::labels(labels.iter()));
@@ -216,8 +214,8 @@ impl Metrics {
         timer
     }
 
-    /// A counter or a gauge that is observed when somebody wants to know: `callback` is to hand each of its
-    /// series, with its labels, to what it is given.
+    /// Registers a counter or a gauge whose values are read on each scrape and export. `callback` passes the value and labels
+    /// of each series to its argument.
     pub fn observe(
         &self,
         metric: &'static Metric,
@@ -243,13 +241,13 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Instruments that count for nobody.
+    /// Creates instruments that are not exported.
     #[must_use]
     pub fn disconnected(app: &'static App) -> Self {
         Self::new(app, Resource::builder_empty().build(), None).0
     }
 
-    /// The application that they are of.
+    /// Returns the application that the instruments belong to.
     #[must_use]
     pub fn app(&self) -> &'static App {
         self.0.app
@@ -262,7 +260,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The reader that a scrape reads.
+/// Reader for scrapes.
 #[derive(Debug)]
 struct Pull(Arc<ManualReader>);
 

@@ -1,4 +1,4 @@
-//! What every Prometheus client library reports of its process, from `/proc`.
+//! Process metrics from `/proc`, as in every Prometheus client library.
 
 #[cfg(target_os = "linux")]
 use std::{fs, path::Path};
@@ -13,10 +13,10 @@ use super::table::Metric;
 #[cfg(target_os = "linux")]
 use super::{table, timer::number};
 
-/// What is read whenever somebody asks.
+/// Reads a value on each scrape and export.
 type Read = fn() -> Option<f64>;
 
-/// Each metric of the process, and what reads it.
+/// Returns each process metric with the function that reads it.
 #[cfg(target_os = "linux")]
 pub(super) fn readings() -> Vec<(&'static Metric, Read)> {
     fn seconds(ticks: u64) -> f64 {
@@ -60,15 +60,16 @@ pub(super) fn readings() -> Vec<(&'static Metric, Read)> {
     ]
 }
 
-/// The memory limit of the cgroup whose files are there, by version 2 or 1; inside a container that is its own.
+/// Returns the memory limit from the files of this cgroup, of version 2 or 1. In a container it is the container's limit.
 #[cfg(target_os = "linux")]
 fn memory_limit(cgroup: &Path) -> Option<u64> {
-    /// What version 1 says without a limit: as many whole pages as an i64 holds, and pages differ in size.
+    /// From this value on, version 1 has no limit. It then reports the largest multiple of the page size in an i64, and page
+    /// sizes differ.
     const NONE: u64 = 1 << 62;
     ["memory.max", "memory/memory.limit_in_bytes"]
         .iter()
         .find_map(|file| fs::read_to_string(cgroup.join(file)).ok())
-        // Version 2 says `max` without a limit.
+        // Version 2 reports "no limit" as `max`.
         .and_then(|limit| limit.trim().parse().ok())
         .filter(|limit| *limit < NONE)
 }

@@ -1,4 +1,4 @@
-//! Counting requests to the API server.
+//! Metrics of the requests to the API server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use opentelemetry::{KeyValue, metrics::Counter};
 
 use super::{Metrics, table, timer::Timer};
 
-/// The methods of this program's requests, and what each is answered with where all is well.
+/// The HTTP methods in use, each with its status code on success.
 const METHODS: [(Method, u16); 5] = [
     (Method::GET, 200),
     (Method::POST, 201),
@@ -16,7 +16,7 @@ const METHODS: [(Method, u16); 5] = [
     (Method::DELETE, 200),
 ];
 
-/// What counts requests to one API server; clones share it.
+/// Instruments for the requests to one API server; clones share them.
 #[derive(Clone, Debug)]
 pub struct Requests(Arc<Shared>);
 
@@ -28,7 +28,7 @@ struct Shared {
 }
 
 impl Requests {
-    /// What counts requests to the API server at `host`.
+    /// Creates the instruments for the API server at `host`.
     pub fn new(metrics: &Metrics, host: &str) -> Self {
         let host = KeyValue::new("host", host.to_owned());
         let timers = METHODS.map(|(method, code)| {
@@ -49,7 +49,7 @@ impl Requests {
         requests
     }
 
-    /// A request was answered with the status `code`, or came to nothing (`None`), after `elapsed`.
+    /// Counts a request that ended after `elapsed` with the status `code`, or without a response (`None`).
     pub fn ended(&self, method: &Method, code: Option<u16>, elapsed: Duration) {
         self.count(method, code, 1);
         if let Some((_, timer)) = self.0.timers.iter().find(|(name, _)| name == method) {

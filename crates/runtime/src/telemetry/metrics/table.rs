@@ -1,39 +1,38 @@
-//! The list of metrics: what drives the instruments, the dashboard and the list for people
-//! (`make generate`).
+//! The table of metrics: source of the instruments, the dashboard and the list of metrics (`make generate`).
 //!
-//! Names, labels and meanings are those of controller-runtime, client-go and the Prometheus client
-//! libraries where they have such a thing; the others begin with the application's name, which is `{app}` here.
+//! Names, labels and meanings follow controller-runtime, client-go and the Prometheus client libraries if they have such a
+//! metric. All other names begin with the application's name, written as `{app}` here.
 
 use crate::config::app::App;
 
-/// One metric.
+/// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// Its [name](Self::name), with `{app}` where the application's belongs.
+    /// The [name](Self::name), with `{app}` in place of the application's name.
     pub template: &'static str,
-    /// How it behaves.
+    /// The type of the metric.
     pub kind: Kind,
-    /// UCUM: `s`, `By`, or nothing for a count.
+    /// Unit in UCUM: `s`, `By`, or empty for a count.
     pub unit: &'static str,
-    /// The keys of its labels. No value is ever the name of an object.
+    /// Label keys. No label value is the name of an object.
     pub labels: &'static [&'static str],
-    /// What it means.
+    /// The help text.
     pub help: &'static str,
 }
 
-/// How a metric behaves.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
-    /// Counts values by size.
+    /// Counts of values by size.
     Histogram,
 }
 
 impl Kind {
-    /// Its name in both text formats.
+    /// Returns the type's name in both text formats.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +44,7 @@ impl Kind {
 }
 
 impl Metric {
-    /// Its name in the application `app`, the same in Prometheus and by OTLP.
+    /// Returns the name in the application `app`, equal in Prometheus and OTLP.
     #[must_use]
     pub fn name(&self, app: &App) -> String {
         self.template.replace("{app}", &app.snake_case())
@@ -65,7 +64,7 @@ macro_rules! metrics {
             };
         )+)+
 
-        /// All of them, by what they are about.
+        /// All metrics, by section.
         pub const SECTIONS: &[(&str, &[Metric])] = &[$(($section, &[$($id),+])),+];
     };
 }
@@ -157,7 +156,8 @@ metrics! {
         BUILD_INFO: Gauge "{app}_build_info" "" ["revision", "version"]
             "Always 1; the labels say the version, and the commit that it was built from, or unknown.";
     }
-    // The SDK's own but for the last: `error.type` and the like become labels by the rules of its specification.
+    // From the SDK, except the last two. Attributes such as `error.type` become labels by the rules of the OpenTelemetry
+    // specification.
     "Telemetry, where it is exported" {
         LOGS_CREATED: Counter "otel_sdk_log_created_total" "" []
             "Log records to be exported.";

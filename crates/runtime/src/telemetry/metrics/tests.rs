@@ -16,7 +16,7 @@ fn metrics() -> (Metrics, SdkMeterProvider) {
     Metrics::new(&APP, Resource::builder_empty().build(), None)
 }
 
-/// The lines about one metric.
+/// The lines that contain `name`.
 fn about(metrics: &Metrics, accept: Option<&str>, name: &str) -> Vec<String> {
     let (_, text) = metrics.scrape(accept);
     text.lines()
@@ -25,7 +25,7 @@ fn about(metrics: &Metrics, accept: Option<&str>, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Part 4 of what is seen from outside: every series is there from the start, with 0.
+/// Every series exists from the start, with the value 0.
 #[test]
 fn a_series_begins_with_0() {
     let (metrics, _provider) = metrics();
@@ -57,7 +57,7 @@ fn a_series_begins_with_0() {
     }
 }
 
-/// Part 4: an exemplar with the trace's id, where the format has them and the span is sampled.
+/// A value in a sampled span becomes an exemplar with the trace ID, if the format supports exemplars.
 #[test]
 fn a_traced_value_is_an_exemplar() {
     let (metrics, _provider) = metrics();
@@ -77,7 +77,7 @@ fn a_traced_value_is_an_exemplar() {
     record(0xb, TraceFlags::SAMPLED, 21);
     record(0xc, TraceFlags::NOT_SAMPLED, 22);
     record(0xd, TraceFlags::SAMPLED, 2_000_000);
-    // Whoever asks for the same series gets the same.
+    // A second request for the same series returns the same timer.
     let _again = metrics.timer(&table::RECONCILE_TIME, &[]);
     let exemplars = |accept| -> Vec<String> {
         about(&metrics, accept, "trace_id")
@@ -97,7 +97,7 @@ fn a_traced_value_is_an_exemplar() {
     );
 }
 
-/// What differs between the formats: a counter's family, the end, the content type.
+/// The formats differ in the name of a counter's family, the last line and the content type.
 #[test]
 fn two_formats() {
     let (metrics, _provider) = metrics();
@@ -115,7 +115,7 @@ fn two_formats() {
     }
 }
 
-/// The SDK's own metrics get names that Prometheus takes; a label's value may be anything.
+/// The SDK's own metrics get valid Prometheus names. The value of a label can be any text.
 #[test]
 fn names_and_labels_are_legal() {
     let (metrics, _provider) = metrics();
@@ -136,7 +136,7 @@ fn names_and_labels_are_legal() {
     assert_eq!(lines("a_b").as_deref(), Some("a_b_seconds 0.5"));
 }
 
-/// As client-go counts them; what two clients ask of one host is one series.
+/// Requests are counted as in client-go. Two clients of one host share a series.
 #[test]
 fn requests_are_counted() {
     let (metrics, _provider) = metrics();
@@ -160,7 +160,7 @@ fn requests_are_counted() {
     }
 }
 
-/// The table itself: names once each, by Prometheus' rules.
+/// The table has unique names that follow Prometheus' rules.
 #[test]
 fn the_table_keeps_the_rules() {
     let mut names = BTreeSet::new();

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::table::Metric;
 
-/// The upper bounds of every histogram's buckets, in seconds.
+/// Upper bounds of the buckets of every histogram, in seconds.
 pub(super) const BOUNDS: [f64; 19] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 2.5, 5., 10., 25., 50., 100.,
     250., 500., 1000.,
@@ -23,7 +23,7 @@ pub(super) const BOUNDS: [f64; 19] = [
 pub struct Timer {
     pub(super) metric: &'static Metric,
     pub(super) name: Arc<str>,
-    /// As they are written.
+    /// In the text format.
     pub(super) labels: Arc<str>,
     pub(super) histogram: BoundHistogram<f64>,
     /// The last traced value in each bucket.
@@ -39,11 +39,11 @@ pub(super) struct Exemplar {
 }
 
 impl Timer {
-    /// Counts a duration; where the current span is sampled, it becomes the exemplar of its bucket.
+    /// Records a duration. If the current span is sampled, it becomes the exemplar of its bucket.
     pub fn record(&self, duration: Duration) {
         let value = duration.as_secs_f64();
         self.histogram.record(value);
-        // Of an exemplar, whose time changes nothing that is done.
+        // The timestamp of an exemplar does not affect the work.
         #[expect(clippy::disallowed_methods, reason = "see above")]
         let now = SystemTime::now;
         Context::map_current(|context| {
@@ -64,7 +64,7 @@ impl Timer {
     }
 }
 
-/// A count, as both formats write it.
+/// Converts a count for the text formats.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
 #[must_use]
 pub fn number(count: u64) -> f64 {
