@@ -108,7 +108,7 @@ pub enum RecordIs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queue {
-    /// Objects that are ready for a worker, by lane.
+    /// Objects that wait for a worker, by lane.
     pub waiting: Waiting,
     /// Objects that are not due yet: retries and delayed reconciles.
     pub delayed: usize,
@@ -118,7 +118,7 @@ pub struct Queue {
     pub failing: List<Failing>,
 }
 
-/// Number of ready objects per lane.
+/// Number of waiting objects per lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {

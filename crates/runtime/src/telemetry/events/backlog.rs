@@ -1,8 +1,9 @@
-//! Events of namespaces where the last one could not be written: tried again in their order, and ever more slowly.
+//! Backlog of namespaces whose last event could not be written. Their events are retried in order, with exponential backoff.
 //!
-//! One is tried at a time. Namespaces share the time that tries take as flows share a link in start-time fair queueing, and
-//! of those whose turn it may be, the one goes first whose try is done first, to judge by its last: where tries are quick
-//! again, none waits for more than one that hangs; and where they hang, each is made.
+//! Only a single event is attempted at a time. Namespaces share the time of attempts by start-time fair queueing. The due
+//! namespace with the earliest expected virtual finish time goes first. The last attempt of a namespace predicts the duration
+//! of its next. So a namespace that has recovered waits for at most one attempt that hangs, and a namespace that hangs still
+//! gets its attempts.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,20 +19,20 @@ use super::{
     event::{Queued, WAITING, WRITE_TIMEOUT},
 };
 
-/// How many events there may be in the backlog, and how many of one namespace.
+/// Maximum number of events in the backlog, and of one namespace in it.
 pub(super) const CAPACITY: usize = WAITING;
 pub(super) const NAMESPACE_CAPACITY: usize = WAITING / 2;
 
-/// A try of what is in the backlog may last so many times as long as the first one.
+/// Time limit of a retry as a multiple of the time limit of the first attempt.
 pub(super) const PATIENCE: u32 = 11;
 
-/// The pause before the second try, doubled before each of the next.
+/// Delay before the first retry. It doubles up to the second value.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 pub(super) struct Backlog {
     state: Mutex<State>,
-    /// Something came into it, or nothing will any more.
+    /// Notified when an event is added and when the backlog is closed.
     changed: Notify,
     drops: Arc<Drops>,
 }
@@ -39,28 +40,28 @@ pub(super) struct Backlog {
 #[derive(Default)]
 struct State {
     namespaces: BTreeMap<Box<str>, Namespace>,
-    /// How many events there are in all of them.
+    /// Number of events of all namespaces.
     count: usize,
-    /// The virtual time: how far the namespaces are that were tried.
+    /// Virtual time: the latest virtual start of an attempt.
     turn: Duration,
-    /// Nothing comes any more.
+    /// Whether no more events will be added.
     closed: bool,
 }
 
-/// The events of one namespace, in their order.
+/// Events of one namespace, in order.
 struct Namespace {
     events: VecDeque<Queued>,
-    /// When the first of them was first tried.
+    /// Time of the first attempt of the first event.
     since: Instant,
     pause: Duration,
     due: Instant,
-    /// The virtual time at which its next try begins.
+    /// Virtual start time of the next attempt.
     turn: Duration,
-    /// How long its last try took, or would have with the time limit of the next.
+    /// Duration of the last attempt, scaled to the time limit of the next.
     took: Duration,
 }
 
-/// Why an event is not written, and how soon it may be tried again.
+/// A failed write, and the minimum delay before the next attempt.
 pub(super) struct Unwritten {
     pub error: String,
     pub wait: Duration,
@@ -75,7 +76,7 @@ impl Backlog {
         }
     }
 
-    /// Takes an event in where there are others of its namespace; hands it back where there are none.
+    /// Queues the event if its namespace has a backlog, or drops it if the backlog is full. Otherwise returns the event.
     pub fn behind_others(&self, queued: Queued) -> Option<Queued> {
         let mut state = self.state.lock();
         let full = state.count >= CAPACITY;
@@ -92,7 +93,8 @@ impl Backlog {
         None
     }
 
-    /// Takes in the first of a namespace, or one that was tried beside it, which was first tried at `since`.
+    /// Queues an event whose first attempt, begun at `since`, failed. Its namespace may have a backlog already if first
+    /// attempts ran in parallel.
     pub fn put(&self, queued: Queued, since: Instant, failure: &Unwritten) {
         let mut state = self.state.lock();
         if state.count >= CAPACITY {
@@ -113,7 +115,7 @@ impl Backlog {
         let name = queued.key.namespace().into();
         let others = state.namespaces.entry(name);
         let namespace = others
-            // Tried at the same time.
+            // First attempts ran in parallel.
             .and_modify(|others| others.due = others.due.max(due))
             .or_insert(namespace);
         namespace.events.push_back(queued);
@@ -122,29 +124,29 @@ impl Backlog {
         self.changed.notify_one();
     }
 
-    /// Nothing comes any more.
+    /// Marks the backlog as complete: no more events will be added.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// How many there are.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.state.lock().count
     }
 
-    /// Nothing comes any more, and nothing is left.
+    /// Whether the backlog is closed and empty.
     pub fn is_over(&self) -> bool {
         let state = self.state.lock();
         state.closed && state.namespaces.is_empty()
     }
 
-    /// Something came into it, or nothing will any more.
+    /// Waits until an event is added or the backlog is closed.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The namespace whose first event is to be tried next, and when.
+    /// Returns the namespace whose first event is attempted next, and the time of that attempt.
     pub fn next(&self) -> Option<(Box<str>, Instant)> {
         let (state, now) = (self.state.lock(), Instant::now());
         let namespaces = state.namespaces.iter();
@@ -153,7 +155,7 @@ impl Backlog {
         next.map(|(name, namespace)| (name.clone(), namespace.due))
     }
 
-    /// Takes out the first event of a namespace, whose others stay.
+    /// Removes the first event of a namespace. The namespace keeps its backlog, even if this was the last event.
     pub fn take_first(&self, namespace: &str) -> Option<Queued> {
         let mut state = self.state.lock();
         let queued = state.namespaces.get_mut(namespace)?.events.pop_front()?;
@@ -161,8 +163,10 @@ impl Backlog {
         Some(queued)
     }
 
-    /// Has the namespace's next event tried, or the same one after a while; without any it is like all others. The try
-    /// held up others for as long as it `took`.
+    /// Handles the result of an attempt of the event from [`take_first`](Self::take_first). A failed event goes back to the
+    /// front, or is dropped after [`WRITE_TIMEOUT`]. A namespace without further events leaves the backlog.
+    ///
+    /// `took` is the delay that the attempt caused for the other namespaces.
     pub fn tried(&self, name: &str, queued: Queued, result: Result<(), Unwritten>, took: Duration) {
         let now = Instant::now();
         let mut overdue = None;

@@ -1,4 +1,4 @@
-//! What becomes of events that are not written.
+//! Counters and log lines of dropped events.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::{
     telemetry::metrics::{Metrics, table},
 };
 
-/// How often it is logged that events are dropped.
+/// Minimum interval between warnings about dropped events.
 const LOG_INTERVAL: Duration = Duration::from_mins(10);
 
-/// Counts the events that are dropped, and logs now and then that there are any.
+/// Counts dropped events by reason, and logs some of them.
 pub(super) struct Drops {
     refused: BoundCounter<u64>,
     late: BoundCounter<u64>,
     full: BoundCounter<u64>,
-    /// When that was logged last.
+    /// Time of the last warning.
     logged: Mutex<Option<Instant>>,
 }
 
@@ -39,7 +39,7 @@ impl Drops {
         }
     }
 
-    /// Events of a namespace that is being deleted have nowhere to go, which nobody has to know.
+    /// Logs at debug level only: events of a terminating namespace are always rejected, and the user need not know.
     pub(super) fn refused(&self, key: &Key, refusal: &str) {
         self.refused.add(1);
         debug!(object = %key, "the API server refuses an event: {refusal}");

@@ -1,4 +1,4 @@
-//! What there is to report, about what, and by whom.
+//! Events and their metadata.
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
@@ -11,25 +11,32 @@ use crate::{
     telemetry::trace,
 };
 
-/// How many events wait to be written; past that they are dropped. Enough for a first sync of 10,000 objects.
+/// Events that can wait; further events are dropped. Enough for the initial sync of 10,000 objects.
 pub(super) const WAITING: usize = 10_000;
 
-/// The longest note that the API server takes, in bytes.
+/// Longest note that the API server accepts, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
-/// The longest name that it takes.
+/// Longest name that the API server accepts, in bytes.
 pub(super) const LONGEST_NAME: usize = 253;
 
-/// How long an event is tried to be written: an API server that is frozen or restarted loses none.
+/// Time limit of an event's retries. A restart or a short freeze of the API server loses no events.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What there is to report to people: `kubectl describe` shows it.
+/// An event for users; `kubectl describe` shows it.
 ///
-/// It costs no object any time: it is written beside the work, within a minute if it can be, and past the fence, since it
-/// changes nothing that is reconciled. The same event again within six minutes is one more of a series, of the 1,500 that were
-/// written last. It is dropped and counted where the API server refuses it for what it says, or since its namespace is going;
-/// and where 10,000 wait. A stop has half of what is left of `shutdown_timeout` for those that wait, 1 s at least, and logs
-/// how many are not written.
+/// Events are written asynchronously, within a minute if the API server accepts them. They bypass the fence because they change
+/// no reconciled object.
+///
+/// A repetition within six minutes extends a series. The last 1,500 events written are remembered for this.
+///
+/// An event is dropped and counted in these cases:
+/// - the API server rejects its content, or its namespace is terminating;
+/// - its write has failed for a minute;
+/// - 10,000 events are waiting, or 5,000 of a namespace whose events fail.
+///
+/// On shutdown, waiting events get half of the remaining `shutdown_timeout`, at least 1 s. The number of unwritten events is
+/// logged.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub(super) type_: &'static str,
@@ -39,7 +46,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// One of type Normal, with its reason in CamelCase and a note for people.
+    /// Creates an event of type Normal, with a reason in CamelCase and a note for users. A note of more than 1,024 bytes is
+    /// truncated.
     pub fn normal(reason: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
         Self {
             type_: "Normal",
@@ -49,7 +57,7 @@ impl Event {
         }
     }
 
-    /// One of type Warning.
+    /// Creates an event of type Warning.
     pub fn warning(reason: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
         Self {
             type_: "Warning",
@@ -57,24 +65,23 @@ impl Event {
         }
     }
 
-    /// The warning of an error that has a reason.
+    /// Creates a Warning from an error and its reason, which is `Error` by default.
     #[must_use]
     pub fn failed(error: &impl Failure) -> Self {
         Self::warning(error.reason().unwrap_or("Error"), error.to_string())
     }
 
-    /// Whether something is wrong.
     pub(crate) fn is_warning(&self) -> bool {
         self.type_ == "Warning"
     }
 
-    /// The same, of another action than a reconcile.
+    /// Sets the action, which is `Reconcile` by default.
     pub(crate) fn of(self, action: &'static str) -> Self {
         Self { action, ..self }
     }
 }
 
-/// As much of it as fits into a note: ten thousand of them may wait.
+/// Truncates a note before it is queued, to limit the memory of waiting events.
 pub(super) fn cut(message: Cow<'static, str>) -> Cow<'static, str> {
     const MORE: char = '…';
     if message.len() <= LONGEST_NOTE {
@@ -86,32 +93,32 @@ pub(super) fn cut(message: Cow<'static, str>) -> Cow<'static, str> {
     short.into()
 }
 
-/// An event on its way.
+/// An event that waits to be written.
 pub(super) struct Queued {
     pub key: Key,
     pub uid: Box<str>,
     pub event: Event,
-    /// When it happened, which may be long before it is written.
+    /// Time of occurrence. It may be long before the write.
     pub time: Timestamp,
-    /// The reconcile that it is from, if that is traced.
+    /// Span of the reconcile that sent the event, if it is exported.
     pub trace: Option<SpanContext>,
 }
 
 impl Queued {
-    /// The trace that it is from.
+    /// Returns an annotation that names the trace.
     pub(super) fn annotations(&self, app: &App) -> Option<BTreeMap<String, String>> {
         let trace = trace::annotation(self.trace.as_ref()?);
         Some(BTreeMap::from([(app.trace_annotation(), trace)]))
     }
 }
 
-/// Who reports, and about which kind.
+/// Reporter of the events, and the kind of their objects.
 #[derive(Clone, Debug)]
 pub struct About {
     pub app: &'static App,
-    /// What is named as the reporting controller.
+    /// Name of the reporting controller.
     pub reporter: &'static str,
-    /// The replica's name.
+    /// Name of the replica.
     pub instance: String,
     pub kind: Kind,
     pub host: Host,

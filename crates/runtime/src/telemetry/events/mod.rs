@@ -1,10 +1,10 @@
-//! Kubernetes events about the objects that are reconciled, written off the path of the work.
+//! Kubernetes events about reconciled objects, written asynchronously.
 //!
-//! An event is for people: it is never waited for, and never worth an object's delay. A repeated one is a
-//! series, as kube's recorder would make it, which does not let an event name the trace that it is from.
+//! Events inform users. No reconcile waits for them. Repeated events form a series, as with kube's recorder. That recorder is
+//! not used because its events cannot carry the ID of their trace.
 //!
-//! Events are written a few at once, those of one object one after the other. One that cannot be written now is put into a backlog, and with it those that
-//! come after it in its namespace; they are tried again beside the others, which go on.
+//! A few events are written concurrently; events of one object are written in order. An event that cannot be written goes to a
+//! backlog, and so do the later events of its namespace. The backlog is retried independently of other events.
 
 mod backlog;
 mod dropped;
@@ -30,7 +30,7 @@ use crate::{
     telemetry::{metrics::Metrics, trace},
 };
 
-/// Where events are handed in.
+/// Sends events to the task that writes them.
 #[derive(Clone)]
 pub struct Recorder {
     sender: mpsc::Sender<Queued>,
@@ -39,8 +39,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The way in, and the task that writes. The task ends when every way in is gone; `busy` is whether there is work
-    /// that goes first.
+    /// Creates a recorder and the task that writes its events. The task ends after all clones of the recorder are dropped.
+    /// `busy` returns whether objects wait for a worker, which have priority over events.
     pub(crate) fn new<F: Fn() -> bool>(
         client: Client,
         about: About,
@@ -58,7 +58,7 @@ impl Recorder {
         (recorder, writer.run(receiver, busy))
     }
 
-    /// Hands in an event about the object `key` with this UID, if there is room.
+    /// Queues an event about the object `key` with this UID. Drops it if the queue is full.
     pub fn send(&self, key: &Key, uid: &str, event: Event) {
         let queued = Queued {
             key: key.clone(),

@@ -32,7 +32,7 @@ use crate::{
     testing::fixtures::{Parent, TestError, logged},
 };
 
-/// What an API server was asked for, and the notes of the events that it has.
+/// A fake API server: the methods of its requests, and the stored events.
 #[derive(Clone, Default)]
 struct Server {
     verbs: Arc<Mutex<Vec<Method>>>,
@@ -116,7 +116,7 @@ fn queued(message: &str) -> Queued {
     }
 }
 
-/// Row R4: what says something else is another event, and not one more of the first.
+/// An event with another note is a separate event and does not extend the series.
 #[tokio::test]
 async fn a_second_foreign_deployment_is_an_event_of_its_own() {
     let server = Server::default();
@@ -134,8 +134,7 @@ async fn a_second_foreign_deployment_is_an_event_of_its_own() {
     assert_eq!((count("first"), count("second")), (Some(2), None));
 }
 
-/// Row R9: what many objects report again and again is one event of each, and who comes when there are more costs the one that
-/// has been silent longest its series, not all of them.
+/// Each of many objects has its own series. A further event evicts only the series with the oldest write.
 #[tokio::test(start_paused = true)]
 async fn r9_each_of_many_objects_has_its_series() {
     let server = Server::default();
@@ -162,7 +161,7 @@ async fn r9_each_of_many_objects_has_its_series() {
     assert_eq!(publish(0).await, [Method::POST]);
 }
 
-/// Row P2: a stop that has no time for all of them says so.
+/// A shutdown that runs out of time logs the number of unwritten events.
 #[tokio::test(start_paused = true)]
 async fn p2_events_that_are_left_at_the_end_are_told() {
     for (hangs, left) in [(false, 0), (true, 3)] {
@@ -189,7 +188,7 @@ async fn p2_events_that_are_left_at_the_end_are_told() {
     }
 }
 
-/// Row R4: somebody deletes an event; the next one of its kind is seen again, and is the first of a new series.
+/// After a client has deleted an event, its next occurrence creates the event and starts a new series.
 #[tokio::test]
 async fn a_deleted_event_is_written_anew() {
     let server = Server::default();
@@ -206,7 +205,7 @@ async fn a_deleted_event_is_written_anew() {
     assert_eq!(series.unwrap().count, 2);
 }
 
-/// The API server counts bytes, whatever it calls them; and what waits takes no more room.
+/// The limit of the API server is in bytes, although it calls them characters. A queued note takes no more memory than that.
 #[test]
 fn a_note_is_at_most_1024_bytes() {
     let note = |text: String| Event::warning("Reason", text).note.into_owned();
@@ -219,7 +218,7 @@ fn a_note_is_at_most_1024_bytes() {
     }
 }
 
-/// Row R9: an event does not delay the work, and the work no event for long.
+/// An event does not delay the work, and the work delays an event only briefly.
 #[tokio::test(start_paused = true)]
 async fn r9_events_give_way_to_work() {
     let (busy, written) = (
@@ -245,7 +244,7 @@ async fn r9_events_give_way_to_work() {
         }
     };
     send(WAITING / 2 + 3);
-    // More than half of the room is taken, and then it is not.
+    // More than half of the queue is in use at first, and then not.
     sleep(YIELD_DELAY / 2).await;
     assert_eq!(written.load(SeqCst), 3);
     for more in 1..=5 {
@@ -258,7 +257,7 @@ async fn r9_events_give_way_to_work() {
     assert_eq!(written.load(SeqCst), WAITING / 2 + 3);
 }
 
-/// Row R9: events are written a few at once, and one object's in their order, each after the one before.
+/// Events are written concurrently, but the events of an object in order and not in parallel.
 #[tokio::test(start_paused = true)]
 async fn r9_a_few_events_are_written_at_once_and_one_objects_in_order() {
     #[derive(Default)]
@@ -306,7 +305,7 @@ async fn r9_a_few_events_are_written_at_once_and_one_objects_in_order() {
     assert!(seen.notes.values().all(|its| *its == notes));
 }
 
-/// Row R9: one that takes long holds up no other but those of its object.
+/// A slow write delays only the events of its own object.
 #[tokio::test(start_paused = true)]
 async fn r9_an_event_that_takes_long_holds_up_none_of_another_object() {
     const LONG: Duration = FIRST_TIMEOUT.checked_sub(Duration::from_millis(1)).unwrap();
@@ -346,20 +345,20 @@ async fn r9_an_event_that_takes_long_holds_up_none_of_another_object() {
     assert_eq!(written.lock().len(), 1 + 10 * AT_ONCE);
 }
 
-/// What an API server does with the events of a namespace: its webhook, or its quota, or what is in front of it.
+/// The response of an API server to the events of a namespace: from a webhook, a quota or a proxy.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Fails,
     Overloaded,
     Hangs,
-    /// Longer than the others are held up for, but in time.
+    /// Slower than [`FIRST_TIMEOUT`], faster than [`RETRY_TIMEOUT`].
     Slow,
-    /// With this code, these words and this cause.
+    /// With this code, message and cause.
     Refuses(u16, &'static str, &'static str),
 }
 
-/// An API server with `trouble` in the namespaces whose name begins with `bad`, until it is over; and what it has stored:
-/// of which namespace, and how long after the beginning.
+/// A fake API server with `trouble` in the namespaces whose names begin with `bad`, until it is cleared. It records the
+/// namespace of each stored event and the time since the start.
 #[derive(Clone)]
 struct Troubled {
     trouble: Arc<Mutex<Option<Trouble>>>,
@@ -368,7 +367,7 @@ struct Troubled {
     tries: Arc<AtomicUsize>,
 }
 
-/// When the namespaces whose name begins with `once` are well again, whatever trouble there is.
+/// Time until the namespaces whose names begin with `once` recover.
 const WELL_AGAIN: Duration = Duration::from_secs(30);
 
 impl Troubled {
@@ -450,8 +449,8 @@ fn dropped(metrics: &Metrics, reason: &str) -> u64 {
     value.unwrap().parse().unwrap()
 }
 
-/// Row R9: whatever is wrong with the events of one namespace, or of several, those of the others are written; and its own
-/// are when the trouble is over, none lost and in their order.
+/// Failures in several namespaces do not delay the events of other namespaces. After the failures, the delayed events are
+/// written in order, and none is lost.
 #[tokio::test(start_paused = true)]
 async fn r9_a_namespaces_events_hold_up_no_others() {
     for trouble in [
@@ -473,7 +472,7 @@ async fn r9_a_namespaces_events_hold_up_no_others() {
         let good = server.of("good");
         assert_eq!(good.len(), 30, "{trouble:?}");
         assert!(good[29] < Duration::from_secs(5), "{trouble:?}: {good:?}");
-        // A second namespace's trouble is not tried less often for the first one's.
+        // The failures of one namespace do not make the attempts of another less frequent.
         sleep(Duration::from_secs(30)).await;
         let tries = server.tries.load(SeqCst);
         assert!((6..=36).contains(&tries), "{trouble:?}: {tries} tries");
@@ -489,7 +488,7 @@ async fn r9_a_namespaces_events_hold_up_no_others() {
     }
 }
 
-/// Row R9: a namespace that is well again has its events written soon, whatever goes on in however many others.
+/// The events of a recovered namespace are written soon, even if many other namespaces fail.
 #[tokio::test(start_paused = true)]
 async fn r9_a_namespace_that_is_well_again_does_not_wait_for_those_that_are_not() {
     for (trouble, bads) in [
@@ -516,7 +515,7 @@ async fn r9_a_namespace_that_is_well_again_does_not_wait_for_those_that_are_not(
             send("once", &second.to_string());
             sleep(Duration::from_secs(1)).await;
         }
-        // The last of its own pauses, a try that hangs, and one more.
+        // Its own longest delay, one attempt that hangs, and one more.
         let wait = RETRY_TIMEOUT * 3;
         sleep(wait).await;
         let once = server.of("once");
@@ -534,7 +533,7 @@ async fn r9_a_namespace_that_is_well_again_does_not_wait_for_those_that_are_not(
     }
 }
 
-/// Row R9: one whose events never come to an end leaves the others their turns.
+/// A namespace with a constant stream of events leaves the others their turns.
 #[tokio::test(start_paused = true)]
 async fn r9_a_busy_namespace_leaves_the_others_their_turns() {
     let server = Troubled::new(Trouble::Hangs);
@@ -562,8 +561,8 @@ async fn r9_a_busy_namespace_leaves_the_others_their_turns() {
     writer.abort();
 }
 
-/// A refusal that passes within a minute costs no event, and no more requests than a failure; any other is not asked twice
-/// for the same.
+/// A transient rejection costs no event if it ends within a minute, and no more requests than a failure. A final rejection is
+/// not retried.
 #[tokio::test(start_paused = true)]
 async fn an_event_is_tried_again_unless_it_is_refused_for_good() {
     for (code, message, cause, passes) in [
@@ -633,7 +632,7 @@ async fn an_event_is_tried_again_unless_it_is_refused_for_good() {
     }
 }
 
-/// What waits is bounded, of one namespace and of all; what is dropped is counted, and logged once in a while.
+/// The backlog is bounded, per namespace and in total. Dropped events are counted, and logged at intervals.
 #[tokio::test(start_paused = true)]
 async fn events_that_are_dropped_are_counted_and_logged() {
     let lines = Arc::new(AtomicUsize::new(0));
@@ -673,15 +672,14 @@ impl<S: tracing::Subscriber> Layer<S> for Warnings {
     }
 }
 
-/// An event says when it happened, however late it is written; and a second try of one whose first answer was lost is
-/// the same event.
+/// An event has the time of its occurrence, however late it is written. A retry after a lost response writes the same event.
 #[tokio::test]
 async fn an_event_is_of_when_it_happened() {
     let server = Server::default();
     let mut late = queued("it");
     late.time = "2026-01-01T00:00:00Z".parse().unwrap();
     for _ in 0..2 {
-        // Another writer remembers nothing of the first.
+        // Another writer does not remember the first write.
         writer(&server).publish(&late).await.unwrap();
     }
     let stored: Vec<_> = server.stored.lock().values().cloned().collect();
@@ -696,7 +694,7 @@ async fn an_event_is_of_when_it_happened() {
     assert_eq!(series.last_observed_time.0, late.time);
 }
 
-/// However long the name of an object is, the name of its event is one that the API server takes, and tells of the object.
+/// An event about an object with a long name has a valid name that begins like the object's.
 #[tokio::test]
 async fn an_event_of_a_long_name_has_a_name() {
     let lengths = [1, 235, 236, 237, 252, 253].map(|length| "a".repeat(length));

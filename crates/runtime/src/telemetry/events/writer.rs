@@ -1,4 +1,4 @@
-//! Writes events, a few at once, and those that could not be written again, beside the others.
+//! Writes events concurrently, and retries failed writes in parallel to them.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -41,51 +41,50 @@ use crate::{
     telemetry::trace,
 };
 
-/// How many events are written at once: as many as hide the way to the API server and back.
+/// Maximum number of concurrent writes. Concurrency hides the latency of the API server.
 pub(super) const AT_ONCE: usize = 8;
 
-/// How long an event lets work go first while there is some: it would take from it a share of the API server, and goes alone.
-/// With half of the room taken, events are written without a pause.
+/// Delay of an event while objects wait for a worker: the event would take a share of the API server's capacity. Events are
+/// then also written one at a time. From half of [`WAITING`] on, events are written without delay.
 pub(super) const YIELD_DELAY: Duration = Duration::from_millis(100);
 
-/// How many events are remembered, to make a series of them; past that, the one written longest ago is forgotten, and goes on as
-/// a new one. ([`Event`](super::event::Event) says so.)
+/// Number of events that are remembered to continue their series. Beyond it, the event with the oldest write is forgotten and
+/// starts a new series. The documentation of [`Event`](super::event::Event) contains the number.
 pub(super) const REMEMBERED: usize = 1500;
 
-/// An event that was last written longer ago than this is written anew.
+/// Maximum pause between two events of a series.
 const SERIES: Duration = Duration::from_mins(6);
 
-/// The pause between what fails in different namespaces, doubled up to [`MAX_GAP`] until something is written.
+/// Delay after a failed write. For retries it doubles up to [`MAX_GAP`] until a write succeeds.
 const GAP: Duration = Duration::from_millis(100);
 const MAX_GAP: Duration = Duration::from_secs(1);
-/// How long the first try may hold up the events of others, and how long each of the next may last: longer than the 10 s
-/// that the API server gives a webhook by default, so that one that fails open lets the event through.
+/// Time limits of the first attempt, which delays other events, and of each retry. The latter exceeds the API server's default
+/// webhook timeout of 10 s, so that a webhook with `failurePolicy: Ignore` lets the event pass.
 pub(super) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) const RETRY_TIMEOUT: Duration = FIRST_TIMEOUT.saturating_mul(PATIENCE);
 
-/// Writes events.
 pub(super) struct Writer {
     client: Client,
     about: About,
     hasher: RandomState,
     memory: Mutex<Memory>,
     backlog: Backlog,
-    /// How many are neither waiting nor in the backlog: about to be tried, or being tried.
+    /// Events that are in neither the queue nor the backlog: about to be attempted, or being attempted.
     trying: AtomicUsize,
     drops: Arc<Drops>,
 }
 
-/// What makes two events one series: a fingerprint of the object's UID, the event's reason, and what it says.
+/// Identity of a series: hash of the object's UID, the event's reason and its note.
 type Series = u64;
 
-/// What was written, and in which order.
+/// The remembered events, and their order by last write.
 #[derive(Default)]
 struct Memory {
     written: HashMap<Series, Written>,
     by_age: BTreeSet<(Instant, Series)>,
 }
 
-/// What was written of an event: its name, how often, and when last.
+/// A written event: its name, its count, and the time of the last write.
 #[derive(Clone)]
 struct Written {
     name: Box<str>,
@@ -106,12 +105,13 @@ impl Writer {
         }
     }
 
-    /// Until no more come and none is left; `busy` is whether there is work that goes first.
+    /// Runs until all recorders are dropped and every event is written or dropped. `busy` returns whether objects wait for a
+    /// worker.
     pub(super) async fn run(self, events: mpsc::Receiver<Queued>, busy: impl Fn() -> bool) {
         let mut waiting = Waiting(events, &self);
         let first = async {
             let events = &mut waiting.0;
-            // One's object is being written about: it goes after that.
+            // An event whose object has a write in flight. It waits for the end of that write.
             let mut behind: Option<Queued> = None;
             let (mut objects, mut underway) = (HashSet::new(), FuturesUnordered::new());
             loop {
@@ -135,7 +135,7 @@ impl Writer {
                             break;
                         };
                         self.trying.fetch_add(1, Relaxed);
-                        // Nobody looks at what is being written meanwhile.
+                        // This branch may sleep because no write is in flight whose completion it would miss.
                         if underway.is_empty() && events.len() < WAITING / 2 && busy() {
                             sleep(YIELD_DELAY).await;
                         }
@@ -149,7 +149,7 @@ impl Writer {
         tokio::join!(first, self.retry());
     }
 
-    /// Tries one for the first time, and returns which object it was about.
+    /// Makes the first attempt and returns the UID of the event's object.
     async fn try_first(&self, queued: Queued) -> Box<str> {
         let uid = queued.uid.clone();
         if let Some(queued) = self.backlog.behind_others(queued) {
@@ -163,7 +163,7 @@ impl Writer {
         uid
     }
 
-    /// Tries the backlog again, until nothing more comes into it and nothing is left.
+    /// Retries the backlog until it is closed and empty.
     async fn retry(&self) {
         let mut gap = GAP;
         while !self.backlog.is_over() {
@@ -173,7 +173,7 @@ impl Writer {
             };
             tokio::select! {
                 biased;
-                // Which may be due before.
+                // The new event may be due earlier.
                 () = self.backlog.changed() => continue,
                 () = sleep_until(due) => {}
             }
@@ -195,7 +195,7 @@ impl Writer {
         }
     }
 
-    /// Writes an event, or learns that the API server refuses it, once and within `limit`.
+    /// Makes one attempt within `limit`. A rejection by the API server is final: the event is dropped and the result is `Ok`.
     async fn write(&self, queued: &Queued, limit: Duration) -> Result<(), Unwritten> {
         let span = trace::within(queued.trace.as_ref(), "event");
         let published = timeout(limit, self.publish(queued)).instrument(span).await;
@@ -221,7 +221,7 @@ impl Writer {
         Err(failure)
     }
 
-    /// Creates an event, or counts it where it was created a short while ago.
+    /// Creates an event, or updates its series if it was written recently.
     pub(super) async fn publish(&self, queued: &Queued) -> kube::Result<()> {
         let events = Api::namespaced(self.client.clone(), queued.key.namespace());
         let event = &queued.event;
@@ -237,7 +237,7 @@ impl Writer {
                 .patch(&before.name, &params, &Patch::Merge(&again))
                 .await
             {
-                // Somebody has deleted it, or its time was up.
+                // A client deleted the event, or its TTL expired.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 answer => {
                     answer?;
@@ -251,7 +251,7 @@ impl Writer {
             .create(&PostParams::default(), &self.event(queued, &name))
             .await
         {
-            // The first try was taken, and its answer lost.
+            // An earlier attempt created the event, but its response was lost.
             Err(kube::Error::Api(status))
                 if status.code == 409 && status.reason == "AlreadyExists" => {}
             answer => _ = answer?,
@@ -300,7 +300,7 @@ impl Writer {
     }
 }
 
-/// What waits to be written. Dropped before there is nothing left, as at the end of a stop that has no more time for it, it says so.
+/// The queue of events. Logs the number of unwritten events if it is dropped early, as on a shutdown that runs out of time.
 struct Waiting<'a>(mpsc::Receiver<Queued>, &'a Writer);
 
 impl Drop for Waiting<'_> {
@@ -312,8 +312,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Whether an event is refused for good: for what it says, or since there is nowhere to put it. Tokens, rights and quotas
-/// come back, and conflicts pass.
+/// Whether a rejection is final: because of the event's content, or because the namespace is terminating. Tokens, permissions
+/// and quotas may recover, and conflicts are transient.
 fn is_final(status: &Status) -> bool {
     match status.code {
         401 | 408 | 409 | 429 => false,
@@ -322,12 +322,12 @@ fn is_final(status: &Status) -> bool {
     }
 }
 
-/// What an event is called: after its object, as far as the API server takes a name so long, and its time.
+/// Returns the name of an event: the name of its object, truncated if necessary, and the time in hexadecimal.
 fn name_of(queued: &Queued) -> String {
     let (object, time) = (queued.key.name(), queued.time.as_nanosecond());
     let time = format!(".{time:x}");
     let room = object.floor_char_boundary(LONGEST_NAME - time.len());
-    // A part of a name ends in neither.
+    // A DNS label must not end in either.
     let object = object[..room].trim_end_matches(['.', '-']);
     format!("{object}{time}")
 }
