@@ -1,11 +1,12 @@
-//! Who may read metrics, and state: who the API server takes the bearer of a token for (`TokenReview`), and whether that user
-//! may `get` the path, such as `/metrics` (`SubjectAccessReview`), as controller-runtime's
-//! `filters.WithAuthenticationAndAuthorization` asks.
+//! Authentication and authorization for metrics and state.
 //!
-//! Answers are kept for a while, so that a scrape costs the API server nothing as a rule. Of a token only a digest is kept.
+//! The API server authenticates the token (`TokenReview`). It then authorizes the user to `get` the path, such as `/metrics`
+//! (`SubjectAccessReview`). This follows controller-runtime's `filters.WithAuthenticationAndAuthorization`.
 //!
-//! Anybody may send tokens, as many as he likes, and each costs a review. So a token that was good before does not wait
-//! behind those that never were, and no peer waits behind another one's crowd.
+//! Results are cached, so that most scrapes cost no request. The cache contains only digests of tokens.
+//!
+//! Any client can send any number of tokens, and each new token costs a review. So tokens that were valid before do not wait
+//! for unknown tokens, and no peer waits for the tokens of another.
 
 use crate::{
     config::app::App,
@@ -27,32 +28,33 @@ use tokio::{
 };
 use tracing::warn;
 
-/// How long a yes is kept: as long as a token that was taken back is still good for.
+/// How long an approval is cached. A revoked token remains valid for this time.
 const ALLOWED_TTL: Duration = Duration::from_mins(1);
-/// How long a no is kept: as long as somebody waits who has just been given the right.
+/// How long a denial is cached. A new permission takes effect after this time.
 const DENIED_TTL: Duration = Duration::from_secs(10);
-/// How many answers are kept.
+/// Number of cached results.
 const CACHE_CAPACITY: usize = 1024;
-/// How many tokens that were never good are reviewed at once; more wait.
+/// Maximum number of concurrent reviews of tokens that were never valid.
 const AT_ONCE: usize = 4;
-/// How many of them may come from one peer, so that it holds at most as many places among those who wait for these turns.
+/// Maximum number of these tokens per peer that are in review or wait for a review slot. Further tokens of the peer wait for
+/// each other.
 const OF_ONE_PEER: usize = 2;
-/// How many tokens that were good before are reviewed at once, beside the others.
+/// Maximum number of concurrent reviews of tokens that were valid before. They do not count towards [`AT_ONCE`].
 const KNOWN_AT_ONCE: usize = 2;
-/// How long both reviews may take, the wait for one's turn included.
+/// Time limit of both reviews, including the wait for a review slot.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What not everybody may read.
+/// A page that requires authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// The metrics.
     Metrics,
-    /// What the replica is about.
+    /// The internal state of the replica.
     State,
 }
 
 impl Page {
-    /// The path, which is what the right is to.
+    /// Returns the path, which is also the non-resource URL of the permission.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {
@@ -61,7 +63,7 @@ impl Page {
         }
     }
 
-    /// The end of the name of the `ClusterRole` that has the right.
+    /// Returns the suffix of the `ClusterRole` that grants the permission.
     fn role(self) -> &'static str {
         match self {
             Self::Metrics => "metrics-reader",
@@ -70,30 +72,30 @@ impl Page {
     }
 }
 
-/// Why somebody does not get to see a page.
+/// The reason for refusing a page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody knows who it is.
+    /// The request has no token.
     #[error("unauthorized: send `Authorization: Bearer TOKEN`")]
     NoToken,
-    /// The API server does not take the token.
+    /// The API server rejects the token.
     #[error("unauthorized: the API server does not take this token")]
     InvalidToken,
-    /// That user has no right to.
+    /// The user lacks the permission.
     #[error("forbidden: {0:?} may not get {path}; bind the ClusterRole {2}-{role} to it", path = .1.path(), role = .1.role())]
     NotAllowed(String, Page, &'static str),
-    /// This controller may not ask.
+    /// This controller may not create reviews.
     #[error(
         "this controller may not create tokenreviews and subjectaccessreviews: apply deploy/components/metrics-auth"
     )]
     MayNotAsk,
-    /// The API server cannot be asked.
+    /// A review failed for another reason, such as a timeout.
     #[error("the API server cannot be asked who may read this")]
     NoAnswer,
 }
 
 impl Refusal {
-    /// The status code of the answer.
+    /// Returns the status code of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -104,7 +106,7 @@ impl Refusal {
         }
     }
 
-    /// The header `WWW-Authenticate`, where there is to be one (RFC 6750).
+    /// Returns the header `WWW-Authenticate` (RFC 6750), if the refusal has one.
     #[must_use]
     pub fn challenge(&self) -> Option<&'static str> {
         match self {
@@ -115,7 +117,7 @@ impl Refusal {
     }
 }
 
-/// Asks the API server, and remembers what it said.
+/// Sends reviews to the API server and caches the results.
 pub struct Auth {
     app: &'static App,
     client: Client,
@@ -123,12 +125,12 @@ pub struct Auth {
     turns: Semaphore,
     turns_of_the_known: Semaphore,
     turns_of_peers: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
-    /// What went wrong last, as said in the log.
+    /// Causes of failed reviews, as logged.
     trouble: Mutex<Causes>,
 }
 
 impl Auth {
-    /// Asks through `client`.
+    /// Creates the authorizer, which sends reviews with `client`.
     #[must_use]
     pub fn new(app: &'static App, client: Client) -> Self {
         Self {
@@ -142,10 +144,10 @@ impl Auth {
         }
     }
 
-    /// Whether who sent these headers, from `peer`, may read `page`.
+    /// Checks whether the sender of these headers, at `peer`, may read `page`.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     pub async fn check(
         &self,
         page: Page,
@@ -155,7 +157,7 @@ impl Auth {
         let token = bearer(headers).ok_or(Refusal::NoToken)?;
         let mut asked = digest::Context::new(&SHA256);
         asked.update(page.path().as_bytes());
-        // No path ends in a blank, and no token begins with one.
+        // An unambiguous separator: no path ends with a space, and no token begins with one.
         asked.update(b" ");
         asked.update(token.as_bytes());
         let mut id = [0; 32];
@@ -165,7 +167,7 @@ impl Auth {
         }
         let was_good = self.answers.lock().was_good(&id);
         let reviewed = timeout(REVIEW_TIMEOUT, async {
-            // Semaphores that are never closed.
+            // The semaphores are never closed.
             if was_good {
                 let _turn = self.turns_of_the_known.acquire().await;
                 self.review(page, token).await
@@ -177,7 +179,7 @@ impl Auth {
         });
         let cause = match reviewed.await {
             Ok(Ok(answer)) => {
-                // Of a token that nobody knows, half is asked: that says nothing of the other half.
+                // For an invalid token only the first of the two reviews was sent. The second one may still fail.
                 if answer != Err(Refusal::InvalidToken) {
                     self.trouble.lock().clear();
                 }
@@ -188,7 +190,7 @@ impl Auth {
                 self.say(&status.message);
                 return Err(Refusal::MayNotAsk);
             }
-            // Where it differs from what it should be is another place each time.
+            // The error's text contains a position that differs each time.
             Ok(Err(kube::Error::SerdeError(_))) => "what came is no review".to_owned(),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer in {REVIEW_TIMEOUT:?}"),
@@ -197,7 +199,7 @@ impl Auth {
         Err(Refusal::NoAnswer)
     }
 
-    /// The turns that `peer` may have. There are at most as many peers as connections.
+    /// Returns the semaphore of `peer`. Unused semaphores are removed, so there are at most as many as connections.
     fn turns_of(&self, peer: IpAddr) -> Arc<Semaphore> {
         let mut peers = self.turns_of_peers.lock();
         peers.retain(|_, turns| Arc::strong_count(turns) > 1);
@@ -242,7 +244,7 @@ impl Auth {
         })
     }
 
-    /// Not at every scrape.
+    /// Logs a failed review, but not at every scrape.
     fn say(&self, cause: &str) {
         if let Some(lasting) = self.trouble.lock().is_due(cause) {
             warn!("cannot ask the API server who may read metrics: {cause}{lasting}");
@@ -250,7 +252,7 @@ impl Auth {
     }
 }
 
-/// The token, where there is one.
+/// Returns the bearer token, if the headers contain one.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
@@ -259,7 +261,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 type Id = [u8; 32];
 
-/// Answers, and until when they hold. A yes is remembered beyond that.
+/// Results, each with its time of expiry. An expired approval is kept to recognize a token that was valid.
 #[derive(Default)]
 struct Answers(HashMap<Id, (Instant, Result<(), Refusal>)>);
 
@@ -269,13 +271,13 @@ impl Answers {
         (Instant::now() < *until).then(|| answer.clone())
     }
 
-    /// Whether the last answer was a yes, however long ago.
+    /// Whether the last result was an approval, even if it has expired.
     fn was_good(&self, id: &Id) -> bool {
         matches!(self.0.get(id), Some((_, Ok(()))))
     }
 
-    /// Where there is no room left, a no makes way for a yes: whoever sends made-up tokens does not make those of others be
-    /// reviewed again. Then what held once makes way for what holds.
+    /// Stores a result. A full cache evicts expired denials first, then all denials, then expired approvals. A denial never
+    /// evicts an approval, so invalid tokens cannot cause new reviews of valid ones.
     fn keep(&mut self, id: Id, answer: Result<(), Refusal>) {
         let now = Instant::now();
         if self.0.len() >= CACHE_CAPACITY {

@@ -1,8 +1,8 @@
-//! What is served over HTTP: `/livez` and `/readyz` for the kubelet, `/metrics`, and `/debug/state`.
+//! The HTTP server: `/livez` and `/readyz` for the kubelet, `/metrics` and `/debug/state`.
 //!
-//! The kubelet speaks plain HTTP and brings no credentials. So with `http.metrics_auth` metrics and state are served at another
-//! address, over TLS, to who may read them. Each connection carries one request: probes and scrapes are rare, and an idle
-//! connection would take another one's place.
+//! The kubelet probes over plain HTTP without credentials. So with `http.metrics_auth`, metrics and state are served at another
+//! address, over TLS and to authorized clients only. Each connection carries one request: probes and scrapes are rare, and an
+//! idle connection would take the place of another.
 
 pub mod auth;
 mod tls;
@@ -51,50 +51,50 @@ use crate::{
     telemetry::{log::log_once::Causes, state::State},
 };
 
-/// Connections served at once at one address. One more ends the oldest of the peer that has the most: a probe takes
-/// milliseconds, so that is somebody's who dawdles, and a crowd makes way for the others.
+/// Maximum number of connections per address. A further one ends the oldest connection of the peer with the most. A probe takes
+/// milliseconds, so that connection is a slow client's, and a peer with many connections cannot exclude the others.
 const CONNECTIONS: usize = 256;
-/// Pause after a connection could not be accepted.
+/// Delay after a failed accept.
 const RETRY: Duration = Duration::from_millis(10);
-/// A failure to accept after this long without one is logged again.
+/// An accept that fails after this long without a failure is logged again.
 const QUIET: Duration = Duration::from_mins(1);
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// How long a client may take over the TLS handshake, and again over its request.
+/// Time limit of the TLS handshake, and of reading the request headers.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a connection may last, the API server's reviews and a slow reader included: as long as a scrape.
+/// Time limit of a connection, including access reviews and a slow reader. It equals Prometheus' default scrape timeout.
 const LIFETIME: Duration = Duration::from_secs(10);
-/// The request line and all headers together, in bytes: room for any token.
+/// Maximum size of the request line and all headers in bytes: enough for any token.
 const HEADERS: usize = 16 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Nothing can be served as it is asked for.
+/// The server cannot be set up as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An address cannot be listened on.
+    /// The address cannot be listened on.
     #[error("{0}: cannot listen on {1}: {2}")]
     Listen(&'static str, SocketAddr, io::Error),
-    /// There is no certificate to serve metrics with.
+    /// The certificate for metrics cannot be loaded or created.
     #[error("http.metrics_cert_dir: {0}")]
     Certificate(#[from] tls::Error),
 }
 
-/// The addresses listened on.
+/// Listeners of the HTTP server.
 pub struct Server {
-    /// For probes, and for metrics where those are open to all.
+    /// For probes, and for metrics and state without `http.metrics_auth`.
     plain: Option<TcpListener>,
-    /// For metrics that are not.
+    /// For metrics and state with `http.metrics_auth`.
     secure: Option<(TcpListener, Tls)>,
-    /// What is served beside metrics.
+    /// Source of `/debug/state`, if it is enabled.
     state: Option<Arc<Show>>,
 }
 
-/// Says how the replica is, whenever it is called.
+/// Returns the current state of the replica.
 type Show = dyn Fn() -> State + Send + Sync;
 
 impl Server {
-    /// Listens, so that a port that is taken is known before anything else is done.
+    /// Binds the addresses. Called early, so that a port conflict is reported before any other action.
     ///
     /// # Errors
     /// See [`Error`].
@@ -116,7 +116,7 @@ impl Server {
         })
     }
 
-    /// The same, with `/debug/state`.
+    /// Enables `/debug/state`.
     pub(crate) fn with_state(self, state: impl Fn() -> State + Send + Sync + 'static) -> Self {
         Self {
             state: Some(Arc::new(state)),
@@ -124,7 +124,7 @@ impl Server {
         }
     }
 
-    /// Serves for ever. `client` asks the API server who may read metrics.
+    /// Serves until cancelled. `client` sends the access reviews for metrics and state.
     pub async fn serve(self, client: Client, health: Health, metrics: Metrics) {
         let health = Arc::new(health);
         let open = self.secure.is_none();
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-/// Listens by `bind`; on every address of IPv4 where that is to be all of both, and this machine has no IPv6.
+/// Listens with `bind`. If the machine has no IPv6, the IPv6 wildcard address is replaced with the IPv4 wildcard address.
 fn listen(
     key: &'static str,
     addr: SocketAddr,
@@ -184,7 +184,7 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
-/// `[::]` is all addresses of IPv4, too, whatever the system's default is (`net.ipv6.bindv6only`).
+/// Binds an address. `[::]` includes all IPv4 addresses, regardless of `net.ipv6.bindv6only`.
 fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv6() {
         let socket = TcpSocket::new_v6()?;
@@ -198,13 +198,13 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// The same over TLS.
+/// Like [`accept`], over TLS, and renews the certificate.
 async fn accept_secure(listener: TcpListener, tls: Tls, routes: Routes) {
     let certificate = tls.certificate();
     tokio::join!(accept(listener, Some(certificate), routes), tls.renewals());
 }
 
-/// Serves, over TLS, routes where nothing is.
+/// Serves TLS without any routes.
 #[cfg(test)]
 pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
     let routes = Routes {
@@ -216,7 +216,7 @@ pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
     accept_secure(listener, tls, routes).await;
 }
 
-/// Serves `routes` on `listener`, for ever.
+/// Serves `routes` on `listener` until cancelled.
 async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes) {
     let (listener, routes) = (Arc::new(listener), Arc::new(routes));
     let mut connections = JoinSet::new();
@@ -228,7 +228,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
         while connections.try_join_next().is_some() {}
         by_age.retain(|(_, connection)| !connection.is_finished());
         if accepted.is_err() || by_age.len() == CONNECTIONS {
-            // The client stays in the backlog while none can be accepted.
+            // Until then the client waits in the listener's backlog.
             if accepted.is_err() && spare.give_up() {
                 continue;
             }
@@ -239,7 +239,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
             }
         }
         let (stream, peer) = match accepted {
-            // One peer, whichever family it came by.
+            // An IPv4 client counts as the same peer over both address families.
             Ok((stream, peer)) => (stream, peer.ip().to_canonical()),
             Err(error) => {
                 if outage.is_new(&error.to_string()) {
@@ -252,7 +252,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
         spare.keep(&listener);
         let tls = tls.as_ref().map(Certificate::acceptor);
         let connection = serve(stream, peer, tls, Arc::clone(&routes));
-        // A client that errs or dawdles is nothing to log.
+        // Errors and timeouts of clients are not logged.
         let (spare, listener) = (Arc::clone(&spare), Arc::clone(&listener));
         let connection = connections.spawn(async move {
             drop(timeout(LIFETIME, connection).await);
@@ -262,7 +262,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
     }
 }
 
-/// A descriptor that is closed where all others are in use, so that one connection is served at a time even then.
+/// A spare descriptor. It is closed when the process runs out of descriptors, so that one connection at a time is still served.
 #[derive(Default)]
 struct Spare(Mutex<Option<OwnedFd>>);
 
@@ -274,13 +274,13 @@ impl Spare {
         }
     }
 
-    /// Whether there was one.
+    /// Closes the descriptor. Returns whether there was one.
     fn give_up(&self) -> bool {
         self.0.lock().take().is_some()
     }
 }
 
-/// Which of these connections, the oldest first, is the oldest of a peer that has the most.
+/// Returns the position of the oldest connection of the peer with the most. `peers` are ordered from the oldest connection.
 fn crowding(mut peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
     let mut counts = HashMap::new();
     for peer in peers.clone() {
@@ -324,7 +324,7 @@ async fn serve_connection(
     let _ = connection.await;
 }
 
-/// What there is at one address.
+/// Routes of one address.
 struct Routes {
     health: Option<Arc<Health>>,
     metrics: Option<Metrics>,
@@ -373,7 +373,7 @@ impl Routes {
         })
     }
 
-    /// What is answered to who may read a page.
+    /// Returns the page if the request is authorized to read it, otherwise the refusal.
     async fn guarded(
         &self,
         page: Page,
@@ -408,8 +408,8 @@ fn json(state: &State) -> Answer {
     }
 }
 
-/// Answers as kube-apiserver's health endpoints do: `/livez` for all checks, `/livez/NAME` for one. What is wrong is said,
-/// though: it is nobody's secret. `None`: there is no such path.
+/// Responds like kube-apiserver's health endpoints: `/livez` for all checks, `/livez/NAME` for one. Unlike there, the response
+/// contains the reason of a failure, which is not confidential. Returns `None` if the path does not exist.
 fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
     let (endpoint, one) = match path.strip_prefix('/')?.split_once('/') {
         Some((endpoint, one)) => (endpoint, Some(one)),

@@ -18,13 +18,13 @@ use crate::{
     telemetry::state,
 };
 
-/// Both addresses, as they are by default, on a port that is free.
+/// Both default addresses, each on a free port.
 fn defaults() -> [SocketAddr; 2] {
     let http = Config::shipped(&APP).http;
     [http.addr.unwrap(), http.metrics_addr].map(|addr| SocketAddr::new(addr.ip(), 0))
 }
 
-/// By default a pod is reached by either family, whatever its cluster has.
+/// By default a pod can be reached over both address families.
 #[tokio::test]
 async fn both_families_are_served_by_default() {
     for addr in defaults() {
@@ -43,7 +43,7 @@ async fn both_families_are_served_by_default() {
     }
 }
 
-/// Where the kernel has no IPv6, the default is all of IPv4; any other failure, or address, is what it is.
+/// Without IPv6 in the kernel, the default address is the IPv4 wildcard. Other errors and other addresses are not replaced.
 #[tokio::test]
 async fn without_ipv6_the_default_is_ipv4() {
     use rustix::io::Errno;
@@ -70,7 +70,7 @@ async fn without_ipv6_the_default_is_ipv4() {
     listen("http.addr", one, failing(Errno::ADDRNOTAVAIL)).unwrap_err();
 }
 
-/// Whoever has the most connections loses the oldest of them; among equals the oldest of all goes.
+/// The peer with the most connections loses its oldest. If peers have equally many, the oldest connection of all is lost.
 #[test]
 fn a_crowd_makes_way_for_the_others() {
     let peers = |text: &str| {
@@ -84,7 +84,7 @@ fn a_crowd_makes_way_for_the_others() {
     assert_eq!(peers(""), None);
 }
 
-/// What one replica says.
+/// The state of a replica.
 fn state() -> State {
     let fence = state::Fence {
         open: false,
@@ -104,7 +104,7 @@ fn state() -> State {
     }
 }
 
-/// An API server that knows the bearer of "good", who may get `/debug/state` alone.
+/// A fake API server. The token "good" is valid and grants `/debug/state` only.
 fn api_server() -> Client {
     let service = service_fn(|request: Request<Body>| async move {
         let body = request.into_body().collect().await?.to_bytes();
@@ -119,7 +119,7 @@ fn api_server() -> Client {
     Client::new(service, "default")
 }
 
-/// The address of a server of health, metrics and, by default or not, state.
+/// Starts a server of health, metrics and optionally state, and returns its address.
 async fn serve(metrics_auth: bool, debug_state: bool) -> (String, JoinSet<()>) {
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = config::Http {
@@ -151,7 +151,7 @@ fn bearer(token: &str) -> kube::Config {
     kube
 }
 
-/// `doctor` gets what is served, where it is served, and not elsewhere; with authorisation, by a token for just that.
+/// `doctor` reads the state only where it is served. With authorization, it needs a token with the permission.
 #[tokio::test]
 async fn state_is_for_who_may_get_it() {
     let (open, _serving) = serve(false, true).await;

@@ -1,5 +1,4 @@
-//! The certificate that metrics are served with: from a folder, and read again when it is rotated there, or one made for
-//! this process.
+//! The certificate for serving metrics. It is read from a directory and reloaded after a rotation, or created for this process.
 
 use crate::{config::app::App, telemetry::log::log_once::Causes};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
@@ -22,48 +21,48 @@ use tokio_rustls::{
 };
 use tracing::{info, warn};
 
-/// How soon a rotated certificate is noticed; as in controller-runtime.
+/// Reload interval, as in controller-runtime.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
-/// How long a mounted folder may take before it is said to hang.
+/// Time limit for reading a mounted directory, after which it counts as hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A certificate and its key as a Secret of type `kubernetes.io/tls` has them, and so cert-manager.
+/// File names in a Secret of type `kubernetes.io/tls`, which cert-manager uses too.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// There is no certificate to serve with.
+/// No certificate can be loaded or created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read.
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, io::Error),
-    /// The folder does not answer.
+    /// Reading the directory hangs.
     #[error("{0} hangs: it cannot be read within {READ_TIMEOUT:?}")]
     Hangs(PathBuf),
-    /// A file is not what it should be.
+    /// A file is not valid PEM.
     #[error("{0} in {1} is not PEM with a {2}: {3}")]
     Pem(&'static str, PathBuf, &'static str, pem::Error),
-    /// Certificate and key do not go together, or are of a kind that nobody can use.
+    /// Certificate and key do not match, or their type is not supported.
     #[error("{CERTIFICATE} and {KEY} in {0} cannot be used: {1}")]
     Pair(PathBuf, rustls::Error),
-    /// None could be made.
+    /// No certificate can be created.
     #[error("no folder is given, and no certificate can be made: {0}")]
     Make(String),
 }
 
-/// The server's side of TLS.
+/// TLS settings of the server.
 pub struct Tls {
     certificate: Certificate,
     folder: Option<Folder>,
 }
 
-/// What connections are made secure with, as it is by now; clones share it.
+/// The current certificate, as an acceptor of TLS connections; clones share it.
 #[derive(Clone)]
 pub struct Certificate(Arc<Mutex<TlsAcceptor>>);
 
 impl Certificate {
-    /// What makes a connection a secure one.
+    /// Returns the acceptor for a new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.lock().clone()
     }
@@ -72,9 +71,9 @@ impl Certificate {
 struct Folder {
     path: PathBuf,
     period: Duration,
-    /// What the certificate is made of.
+    /// The files of the current certificate.
     read: Pair,
-    /// What is wrong with what is there now, as last said.
+    /// Causes of failed reloads, as logged.
     trouble: Causes,
 }
 
@@ -83,7 +82,7 @@ struct Folder {
 struct Pair(Vec<u8>, Vec<u8>);
 
 impl Tls {
-    /// With the certificate in `folder`, which is read again every `period`, or with a self-signed one.
+    /// Loads the certificate in `folder` and reloads it every `period`, or creates a self-signed one.
     ///
     /// # Errors
     /// See [`Error`].
@@ -111,13 +110,13 @@ impl Tls {
         })
     }
 
-    /// What to serve with.
+    /// Returns the shared certificate.
     pub fn certificate(&self) -> Certificate {
         self.certificate.clone()
     }
 
-    /// Follows the folder, for ever: beside what is served, since a mounted folder may hang. Then one thread hangs with
-    /// it, and the certificate of before stays.
+    /// Reloads the certificate until cancelled. A read may hang in a mounted directory. It then blocks one thread and no
+    /// connection, and the previous certificate stays in use.
     pub async fn renewals(self) {
         let Some(mut folder) = self.folder else {
             return std::future::pending().await;
@@ -139,8 +138,8 @@ impl Tls {
 }
 
 impl Folder {
-    /// Takes what the folder has now. What cannot be used is said once, and the certificate of before stays: a rotation may
-    /// be half done.
+    /// Handles the result of a reload. If the files cannot be used, because a rotation may be half done, it logs the error and
+    /// keeps the previous certificate.
     fn renewed(&mut self, read: Result<Pair, Error>) -> Option<TlsAcceptor> {
         let renewed = match read {
             Ok(read) if read == self.read => Ok(None),
@@ -173,7 +172,7 @@ impl Folder {
 }
 
 impl Pair {
-    /// Reads on a thread of its own.
+    /// Reads the files on a separate thread.
     async fn reading(folder: PathBuf) -> Result<Self, Error> {
         let path = folder.clone();
         let read = spawn_blocking(move || Self::read(&path)).await;
@@ -205,7 +204,7 @@ impl Pair {
     }
 }
 
-/// Nobody can verify it, but nobody can listen in, either.
+/// Creates a self-signed certificate. Clients cannot verify it, but it encrypts the connection.
 fn self_signed(app: &App) -> Result<TlsAcceptor, Box<dyn std::error::Error>> {
     let names = ["localhost".to_owned(), app.name.to_owned()];
     let made = rcgen::generate_simple_self_signed(names)?;
@@ -239,7 +238,7 @@ mod tests {
     use super::*;
     use crate::config::app::tests::APP;
 
-    /// A folder with a certificate.
+    /// Creates a directory with a certificate.
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -253,8 +252,7 @@ mod tests {
         folder
     }
 
-    /// A mount that hangs stops nobody's connection. It is a pipe here: who reads it waits until the test is over, passed or
-    /// failed.
+    /// A mount that hangs stops no connection. A pipe stands for the mount: its reader blocks until the end of the test.
     #[tokio::test]
     async fn a_folder_that_hangs_stops_no_connection() {
         const SOON: Duration = Duration::from_millis(1);
@@ -277,7 +275,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let server = crate::telemetry::server::serve_nothing(listener, tls);
         let client = async {
-            // Long enough for the renewal to begin.
+            // Long enough for the reload to begin.
             sleep(100 * SOON).await;
             for _ in 0..10 {
                 let mut stream = TcpStream::connect(addr).await.unwrap();

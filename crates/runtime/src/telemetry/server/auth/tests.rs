@@ -10,7 +10,7 @@ use tower::{BoxError, service_fn};
 use super::*;
 use crate::config::app::tests::APP;
 
-/// An API server that takes this long over a review, and takes "good" for somebody who may read metrics.
+/// A fake API server whose reviews take this long. The token "good" may read metrics.
 fn slow(review: Duration) -> Arc<Auth> {
     let service = service_fn(move |request: Request<Body>| async move {
         let body = request.into_body().collect().await?.to_bytes();
@@ -32,7 +32,7 @@ async fn ask(auth: &Auth, peer: u8, token: &str) -> Result<(), Refusal> {
         .await
 }
 
-/// 60 tokens a second, each another one, none good.
+/// Sends 60 different invalid tokens per second.
 async fn flood(auth: Arc<Auth>, peer: u8) {
     let mut asking = JoinSet::new();
     let mut next = interval(Duration::from_secs(1) / 60);
@@ -44,8 +44,8 @@ async fn flood(auth: Arc<Auth>, peer: u8) {
     }
 }
 
-/// Beside 60 bad tokens a second, more than the API server can review, a scraper goes on to get its metrics even from
-/// the address that they come from, and a new one from any other.
+/// During 60 invalid tokens per second, more than the API server can review, a valid scraper still gets its metrics. This
+/// includes a scraper at the same address, and a new scraper at another address.
 #[tokio::test(start_paused = true)]
 async fn bad_tokens_starve_no_authorised_scrape() {
     let auth = slow(Duration::from_millis(300));
