@@ -1,8 +1,8 @@
-//! Exporters that send a batch once more where its connection broke before the response.
+//! Exporters that resend a batch once if its connection broke before the response.
 //!
-//! The SDK retries what gRPC calls unavailable. A connection that is reset is "unknown" for tonic, and is not retried: a load
-//! balancer that forgot an idle connection would cost the first batch after each pause. OTLP delivers at least once, so a
-//! batch whose response was lost may be delivered twice.
+//! The SDK retries the gRPC code "unavailable". For a reset connection tonic returns "unknown", which is not retried. A load
+//! balancer that has forgotten an idle connection would cost the first batch after each pause. OTLP delivers at least once, so
+//! a batch whose response was lost may be delivered twice.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl<E> Again<E> {
         Self { exporter, breaks }
     }
 
-    /// Sends a batch, and sends it `again` if a connection broke meanwhile.
+    /// Sends a batch with `first`. If that fails and a connection broke during it, sends the batch with `again`.
     async fn sent(
         &self,
         first: impl Future<Output = OTelSdkResult>,

@@ -1,8 +1,9 @@
-//! The connections of the export.
+//! Connections of the export.
 //!
-//! They are made here for three reasons. The SDK's own have no limit for being made: a collector that is a black hole would
-//! block a flush for two minutes. Certificates are read again for each connection ([`Trust`]). And a connection that breaks is
-//! noticed ([`Breaks`]).
+//! They are not left to the SDK for three reasons:
+//! - The SDK has no connect timeout. A collector that drops packets would block a flush for two minutes.
+//! - Certificates are reloaded for each connection ([`Trust`]).
+//! - Broken connections are counted ([`Breaks`]).
 
 use std::{
     io,
@@ -27,21 +28,21 @@ use tower::{BoxError, Service, service_fn};
 
 use super::trust::Trust;
 
-/// How long a connection may take to be made, TLS included.
+/// Time limit for establishing a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A collector that is silent for [`PING`] in the middle of an export, and then answers no ping, is gone: noticed within one
-/// export. Between exports no ping is sent, which gRPC servers take for abuse.
+/// Silence of the collector during an export before a ping, and the time limit of the response to the ping. A dead collector is
+/// thus detected within one export. No pings are sent between exports: gRPC servers treat them as abuse.
 const PING: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Between exports, TCP keepalives are sent instead: load balancers do not forget the connection, or reset it before the next
-/// export needs it.
+/// TCP keepalives between exports. They prevent load balancers from forgetting or resetting an idle connection, which the next
+/// export would need.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Number of connections of one signal that broke: that ended otherwise than by this process.
+/// Number of broken connections of one signal: connections that this process did not close.
 #[derive(Clone, Debug, Default)]
 pub struct Breaks(Arc<AtomicU64>);
 
@@ -55,7 +56,7 @@ impl Breaks {
     }
 }
 
-/// Makes the connections of one signal.
+/// Connection settings of one signal.
 pub struct Connection {
     endpoint: Endpoint,
     address: Uri,
@@ -64,14 +65,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To `address`, with TLS where there is `trust`. Each export has `limit` for its response.
+    /// Creates settings for `address`, with TLS if `trust` is given. `limit` is the time limit of one export.
     ///
     /// # Errors
-    /// The address is none.
+    /// The address is invalid.
     pub fn new(address: String, trust: Option<Trust>, limit: Duration) -> Result<Self, Error> {
         let endpoint = Endpoint::from_shared(address)?;
         let address = endpoint.uri().clone();
-        // Or tonic would add TLS of its own.
+        // The placeholder address keeps tonic from adding its own TLS.
         let endpoint = Endpoint::from_static("http://collector")
             .origin(address.clone())
             .timeout(limit)
@@ -89,15 +90,15 @@ impl Connection {
         self.breaks.clone()
     }
 
-    /// A channel that connects when it is needed, and again when its connection has ended.
+    /// Returns a channel that connects on first use, and reconnects when a connection has ended.
     pub fn channel(&self) -> Channel {
         self.endpoint.connect_with_connector_lazy(self.connector())
     }
 
-    /// Connects.
+    /// Connects once.
     ///
     /// # Errors
-    /// There is no connection.
+    /// The connection cannot be established.
     pub async fn connect(&self) -> Result<(), Error> {
         let channel = self.endpoint.connect_with_connector(self.connector());
         channel.await.map(drop)
@@ -144,11 +145,11 @@ async fn connect(
     })
 }
 
-/// A connection, secure or not.
+/// A connection with or without TLS.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection that counts its break.
+/// A connection that counts its end as a break.
 struct Watched {
     io: Box<dyn Io>,
     breaks: Breaks,

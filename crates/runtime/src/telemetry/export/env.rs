@@ -1,10 +1,8 @@
-//! The `OTEL_*` variables: what those come to that are set. Which there are, and what they may be, is in the table of
-//! settings ([`config::variables`]).
+//! Values of the `OTEL_*` variables that are set. The table of settings has their names and rules ([`config::variables`]).
 //!
-//! The OpenTelemetry specification has what cannot be used warned about and ignored, as if it were not set. The SDK
-//! does so where nobody listens yet, and does not do it for all; so what it reads itself is given to it from here, where
-//! it can be. What there is no doing without ends the program instead, as a key of the configuration does. Only what is
-//! going to be used is read: without an endpoint, nothing.
+//! The OpenTelemetry specification requires that invalid values are ignored with a warning. The SDK warns before the log
+//! exists, and not about all values. So if possible, values are read here and passed to the SDK. An invalid value without a
+//! safe default ends the program, as in the configuration. Only values in use are checked: without an endpoint, none.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +26,7 @@ use crate::{
     telemetry::error::Error,
 };
 
-/// What is exported by itself.
+/// A signal. Each signal is exported independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     Traces,
@@ -39,7 +37,7 @@ pub(crate) enum Signal {
 impl Signal {
     pub const ALL: [Self; 3] = [Self::Traces, Self::Logs, Self::Metrics];
 
-    /// As in the names of variables.
+    /// Returns the name as in variables.
     const fn upper(self) -> &'static str {
         match self {
             Self::Traces => "TRACES",
@@ -48,7 +46,7 @@ impl Signal {
         }
     }
 
-    /// Its own variable of those that start with [`OTLP`].
+    /// Returns the name of the signal's own variable, which starts with [`OTLP`].
     fn own(self, what: &str) -> String {
         format!("{OTLP}{}_{what}", self.upper())
     }
@@ -60,14 +58,14 @@ impl fmt::Display for Signal {
     }
 }
 
-/// The environment, as far as it concerns OpenTelemetry. What is empty, or blank, is not set.
+/// The environment variables of OpenTelemetry. A blank value counts as not set.
 #[derive(Default)]
 pub(crate) struct Env {
-    /// What can be used, by name, as the rules write it.
+    /// Valid values by name, normalized by the rules.
     values: BTreeMap<String, String>,
-    /// What cannot be used and is done without: the variable and the line that says so.
+    /// Variables with an ignored value, and the warning about each.
     ignored: Vec<(String, String)>,
-    /// What cannot be done without, by name: the line that says so.
+    /// Error messages of invalid values without a safe default, by name.
     refused: BTreeMap<String, String>,
 }
 
@@ -112,12 +110,12 @@ impl Env {
         }
     }
 
-    /// The variable's value, if it is set to what can be used.
+    /// Returns the variable's value, if it is set and valid.
     pub fn set(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
-    /// The same, of what cannot be done without.
+    /// Like [`set`](Self::set), but fails for an invalid value without a safe default.
     fn strict(&self, name: &str) -> Result<Option<&str>, Error> {
         match self.refused.get(name) {
             Some(line) => Err(Error::Variable(line.clone())),
@@ -125,22 +123,23 @@ impl Env {
         }
     }
 
-    /// The variable's value, or its default.
+    /// Returns the variable's value or its default.
     fn value(&self, name: &str) -> &str {
         let default = || variable(name).map_or("", |variable| variable.default);
         self.set(name).unwrap_or_else(default)
     }
 
-    /// The value of the signal's own variable, or else of the general one, `OTEL_EXPORTER_OTLP_<what>`, or its default.
+    /// Returns the value of the signal's own variable, else of the general one, `OTEL_EXPORTER_OTLP_<what>`, else its default.
     fn value_for(&self, signal: Signal, what: &str) -> &str {
         let own = self.set(&signal.own(what));
         own.unwrap_or_else(|| self.value(&format!("{OTLP}{what}")))
     }
 
-    /// The same of what cannot be done without, and the variable's name.
+    /// Returns the signal's own variable, else the general one, with its value; `None` if neither is set. For variables without
+    /// a safe default.
     ///
     /// # Errors
-    /// [`Error::Variable`], where it cannot be used.
+    /// [`Error::Variable`] if the value is invalid.
     pub fn strict_for(&self, signal: Signal, what: &str) -> Result<Option<(String, &str)>, Error> {
         for name in [signal.own(what), format!("{OTLP}{what}")] {
             if let Some(value) = self.strict(&name)? {
@@ -150,10 +149,11 @@ impl Env {
         Ok(None)
     }
 
-    /// Where the signal goes, if anywhere: `endpoint` goes over the general variable, the signal's own over that.
+    /// Returns the endpoint of the signal, if it is exported. The signal's own variable overrides `endpoint`, which overrides
+    /// the general variable.
     ///
     /// # Errors
-    /// [`Error::Variable`], where the address is none.
+    /// [`Error::Variable`] if the endpoint is invalid.
     pub fn endpoint(
         &self,
         signal: Signal,
@@ -174,10 +174,10 @@ impl Env {
         Ok(text.map(|text| with_scheme(&text, insecure)))
     }
 
-    /// What is to be said of the variables that count where `signals` are exported: a line for each that cannot be used.
+    /// Returns a warning for each invalid variable that applies to the exported `signals`.
     ///
     /// # Errors
-    /// [`Error::Variable`], for headers that are none.
+    /// [`Error::Variable`] if headers are invalid.
     pub fn warnings(&self, signals: &[Signal]) -> Result<Vec<String>, Error> {
         for signal in signals {
             self.strict_for(*signal, "HEADERS")?;
@@ -189,7 +189,7 @@ impl Env {
             let of_one = |signal: &Signal| what.starts_with(signal.upper());
             match Signal::ALL.iter().find(|signal| of_one(signal)) {
                 Some(signal) => signals.contains(signal),
-                // A general one that every signal goes over is nobody's.
+                // A general variable does not apply if every signal overrides it.
                 None => signals
                     .iter()
                     .any(|signal| self.set(&signal.own(what)).is_none()),
@@ -199,32 +199,32 @@ impl Env {
         Ok(ignored.map(|(_, line)| line.clone()).collect())
     }
 
-    /// How long one export may take.
+    /// Returns the time limit of one export.
     pub fn timeout(&self, signal: Signal) -> Duration {
         Duration::from_millis(parsed(self.value_for(signal, "TIMEOUT")))
     }
 
-    /// Whether exports are compressed.
+    /// Whether exports are compressed with gzip.
     pub fn compresses(&self, signal: Signal) -> bool {
         self.value_for(signal, "COMPRESSION") == "gzip"
     }
 
-    /// What is sent with every export.
+    /// Returns the headers of every export.
     pub fn headers(&self, signal: Signal) -> HeaderMap {
         headers(self.value_for(signal, "HEADERS")).unwrap_or_default()
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number<T: FromStr<Err: Debug>>(&self, name: &str) -> T {
         parsed(self.value(name))
     }
 
-    /// A number of milliseconds.
+    /// Returns a number of milliseconds.
     pub fn milliseconds(&self, name: &str) -> Duration {
         Duration::from_millis(self.number(name))
     }
 
-    /// Whether a counter is exported as what it is, or as what it has grown by.
+    /// Returns the temporality of exported counters: totals or increments.
     pub fn temporality(&self) -> Temporality {
         match self.value("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE") {
             "delta" => Temporality::Delta,
@@ -233,7 +233,7 @@ impl Env {
         }
     }
 
-    /// Which traces are exported.
+    /// Returns the sampler of traces.
     pub fn sampler(&self) -> Sampler {
         let share = Sampler::TraceIdRatioBased(self.number("OTEL_TRACES_SAMPLER_ARG"));
         let by_parent = |sampler| Sampler::ParentBased(Box::new(sampler));
@@ -247,7 +247,7 @@ impl Env {
         }
     }
 
-    /// What is said of this process beyond what it knows itself.
+    /// Returns configured resource attributes.
     pub fn attributes(&self) -> Vec<KeyValue> {
         let list = attributes(self.value("OTEL_RESOURCE_ATTRIBUTES")).unwrap_or_default();
         let list = list.into_iter();
@@ -258,18 +258,18 @@ impl Env {
             .collect()
     }
 
-    /// Whether requests to the API server carry our traces.
+    /// Whether requests to the API server carry the trace context.
     pub fn propagates(&self) -> bool {
         items(self.value("OTEL_PROPAGATORS")).any(|name| name == "tracecontext")
     }
 }
 
-/// The variable that says by what a signal is exported.
+/// Returns the variable that selects the exporter of a signal.
 fn exporter(signal: Signal) -> String {
     format!("OTEL_{}_EXPORTER", signal.upper())
 }
 
-/// The row of a variable that has an effect: of a signal's own, the general one's.
+/// Returns the row of a supported variable. A signal's own variable has the row of the general one.
 fn variable(name: &str) -> Option<&'static Variable> {
     config::variables().find(|row| {
         let own = |what| Signal::ALL.iter().any(|signal| signal.own(what) == name);
@@ -277,12 +277,12 @@ fn variable(name: &str) -> Option<&'static Variable> {
     })
 }
 
-/// Of a value or a default that its rule has found to be a number.
+/// Parses a number that its rule has validated.
 fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect("the rule allows numbers alone")
 }
 
-/// As the specification has it: without a scheme it is TLS, unless it is said to be insecure.
+/// Adds the scheme that the specification requires by default: `https`, or `http` if the connection is insecure.
 fn with_scheme(endpoint: &str, insecure: bool) -> String {
     match (endpoint.contains("://"), insecure) {
         (true, _) => endpoint.to_owned(),
@@ -291,15 +291,15 @@ fn with_scheme(endpoint: &str, insecure: bool) -> String {
     }
 }
 
-/// What can be used of a value.
+/// The valid part of a value.
 enum Usable {
     All(String),
-    /// This, if anything; what is done about the rest, in words.
+    /// The valid part, if any, and a message about the treatment of the rest.
     Part(Option<String>, String),
     Nothing,
 }
 
-/// Judges a value without blanks around it by the specification, which takes words in any case.
+/// Validates a value without surrounding blanks. The specification compares keywords without regard to case.
 fn usable(rule: &Rule, text: &str) -> Usable {
     let one_of = |words: &[&'static str]| {
         let mut words = words.iter().copied();
@@ -318,7 +318,7 @@ fn usable(rule: &Rule, text: &str) -> Usable {
     value.map_or(Usable::Nothing, |value| Usable::All(value.to_owned()))
 }
 
-/// The same of a list of words, each of which counts by itself.
+/// Validates a list of keywords. Each keyword is valid or invalid independently.
 fn some_of(words: &[&str], list: &str) -> Usable {
     let is = |item: &str, word: &str| word.eq_ignore_ascii_case(item);
     let known = words

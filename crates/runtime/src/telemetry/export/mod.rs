@@ -1,4 +1,4 @@
-//! The export by OTLP/gRPC: a connection for each exported signal, and its exporter.
+//! OTLP/gRPC export: a connection and an exporter for each exported signal.
 
 pub(crate) mod again;
 mod connection;
@@ -25,21 +25,21 @@ use super::{
     },
 };
 
-/// An exporter for each signal that goes anywhere.
+/// Exporters of the exported signals.
 #[derive(Default)]
 pub(super) struct Exporters {
     pub traces: Option<Again<SpanExporter>>,
     pub logs: Option<Again<LogExporter>>,
     pub metrics: Option<Again<MetricExporter>>,
-    /// Where they go, for the log: `traces to http://...`.
+    /// Targets for the log: `traces to http://...`.
     pub targets: Vec<String>,
-    /// What is wrong with the environment, for the log.
+    /// Warnings about environment variables, for the log.
     pub warnings: Vec<String>,
 }
 
 impl Exporters {
-    /// What the environment and `endpoint`, from the configuration, ask for. Nothing is sent yet. Must be
-    /// called within a Tokio runtime.
+    /// Creates the exporters that the environment and the configured `endpoint` specify. Sends nothing yet. Must be called
+    /// within a Tokio runtime.
     ///
     /// # Errors
     /// See [`Error`].
@@ -75,7 +75,7 @@ impl Exporters {
     }
 }
 
-/// The signals that go anywhere, and where.
+/// Returns the exported signals and their endpoints.
 fn wanted(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<(Signal, String)>, Error> {
     let mut wanted = Vec::new();
     for signal in Signal::ALL {
@@ -86,19 +86,18 @@ fn wanted(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<(Signal, String)>, Er
     Ok(wanted)
 }
 
-/// The way that a signal would go.
+/// Export target of a signal.
 pub(crate) struct Way {
     pub signal: String,
-    /// Where it leads.
     pub address: String,
-    /// The connection, not made yet.
+    /// The connection, not yet established.
     pub connection: Connection,
 }
 
-/// The way of each signal that goes anywhere, by what [`Exporters::new`] goes by.
+/// Returns the target of each exported signal, by the rules of [`Exporters::new`].
 ///
 /// # Errors
-/// Those of that.
+/// The errors of [`Exporters::new`].
 pub(super) fn ways(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<Way>, Error> {
     let wanted = wanted(env, endpoint)?;
     let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
@@ -113,7 +112,7 @@ pub(super) fn ways(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<Way>, Error>
     ways.collect()
 }
 
-/// What the SDK would read from the environment by rules of its own.
+/// Sets options that the SDK would otherwise read from the environment by its own rules.
 fn set<E: WithTonicConfig + WithExportConfig>(
     env: &Env,
     signal: Signal,
@@ -125,7 +124,7 @@ fn set<E: WithTonicConfig + WithExportConfig>(
         .with_channel(channel)
         .with_timeout(env.timeout(signal))
         .with_interceptor(move |mut request: Request<()>| {
-            // What there is already is the SDK's name, and what it read by itself: a part of ours at most.
+            // The existing metadata are the SDK's name and the headers that it read itself: at most a part of ours.
             let metadata = request.metadata_mut();
             let mut all = mem::take(metadata).into_headers();
             all.extend(headers.clone());

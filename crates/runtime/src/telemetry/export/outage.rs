@@ -1,7 +1,7 @@
-//! What goes wrong with the export, counted and said once: when a collector fails, and when it is well again.
+//! Counts export failures and logs outages: each cause once, with repetitions while it lasts, and the end.
 //!
-//! The SDK reports every failed export in events of its own, by name; they are the only way to know, and
-//! `tests/telemetry.rs` holds the names. A layer hands them to a task, since a layer must not log.
+//! The SDK reports a failed export only by its own `tracing` events, which are recognized by name. `tests/telemetry.rs` detects
+//! a change of the names. A layer must not log, so it sends the events to a task.
 
 use std::{
     fmt::Debug,
@@ -28,27 +28,27 @@ use crate::telemetry::{
     metrics::{Metrics, table},
 };
 
-/// Bursts with less than this between them are logged as one.
+/// Bursts of drops with a shorter pause between them are logged as one.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// How often what is dropped is counted, once anything was: that costs as much as a scrape.
+/// Minimum interval between counts of the drops. A count costs as much as a scrape. It is needed only after the first drop.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// So many causes are logged of one outage: a collector may put something new into each answer.
+/// Maximum number of logged causes per outage. A collector may return a different message in each response.
 const CAUSES: usize = 10;
 
-/// What an event of the SDK's says.
+/// An event of the SDK.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ExportEvent {
-    /// What the collector said when it did not take a batch, which is reported next.
+    /// The collector's message about a rejected batch. [`Failed`](Self::Failed) follows.
     Said(Signal),
     /// A batch was lost.
     Failed(Signal),
-    /// A batch was taken.
+    /// A batch was accepted.
     Taken(Signal),
-    /// A batch was taken in part: so many records were not. The SDK says so each time.
+    /// A batch was accepted except for this number of records. The SDK reports each such batch.
     Partly(Signal, u64),
-    /// The queue is full. The SDK says so once in its life; from then on it is counted.
+    /// The queue is full. The SDK reports only the first time, so later drops are counted.
     Dropping,
 }
 
@@ -76,7 +76,7 @@ impl ExportEvent {
     }
 }
 
-/// Number of exports that failed so far, of all signals.
+/// Number of failed exports of all signals.
 #[derive(Clone, Default)]
 pub(crate) struct Failures(Arc<AtomicU64>);
 
@@ -86,7 +86,8 @@ impl Failures {
     }
 }
 
-/// The layer that counts in `metrics` and in `failures`, and the task that logs. Must be called within a Tokio runtime.
+/// Returns the layer that counts in `metrics` and `failures`, and starts the task that logs. Must be called within a Tokio
+/// runtime.
 pub(crate) fn export_events(
     metrics: Metrics,
     failures: Failures,
@@ -100,7 +101,7 @@ pub(crate) fn export_events(
             said: Mutex::default(),
         }
     };
-    // Each export makes one; what does not fit will be repeated.
+    // Each export sends an event. Events that do not fit will be repeated.
     let (sender, mut receiver) = mpsc::channel::<(ExportEvent, String)>(64);
     let dropping = Arc::new(AtomicBool::new(false));
     let events = ExportEvents {
@@ -133,12 +134,12 @@ struct ExportEvents {
     dropping: Arc<AtomicBool>,
 }
 
-/// What is kept of one signal.
+/// Counters of one signal.
 struct Series {
     signal: Signal,
     lost: BoundCounter<u64>,
     rejected: BoundCounter<u64>,
-    /// The collector's own words, which the SDK leaves out of what it reports next. An exporter has one export at a time.
+    /// The collector's last message, which the SDK's next event lacks. An exporter runs one export at a time.
     said: Mutex<String>,
 }
 
@@ -150,7 +151,7 @@ impl<S: Subscriber> Layer<S> for ExportEvents {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let series = |wanted: Signal| self.series.iter().find(|series| series.signal == wanted);
-        // Counted here, since what the channel has no room for counts, too.
+        // Counted here, because events that do not fit into the channel must be counted too.
         match &mut export {
             ExportEvent::Said(signal) => {
                 if let Some(series) = series(*signal) {
@@ -179,7 +180,7 @@ impl<S: Subscriber> Layer<S> for ExportEvents {
     }
 }
 
-/// What an event's fields say, by the SDK's names for them.
+/// The fields of an event, by the SDK's names.
 #[derive(Default)]
 struct Fields {
     text: String,
@@ -204,15 +205,15 @@ impl Visit for Fields {
     }
 }
 
-/// What is failing, and since when.
+/// Current outages.
 #[derive(Default)]
 struct Outages {
     now: Vec<Outage>,
-    /// Why something was taken in part.
+    /// Causes of partly accepted batches.
     partly: Causes,
 }
 
-/// Signals that go to one collector fail for the same causes.
+/// An outage of the signals of one collector, which fail for the same causes.
 struct Outage {
     causes: Vec<String>,
     signals: Vec<Signal>,
@@ -248,7 +249,7 @@ impl Outages {
         }
     }
 
-    /// How long the outage has lasted, if the cause is new or due for a repetition.
+    /// Records a failure. Returns the duration of the outage if it must be logged: the cause is new, or a repetition is due.
     fn failed(&mut self, signal: Signal, cause: &str, now: Instant) -> Option<Lasting> {
         let had = |outage: &Outage| outage.causes.iter().any(|known| known == cause);
         let is_new = !self.now.iter().any(had);
@@ -276,12 +277,12 @@ impl Outages {
         (logs || outage.repeat.is_due(now)).then(|| Lasting(now - outage.since))
     }
 
-    /// Whether it is to be logged that something was taken in part.
+    /// Records a partly accepted batch. Returns whether to log it.
     fn took_partly(&mut self, signal: Signal, reason: &str) -> bool {
         self.partly.is_new(&format!("{signal}: {reason}"))
     }
 
-    /// How long the outage was that ends with this, and how many batches it cost.
+    /// Records an accepted batch. If it ends an outage, returns the outage's duration and the number of lost batches.
     fn taken(&mut self, signal: Signal, now: Instant) -> Option<(Duration, u32)> {
         let at = self
             .now
@@ -297,22 +298,22 @@ impl Outages {
     }
 }
 
-/// What the queues have no room for: spans and log records together.
+/// Spans and log records that were dropped because the queues were full.
 #[derive(Default)]
 struct Drops {
-    /// The count, and how much of it belongs to what is over.
+    /// The total, and the part of it that belongs to ended bursts.
     count: u64,
     over: u64,
-    /// When the count last grew, as long as that is not over.
+    /// Time of the last growth in the current burst.
     grew: Option<Instant>,
-    /// When it was last counted.
+    /// Time of the last count.
     checked: Option<Instant>,
 }
 
 #[derive(Debug, PartialEq)]
 enum Drop {
     Begins,
-    /// So many were dropped.
+    /// Number of drops in the burst.
     Ended(u64),
 }
 
@@ -335,7 +336,7 @@ impl Drops {
         }
     }
 
-    /// What is to be logged of the count.
+    /// Returns the change to log for a new total.
     fn counted(&mut self, count: u64, now: Instant) -> Option<Drop> {
         if count > self.count {
             self.count = count;
@@ -350,7 +351,7 @@ impl Drops {
     }
 }
 
-/// Without the SDK's own words before it, which differ by signal, and with what the collector `said`.
+/// Returns the cause of a failure: without the SDK's prefix, which differs by signal, and with the collector's message.
 fn cause(reason: &str, said: &str) -> String {
     let (_, reported) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
     if said.is_empty() || reported.contains(said) {

@@ -1,4 +1,4 @@
-//! Who exports: the resource of all signals, by the semantic conventions.
+//! The resource of all signals, by OpenTelemetry's semantic conventions.
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::{Resource, resource::TelemetryResourceDetector};
@@ -6,7 +6,7 @@ use opentelemetry_semantic_conventions::attribute;
 
 use crate::config::{app::App, build_info, environment::Host};
 
-/// What the Deployment passes to its pod.
+/// Attributes from environment variables that the Deployment sets.
 const POD: [(&str, &str); 4] = [
     (attribute::K8S_POD_NAME, "POD_NAME"),
     (attribute::K8S_POD_UID, "POD_UID"),
@@ -14,7 +14,7 @@ const POD: [(&str, &str); 4] = [
     (attribute::K8S_NODE_NAME, "NODE_NAME"),
 ];
 
-/// This process, known by the environment variables of its pod. What is `configured` goes over what is known here.
+/// Returns the resource of this process. `configured` attributes override detected ones.
 pub(crate) fn resource(app: &App, host: &Host, configured: Vec<KeyValue>) -> Resource {
     let variable = |name| host.variable(name);
     let instance = variable("POD_UID").unwrap_or_else(|| host.uuid().to_string());
@@ -32,7 +32,7 @@ pub(crate) fn resource(app: &App, host: &Host, configured: Vec<KeyValue>) -> Res
         .into_iter()
         .chain(pod)
         .filter_map(|(name, value)| Some(KeyValue::new(name, value?)));
-    // Not what the SDK reads from the environment by itself, which takes what is malformed in part.
+    // The SDK's environment detector is not used: it accepts malformed values in part.
     Resource::builder_empty()
         .with_detector(Box::new(TelemetryResourceDetector))
         .with_attributes(attributes.chain(configured))

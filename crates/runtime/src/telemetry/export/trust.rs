@@ -1,7 +1,7 @@
-//! TLS of the export: the authorities that are trusted, and the certificate that a collector knows this process by.
+//! TLS of the export: trusted certificate authorities, and the client certificate.
 //!
-//! Their files are read again for each connection, since certificates are rotated at the same paths. Files that cannot be used
-//! are reported once, and the previous ones are used until then: a rotation may be half done.
+//! The files are reloaded for each connection, because certificates are rotated at the same paths. If files cannot be used, the
+//! error is logged once and the previous certificates stay in use: a rotation may be half done.
 
 use std::sync::Arc;
 
@@ -27,17 +27,17 @@ use tracing::{info, warn};
 use super::env::{Env, Signal};
 use crate::telemetry::error::Error;
 
-/// gRPC's name for TLS to negotiate.
+/// ALPN name of HTTP/2.
 const HTTP2: &[u8] = b"h2";
 
-/// How long the files may take. A mounted folder that hangs keeps one thread, and the files read before are used.
+/// Time limit for reading the files. A mounted directory that hangs blocks one thread, and the previous certificates are used.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The trust of one signal.
+/// TLS settings of one signal.
 pub struct Trust {
     signal: Signal,
     files: Arc<Files>,
-    /// One read at a time.
+    /// Limits reads to one at a time.
     turn: Arc<Turn<()>>,
     current: Mutex<Current>,
 }
@@ -45,7 +45,7 @@ pub struct Trust {
 struct Current {
     read: Certificates,
     config: Arc<ClientConfig>,
-    /// The last error of the files, as logged.
+    /// The last error, as logged.
     trouble: String,
 }
 
@@ -71,7 +71,7 @@ impl Trust {
     /// Reads the files.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The files cannot be used.
     pub(super) fn new(env: &Env, signal: Signal) -> Result<Self, Error> {
         let file = |what| -> Result<_, Error> {
             let named = env.strict_for(signal, what)?;
@@ -108,16 +108,16 @@ impl Trust {
         })
     }
 
-    /// Makes a connection to `host` a secure one.
+    /// Performs the TLS handshake with `host`.
     ///
     /// # Errors
-    /// One does not trust the other.
+    /// The handshake fails, or the collector does not support HTTP/2.
     pub async fn handshake(
         &self,
         host: &str,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, BoxError> {
-        // An IPv6 address has brackets in a URL.
+        // In a URL, an IPv6 address has brackets.
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
         let stream = TlsConnector::from(self.config().await)
             .connect(name, stream)
@@ -129,7 +129,7 @@ impl Trust {
         }
     }
 
-    /// Returns the configuration of a connection, by the files as they are now.
+    /// Returns the settings for a new connection, reloaded from the files if they can be used.
     async fn config(&self) -> Arc<ClientConfig> {
         let read = self.read().await;
         let mut current = self.current.lock();
@@ -192,7 +192,7 @@ impl Files {
         })
     }
 
-    /// The content of the files in use.
+    /// Creates the settings from the content of the files.
     fn config(&self, read: &Certificates) -> Result<Arc<ClientConfig>, String> {
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(read.authorities.iter().cloned());
@@ -279,8 +279,8 @@ mod tests {
         }
     }
 
-    /// The files of the kubelet are links into a folder that is exchanged; others are written one after the other. Files
-    /// that go together are used. Others are reported once, and the previous ones stay in use.
+    /// The kubelet replaces a directory behind a symlink; other tools write one file after the other. Files that match are
+    /// used. For others the error is recorded, and the previous certificates stay in use.
     #[tokio::test]
     async fn files_are_used_when_they_go_together() {
         let folder = tempfile::tempdir().unwrap();
@@ -341,7 +341,7 @@ mod tests {
         );
     }
 
-    /// A mount that hangs delays a connection by a moment, and costs one thread. It is a pipe here.
+    /// A mount that hangs delays a connection briefly, and blocks one thread. A pipe stands for the mount.
     #[tokio::test]
     async fn files_that_hang_stop_no_connection() {
         let folder = tempfile::tempdir().unwrap();

@@ -37,7 +37,7 @@ const CACHE_CAPACITY: usize = 1024;
 /// Maximum number of concurrent reviews of tokens that were never valid.
 const AT_ONCE: usize = 4;
 /// Maximum number of these tokens per peer that are in review or wait for a review slot. Further tokens of the peer wait for
-/// each other.
+/// these.
 const OF_ONE_PEER: usize = 2;
 /// Maximum number of concurrent reviews of tokens that were valid before. They do not count towards [`AT_ONCE`].
 const KNOWN_AT_ONCE: usize = 2;

@@ -1,4 +1,4 @@
-//! What the variables come to, by the specification.
+//! Values of the variables, by the specification.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
@@ -7,7 +7,7 @@ fn env(vars: &[(&str, &str)]) -> Env {
     Env::new(vars.iter().map(|(name, value)| (name.into(), value.into())))
 }
 
-/// What there is nothing to fall back to is refused in one line that says so, and shows nothing secret.
+/// An invalid value without a safe default is rejected with a one-line message without secrets.
 #[test]
 fn each_refusal_is_one_clear_line() {
     for (name, value, line) in [
@@ -22,7 +22,7 @@ fn each_refusal_is_one_clear_line() {
             " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
         ),
         (
-            // As of a Secret whose text ends with a newline.
+            // As in a Secret whose text ends with a newline.
             "OTEL_EXPORTER_OTLP_HEADERS",
             "authorization=Bearer%20s3cret%0A",
             " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
@@ -65,7 +65,7 @@ fn each_refusal_is_one_clear_line() {
     overridden.warnings(&[Signal::Logs]).unwrap();
 }
 
-/// What the specification has ignored is ignored, in one line that says so.
+/// A value that the specification requires to ignore is ignored with a one-line warning.
 #[test]
 fn each_warning_is_one_clear_line() {
     for (name, value, line) in [
@@ -132,9 +132,8 @@ fn each_warning_is_one_clear_line() {
     }
 }
 
-/// What the specification allows, of every variable: in another case and with blanks around it it counts as it is written
-/// in the table; empty or blank it is not set; what nobody knows, alone or in a list, is warned about and ignored. None
-/// of it ends the program.
+/// Rules of the specification for every variable. Case and surrounding blanks do not matter. A blank value counts as not set.
+/// An unknown value, alone or in a list, is ignored with a warning. Such values do not end the program.
 #[test]
 fn every_variable_goes_by_the_specification() {
     let every = config::variables().flat_map(|Variable { name, rule, .. }| {
@@ -163,7 +162,7 @@ fn every_variable_goes_by_the_specification() {
             Rule::Number(..) => (&["0", "0.5", "1"], Some("NaN")),
             Rule::Text(_, "text") => (&["text"], None),
             Rule::Text(..) => (&["a=b", "a=b,c=d"], Some("a")),
-            // What is wrong with these is refused.
+            // Invalid values of these are rejected.
             Rule::File => (&["/a/File"], None),
             Rule::Secret(..) => (&["a=b"], None),
             Rule::Address => (&["http://h:1"], None),
@@ -201,7 +200,7 @@ fn every_variable_goes_by_the_specification() {
     }
 }
 
-/// What holds where nothing is set is what the specification has, and what the rule of its row allows.
+/// Each default is the specification's, and valid by the rule of its row.
 #[test]
 fn every_default_is_of_the_specification() {
     for row in config::variables().filter(|row| !row.default.is_empty()) {
@@ -226,7 +225,7 @@ fn every_default_is_of_the_specification() {
     assert_eq!(unset.attributes(), []);
 }
 
-/// What is not UTF-8 cannot be used either.
+/// A value that is not UTF-8 is invalid.
 #[test]
 fn what_is_not_text_is_ignored() {
     use std::os::unix::ffi::OsStringExt as _;
@@ -242,7 +241,7 @@ fn what_is_not_text_is_ignored() {
     );
 }
 
-/// A file that cannot be named is one that cannot be read: what is to be trusted is not left to the system then.
+/// A file name that is not UTF-8 is rejected like an unreadable file. The system's authorities must not replace it.
 #[test]
 fn a_file_whose_name_is_not_text_is_refused() {
     use std::os::unix::ffi::OsStringExt as _;
@@ -255,7 +254,7 @@ fn a_file_whose_name_is_not_text_is_refused() {
     );
 }
 
-/// A general variable that all signals go over is nobody's; a signal's own counts where that is exported.
+/// A general variable does not apply if every signal overrides it. A signal's own variable applies if the signal is exported.
 #[test]
 fn only_what_is_used_is_warned_about() {
     let vars = [
@@ -269,7 +268,7 @@ fn only_what_is_used_is_warned_about() {
     assert_eq!(warnings(&Signal::ALL), 2);
 }
 
-/// What users write is taken.
+/// Valid values are accepted.
 #[test]
 fn what_is_right_is_taken() {
     let right = env(&[
@@ -314,7 +313,7 @@ fn what_is_right_is_taken() {
     assert!(!env(&[("OTEL_PROPAGATORS", "none")]).propagates());
 }
 
-/// Metrics that Prometheus fetches go nowhere by themselves.
+/// Without `otlp` in its list of exporters, a signal is not exported.
 #[test]
 fn exporters_that_are_not_otlp_export_nothing() {
     let configured = http::Uri::from_static("http://configured:1");
@@ -324,7 +323,7 @@ fn exporters_that_are_not_otlp_export_nothing() {
         (Signal::Metrics, "none", false),
         (Signal::Traces, "none", false),
         (Signal::Traces, "otlp,console", true),
-        // As if it were not set.
+        // As if the variable were not set.
         (Signal::Traces, "zipkin", true),
     ] {
         let env = env(&[(&exporter(signal), list)]);
@@ -333,8 +332,8 @@ fn exporters_that_are_not_otlp_export_nothing() {
     }
 }
 
-/// The signal's own endpoint goes over the configured one, that over the general variable; and what is
-/// switched off goes nowhere.
+/// The signal's own endpoint overrides the configured one, which overrides the general variable. A disabled signal has no
+/// endpoint.
 #[test]
 fn each_signal_finds_its_endpoint() {
     let configured = http::Uri::from_static("http://configured:1");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::app::tests::APP;
 
-/// Three signals that fail for one cause, again and again, are one line, which is repeated, and one line when all are well.
+/// Repeated failures of three signals for one cause are one line with repetitions, and one line when all have recovered.
 #[test]
 fn an_outage_is_logged_ever_more_rarely() {
     let mut outages = Outages::default();
@@ -37,7 +37,7 @@ fn an_outage_is_logged_ever_more_rarely() {
     );
 }
 
-/// A second cause within one outage is logged, too, once for all signals; and there is an end to it.
+/// Each further cause in an outage is logged once for all signals, up to a limit.
 #[test]
 fn each_new_cause_is_logged_once() {
     let mut outages = Outages::default();
@@ -58,7 +58,7 @@ fn each_new_cause_is_logged_once() {
     assert!(outages.took_partly(Signal::Traces, "too old"));
 }
 
-/// What the collector said is reported with the code, and the connection's trouble as it is.
+/// A cause contains the gRPC code and the collector's message. Connection errors are unchanged.
 #[test]
 fn the_collectors_own_words_are_in_the_cause() {
     let reason = "Operation failed: TonicLogsClient export failed with gRPC code: ";
@@ -79,7 +79,7 @@ fn the_collectors_own_words_are_in_the_cause() {
     }
 }
 
-/// Exports cost no reading of the counts as long as nothing is dropped, and few afterwards.
+/// Exports do not collect the metrics before the first drop, and rarely afterwards.
 #[tokio::test]
 async fn an_export_costs_no_scrape() {
     let metrics = Metrics::disconnected(&APP);
@@ -111,10 +111,10 @@ async fn an_export_costs_no_scrape() {
     );
 }
 
-/// What was rejected of what was taken is counted, record by record, and so is each batch that was not.
+/// Lost batches and rejected records are counted.
 #[tokio::test]
 async fn all_losses_are_counted() {
-    // What is counted is logged as long as its provider is there.
+    // The provider must outlive the scrape.
     let resource = opentelemetry_sdk::Resource::builder_empty().build();
     let (metrics, _provider) = Metrics::new(&APP, resource, None);
     let subscriber = tracing_subscriber::layer::SubscriberExt::with(
@@ -122,7 +122,7 @@ async fn all_losses_are_counted() {
         export_events(metrics.clone(), Failures::default()),
     );
     tracing::subscriber::with_default(subscriber, || {
-        // More than the channel has room for.
+        // More than the channel can hold.
         for _ in 0..100 {
             tracing::warn!(
                 name: "TonicTracesClient.PartialSuccess",
@@ -146,7 +146,7 @@ async fn all_losses_are_counted() {
     }
 }
 
-/// Drops are logged when they begin and when they are over, burst or not, and each time anew.
+/// The first drop and the end of a burst are logged each time. Drops with short pauses are one burst.
 #[test]
 fn drops_are_logged_once_each_time() {
     let mut drops = Drops::default();
@@ -163,7 +163,7 @@ fn drops_are_logged_once_each_time() {
     assert_eq!(at(661, 7), Some(Drop::Ended(2)));
 }
 
-/// A collector that has no use for metrics does not hide what happens to traces.
+/// A collector that does not support metrics does not hide an outage of traces.
 #[test]
 fn another_cause_is_another_outage() {
     let mut outages = Outages::default();
