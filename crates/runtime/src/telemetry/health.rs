@@ -21,7 +21,7 @@ use tracing::warn;
 
 use crate::config::environment::Host;
 
-/// Consecutive failures of a liveness check after which the probe fails, and the interval of the checks.
+/// Consecutive failures of a liveness check that fail the probe, and the interval of the checks.
 const FAILURE_THRESHOLD: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -54,7 +54,7 @@ pub enum Probe {
 }
 
 impl Health {
-    /// Creates health with the built-in checks only.
+    /// Creates a `Health` with the built-in checks only.
     #[must_use]
     pub fn new(host: &Host) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));

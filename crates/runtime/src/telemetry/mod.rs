@@ -43,10 +43,10 @@ use self::{
 };
 use crate::config::{app::App, environment::Host, settings::Config};
 
-/// Upper limit of the final export.
+/// Maximum duration of the final export.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Lower limit of the final export, granted even if draining the work has used up the shutdown time.
+/// Minimum duration of the final export, granted even if draining the work has used up the shutdown time.
 const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
 
 /// Returns the export target of each signal that is exported.

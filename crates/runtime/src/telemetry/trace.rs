@@ -1,8 +1,7 @@
 //! Traces: the span of a reconcile, and its links to the traces that caused it.
 //!
-//! Spans are created with `tracing` macros for the export layer only. If that layer is missing, they are disabled and the
-//! functions of this module do nothing. A span ends when it is dropped. A span with an `otel.status_description` is exported
-//! as failed.
+//! Spans are created with `tracing` macros for the export layer only. If that layer is missing, they are disabled and recording
+//! has no effect. A span ends when it is dropped. A span with an `otel.status_description` is exported as failed.
 
 use std::{borrow::Cow, collections::HashMap};
 

@@ -130,7 +130,6 @@ impl Backlog {
         self.changed.notify_one();
     }
 
-    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.state.lock().count
     }

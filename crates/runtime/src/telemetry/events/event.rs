@@ -11,7 +11,7 @@ use crate::{
     telemetry::trace,
 };
 
-/// Events that can wait; further events are dropped. Enough for the initial sync of 10,000 objects.
+/// Maximum number of waiting events; further events are dropped. Enough for the initial sync of 10,000 objects.
 pub(super) const WAITING: usize = 10_000;
 
 /// Longest note that the API server accepts, in bytes.

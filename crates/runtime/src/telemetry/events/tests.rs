@@ -661,7 +661,6 @@ async fn events_that_are_dropped_are_counted_and_logged() {
     writer.abort();
 }
 
-/// Counts warnings.
 struct Warnings(Arc<AtomicUsize>);
 
 impl<S: tracing::Subscriber> Layer<S> for Warnings {

@@ -195,7 +195,7 @@ impl Writer {
         }
     }
 
-    /// Makes one attempt within `limit`. A rejection by the API server is final: the event is dropped and the result is `Ok`.
+    /// Makes one attempt within `limit`. After a [final](is_final) rejection the event is dropped, and the result is `Ok`.
     async fn write(&self, queued: &Queued, limit: Duration) -> Result<(), Unwritten> {
         let span = trace::within(queued.trace.as_ref(), "event");
         let published = timeout(limit, self.publish(queued)).instrument(span).await;
@@ -327,7 +327,7 @@ fn name_of(queued: &Queued) -> String {
     let (object, time) = (queued.key.name(), queued.time.as_nanosecond());
     let time = format!(".{time:x}");
     let room = object.floor_char_boundary(LONGEST_NAME - time.len());
-    // A DNS label must not end in either.
+    // A label of the name must not be empty or end with a hyphen.
     let object = object[..room].trim_end_matches(['.', '-']);
     format!("{object}{time}")
 }

@@ -42,7 +42,7 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Number of broken connections of one signal: connections that this process did not close.
+/// Number of connections of one signal that ended without being closed by this process.
 #[derive(Clone, Debug, Default)]
 pub struct Breaks(Arc<AtomicU64>);
 

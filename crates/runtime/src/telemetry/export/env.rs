@@ -37,7 +37,7 @@ pub(crate) enum Signal {
 impl Signal {
     pub const ALL: [Self; 3] = [Self::Traces, Self::Logs, Self::Metrics];
 
-    /// Returns the name as in variables.
+    /// Returns the name in upper case, as in the names of variables.
     const fn upper(self) -> &'static str {
         match self {
             Self::Traces => "TRACES",
@@ -129,7 +129,7 @@ impl Env {
         self.set(name).unwrap_or_else(default)
     }
 
-    /// Returns the value of the signal's own variable, else of the general one, `OTEL_EXPORTER_OTLP_<what>`, else its default.
+    /// Returns the value of the signal's own variable, else that of `OTEL_EXPORTER_OTLP_<what>`, else the default.
     fn value_for(&self, signal: Signal, what: &str) -> &str {
         let own = self.set(&signal.own(what));
         own.unwrap_or_else(|| self.value(&format!("{OTLP}{what}")))
@@ -214,12 +214,10 @@ impl Env {
         headers(self.value_for(signal, "HEADERS")).unwrap_or_default()
     }
 
-    /// Returns a number.
     pub fn number<T: FromStr<Err: Debug>>(&self, name: &str) -> T {
         parsed(self.value(name))
     }
 
-    /// Returns a number of milliseconds.
     pub fn milliseconds(&self, name: &str) -> Duration {
         Duration::from_millis(self.number(name))
     }
@@ -233,7 +231,6 @@ impl Env {
         }
     }
 
-    /// Returns the sampler of traces.
     pub fn sampler(&self) -> Sampler {
         let share = Sampler::TraceIdRatioBased(self.number("OTEL_TRACES_SAMPLER_ARG"));
         let by_parent = |sampler| Sampler::ParentBased(Box::new(sampler));
@@ -282,7 +279,7 @@ fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect("the rule allows numbers alone")
 }
 
-/// Adds the scheme that the specification requires by default: `https`, or `http` if the connection is insecure.
+/// Adds a missing scheme by the specification: `https`, or `http` for an insecure connection.
 fn with_scheme(endpoint: &str, insecure: bool) -> String {
     match (endpoint.contains("://"), insecure) {
         (true, _) => endpoint.to_owned(),

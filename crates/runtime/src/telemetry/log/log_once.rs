@@ -85,7 +85,7 @@ fn cause(error: &impl Failure) -> String {
 const CAUSES_OF_ONE: usize = 8;
 const MORE: Duration = Duration::from_mins(1);
 
-/// Interval before the first repetition of a line, and the limit up to which it doubles.
+/// Interval before the first repetition of a line. It doubles up to the second value.
 const FIRST_REPEAT: Duration = Duration::from_mins(1);
 const LONGEST_REPEAT: Duration = Duration::from_mins(10);
 

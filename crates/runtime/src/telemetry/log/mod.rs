@@ -61,7 +61,7 @@ const EXPORTERS_OWN: [&str; 10] = [
 
 pub(super) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The log level, which can be changed at runtime.
+/// Handle to change the log level at runtime.
 #[derive(Clone, Default)]
 pub struct LogLevel {
     handles: Vec<reload::Handle<Targets, Registry>>,
@@ -153,7 +153,6 @@ fn is_exporters_own(target: &str) -> bool {
     name.is_some_and(|name| EXPORTERS_OWN.contains(&name))
 }
 
-/// Formatter of log lines.
 struct Line {
     json: bool,
     colour: bool,
@@ -278,8 +277,8 @@ struct Json {
 }
 
 impl Json {
-    /// Adds a field of the event. If its key is in use, the key gets the prefix `fields.`: JSON parsers differ in which of two
-    /// equal keys they keep.
+    /// Adds a field of the event. If its key is in use, the key gets the prefix `fields.`: with duplicate keys, some JSON
+    /// parsers keep the first and some the last.
     fn field(&mut self, name: &str, value: impl Serialize) {
         let mut key = name.to_owned();
         while RESERVED.contains(&&*key) || self.fields.contains(&key) {

@@ -199,7 +199,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(10);
 
-    /// A sink whose writes end as the test decides. It returns the written text.
+    /// A sink whose writes end as the test decides. It sends the written text to the test.
     struct Decided {
         writes: Receiver<io::Result<usize>>,
         written: Sender<String>,

@@ -127,7 +127,7 @@ impl Metrics {
         (format.content_type(), text)
     }
 
-    /// Returns how many spans and log records found the queues before the export full, as counted by the SDK.
+    /// Returns the SDK's count of spans and log records that were dropped because an export queue was full.
     pub(super) fn dropped(&self) -> u64 {
         #[cfg(test)]
         self.0
@@ -260,7 +260,6 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Reader for scrapes.
 #[derive(Debug)]
 struct Pull(Arc<ManualReader>);
 

@@ -63,7 +63,7 @@ pub(super) fn readings() -> Vec<(&'static Metric, Read)> {
 /// Returns the memory limit from the files of this cgroup, of version 2 or 1. In a container it is the container's limit.
 #[cfg(target_os = "linux")]
 fn memory_limit(cgroup: &Path) -> Option<u64> {
-    /// From this value on, version 1 has no limit. It then reports the largest multiple of the page size in an i64, and page
+    /// Values from here on mean "no limit" in version 1. It reports the largest multiple of the page size in an i64, and page
     /// sizes differ.
     const NONE: u64 = 1 << 62;
     ["memory.max", "memory/memory.limit_in_bytes"]

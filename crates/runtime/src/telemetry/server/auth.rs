@@ -32,7 +32,7 @@ use tracing::warn;
 const ALLOWED_TTL: Duration = Duration::from_mins(1);
 /// How long a denial is cached. A new permission takes effect after this time.
 const DENIED_TTL: Duration = Duration::from_secs(10);
-/// Number of cached results.
+/// Maximum number of cached results.
 const CACHE_CAPACITY: usize = 1024;
 /// Maximum number of concurrent reviews of tokens that were never valid.
 const AT_ONCE: usize = 4;

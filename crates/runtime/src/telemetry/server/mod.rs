@@ -94,7 +94,7 @@ pub struct Server {
 type Show = dyn Fn() -> State + Send + Sync;
 
 impl Server {
-    /// Binds the addresses. Called early, so that a port conflict is reported before any other action.
+    /// Binds the addresses early, so that a port conflict is reported before any other action.
     ///
     /// # Errors
     /// See [`Error`].
@@ -228,7 +228,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
         while connections.try_join_next().is_some() {}
         by_age.retain(|(_, connection)| !connection.is_finished());
         if accepted.is_err() || by_age.len() == CONNECTIONS {
-            // Until then the client waits in the listener's backlog.
+            // The client stays in the listener's backlog until the next accept.
             if accepted.is_err() && spare.give_up() {
                 continue;
             }
@@ -408,8 +408,8 @@ fn json(state: &State) -> Answer {
     }
 }
 
-/// Responds like kube-apiserver's health endpoints: `/livez` for all checks, `/livez/NAME` for one. Unlike there, the response
-/// contains the reason of a failure, which is not confidential. Returns `None` if the path does not exist.
+/// Responds like kube-apiserver's health endpoints: `/livez` for all checks, `/livez/NAME` for one. Unlike kube-apiserver's,
+/// the response contains the reason of a failure, which is not confidential. Returns `None` if the path does not exist.
 fn health_response(health: &Health, path: &str, verbose: bool) -> Option<Answer> {
     let (endpoint, one) = match path.strip_prefix('/')?.split_once('/') {
         Some((endpoint, one)) => (endpoint, Some(one)),

@@ -84,7 +84,6 @@ fn a_crowd_makes_way_for_the_others() {
     assert_eq!(peers(""), None);
 }
 
-/// The state of a replica.
 fn state() -> State {
     let fence = state::Fence {
         open: false,
@@ -151,7 +150,7 @@ fn bearer(token: &str) -> kube::Config {
     kube
 }
 
-/// `doctor` reads the state only where it is served. With authorization, it needs a token with the permission.
+/// `doctor` reads the state only where it is served. If authorization is on, it needs a token with the permission.
 #[tokio::test]
 async fn state_is_for_who_may_get_it() {
     let (open, _serving) = serve(false, true).await;

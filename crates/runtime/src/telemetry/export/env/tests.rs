@@ -65,7 +65,7 @@ fn each_refusal_is_one_clear_line() {
     overridden.warnings(&[Signal::Logs]).unwrap();
 }
 
-/// A value that the specification requires to ignore is ignored with a one-line warning.
+/// An invalid value with a safe default is ignored with a one-line warning.
 #[test]
 fn each_warning_is_one_clear_line() {
     for (name, value, line) in [
