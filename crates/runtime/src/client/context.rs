@@ -1,13 +1,13 @@
-//! The parts that all requests of a controller share.
+//! Context of a controller's requests.
 
 use kube::Client;
 
 use crate::config::{app::App, environment::Host};
 
-/// The parts that watches and writers share.
+/// Application, environment and client, shared by watches and writers.
 pub(crate) struct ClientContext {
     pub app: &'static App,
     pub host: Host,
-    /// Refuses writes past the end of the term.
+    /// Client behind the fence: rejects writes after the end of the term.
     pub client: Client,
 }

@@ -1,4 +1,4 @@
-//! Who this client is to the API server: credentials that may be replaced while the process runs.
+//! Credentials for the API server. They may be replaced while the process runs.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     config::environment::Host,
 };
 
-/// Credentials of one user, shared by all clients. kube adds static ones.
+/// Dynamic credentials of one user, shared by all clients. kube adds static ones.
 #[derive(Clone)]
 pub(super) struct Credentials {
     file: Option<Arc<TokenFile>>,
@@ -25,7 +25,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Takes over the credentials that may change, except an exec plugin.
+    /// Moves the dynamic credentials out of `kube`, except an exec plugin.
     pub fn take(kube: &mut KubeConfig) -> Result<Self, Error> {
         let identity = Arc::new(Identity::take(&mut kube.auth_info)?);
         let file = TokenFile::take(&mut kube.auth_info)?.map(Arc::new);
@@ -36,7 +36,7 @@ impl Credentials {
         })
     }
 
-    /// Runs an exec plugin, too, where there are no other credentials, as client-go does.
+    /// Like [`take`](Self::take). Also runs the exec plugin, but only if there are no other credentials, as client-go does.
     pub async fn start(kube: &mut KubeConfig, host: &Host) -> Result<Self, Error> {
         let exec = kube.auth_info.exec.take();
         let mut this = Self::take(kube)?;
@@ -52,7 +52,7 @@ impl Credentials {
         Ok(this)
     }
 
-    /// Puts the token into a request, and returns the number of the credentials for [`observe`](Self::observe).
+    /// Adds the token to a request. Returns the generation of the credentials for [`observe`](Self::observe).
     async fn authorize<B>(&self, mut request: Request<B>) -> (Request<B>, u64) {
         if let Some(file) = &self.file {
             return (file.authorize(request), 0);
@@ -68,7 +68,7 @@ impl Credentials {
         (request, number)
     }
 
-    /// Notices whether the API server accepts the credentials.
+    /// Records whether the API server accepted the credentials.
     fn observe<B>(&self, response: &Response<B>, number: u64) {
         let is_refused = response.status() == StatusCode::UNAUTHORIZED;
         if let Some(file) = &self.file {
@@ -83,7 +83,7 @@ impl Credentials {
     }
 }
 
-/// Connections of one client. A new client certificate needs new connections.
+/// Connection pool of one client. A new client certificate replaces the pool, because TLS sends it only on new connections.
 pub(super) struct Pool<C> {
     builder: Builder,
     connector: C,
@@ -112,7 +112,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Pool<C> {
         current.1.clone()
     }
 
-    /// Sends a request, with the credentials of now. `ready` gets it when it can be sent.
+    /// Sends a request with the current credentials. `ready` gets the request right before it is sent.
     pub async fn send<B>(
         &self,
         request: Request<B>,

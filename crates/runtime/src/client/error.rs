@@ -1,25 +1,25 @@
-//! Errors on the way to the cluster.
+//! Errors of the connection to the cluster.
 
 use super::{exec, kubeconfig, tls};
 
-/// No way to the cluster.
+/// Reason why the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A kubeconfig cannot be read or makes no sense.
+    /// A kubeconfig cannot be read or is invalid.
     #[error("kubeconfig {from}: {error}")]
     Kubeconfig {
-        /// Which file, and who named it.
+        /// Path of the file, with `$KUBECONFIG` if the path comes from there.
         from: String,
-        /// What is wrong with it.
+        /// The cause.
         error: kubeconfig::Error,
     },
-    /// Nothing says where the cluster is.
+    /// Not in a pod, `$KUBECONFIG` is not set, and `~/.kube/config` cannot be used.
     #[error(
         "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); \
          name one by --kubeconfig or --master"
     )]
     NoCluster(kubeconfig::Error),
-    /// What a proxy forwards after the end of a term, it forwards for a replica that leads no more.
+    /// The kubeconfig specifies a proxy. A proxy may forward a write after the end of the term, when another replica may lead.
     #[error(
         "the kubeconfig names the proxy {0} (proxy-url): the API server is to be reached without one"
     )]
@@ -30,10 +30,10 @@ pub enum Error {
     /// Certificates or keys cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] tls::Error),
-    /// The kubeconfig's exec plugin has no credentials.
+    /// The kubeconfig's exec plugin returned no credentials.
     #[error(transparent)]
     Exec(#[from] exec::Error),
-    /// Other credentials make no client.
+    /// kube cannot create a client from the other credentials.
     #[error("no client can be made from this configuration of the cluster: {0}")]
     Client(#[from] kube::Error),
 }

@@ -1,6 +1,7 @@
-//! Credentials that a command prints: an exec plugin of a kubeconfig (`client.authentication.k8s.io`), as client-go runs it:
-//! once at the start, again when its credentials expire and when the API server refuses them (401), one run at a time. A
-//! request waits for a run only where it has no credentials that may still be good.
+//! Exec plugins of a kubeconfig (`client.authentication.k8s.io`), as in client-go.
+//!
+//! A plugin runs at the start, before its credentials expire, and after the API server rejects them (401). There is one run at
+//! a time. A request waits for a run only if its credentials have expired or were rejected.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -33,20 +34,20 @@ use crate::{
     telemetry::log::log_once::Causes,
 };
 
-/// How long one run may take.
+/// Timeout of one run.
 const RUN: Duration = Duration::from_mins(1);
 
-/// The most bytes that a plugin may print.
+/// Limit of a plugin's output, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// The credentials are replaced this long before they expire, or after four fifths of their time where that is later.
+/// Credentials are renewed this long before they expire, or after four fifths of their lifetime if that is later.
 const EARLY: Duration = Duration::from_mins(1);
 
-/// The pause between the begin of a run and the next one: the first is doubled, up to the second, until the API server has
-/// accepted the credentials.
+/// Interval between the starts of two runs. The first value doubles up to the second until the API server accepts the
+/// credentials.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
 
-/// Why a plugin has no credentials.
+/// Error of an exec plugin.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("exec plugin {command}: {why}")]
 pub struct Error {
@@ -54,7 +55,7 @@ pub struct Error {
     why: String,
 }
 
-/// An exec plugin, and the credentials that it printed last.
+/// Exec plugin with its latest credentials.
 pub(crate) struct Exec {
     config: ExecConfig,
     host: Host,
@@ -64,9 +65,9 @@ pub(crate) struct Exec {
 
 struct State {
     token: Option<HeaderValue>,
-    /// How many times there were credentials.
+    /// Number of successful runs.
     generation: u64,
-    /// When they are replaced, and when they are good no more.
+    /// Times of renewal and expiry, `None` for credentials without an expiry.
     renewed: Option<Instant>,
     expires: Option<Instant>,
     refused: bool,
@@ -96,7 +97,7 @@ impl Exec {
     /// Runs the plugin for the first time.
     ///
     /// # Errors
-    /// It cannot be run, or prints no credentials.
+    /// Fails if the plugin cannot be run or prints no valid credentials.
     pub async fn start(
         config: ExecConfig,
         host: &Host,
@@ -123,7 +124,7 @@ impl Exec {
         Ok(exec)
     }
 
-    /// The token, if there is one, and the number of these credentials.
+    /// Returns the token, if any, and the generation of the credentials. Waits for a new run if the credentials are unusable.
     pub async fn token(self: &Arc<Self>) -> (Option<HeaderValue>, u64) {
         if let Some(run) = self.run_if_due() {
             run.await;
@@ -132,7 +133,7 @@ impl Exec {
         (state.token.clone(), state.generation)
     }
 
-    /// Begins a run where one is due, and returns the one to wait for, if any.
+    /// Starts a run if one is due. Returns the active run if the caller must wait for it.
     fn run_if_due(self: &Arc<Self>) -> Option<Shared<BoxFuture<'static, ()>>> {
         let (mut state, now) = (self.state.lock(), Instant::now());
         let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= now);
@@ -142,7 +143,7 @@ impl Exec {
             state.next = now + state.pause;
             state.pause = (state.pause * 2).min(PAUSES.1);
             let exec = Arc::clone(self);
-            // On a task of its own: a request that is given up does not end the run.
+            // A separate task: a cancelled request does not end the run.
             let run = tokio::spawn(async move { exec.refresh_and_log().await });
             state.running = Some(run.map(drop).boxed().shared());
         }
@@ -165,7 +166,7 @@ impl Exec {
         }
     }
 
-    /// Notices whether the API server takes the credentials of this number.
+    /// Records whether the API server accepted the credentials of this generation.
     pub fn observe(&self, is_refused: bool, generation: u64) {
         let mut state = self.state.lock();
         if state.generation == generation {
@@ -270,7 +271,8 @@ impl Exec {
         let pairs = pairs.filter_map(|pair| Some((pair.get("name")?, pair.get("value")?)));
         let mut command = Command::new(program);
         if !interactive {
-            // A group of its own, so that all of it is ended. A terminal is for the group in the foreground.
+            // A separate process group allows killing child processes too. Not with a terminal: only the foreground group may
+            // read it.
             command.process_group(0);
         }
         let mut child = command
@@ -300,7 +302,7 @@ impl Exec {
                 "it failed ({status}), for the cause that it printed"
             ));
         }
-        // The output may contain a secret.
+        // The error omits the output, which may contain a secret.
         let credential: Credential = serde_saphyr::from_slice(&printed)
             .map_err(|_| "it printed no ExecCredential".to_owned())?;
         if credential.api_version != version {
@@ -315,19 +317,19 @@ impl Exec {
     }
 }
 
-/// The processes of a run, which are killed where it is given up.
+/// Process group of an unfinished run. Killed on drop.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // Fails where all have ended.
+            // Fails if all processes have ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-/// A hint may have several lines.
+/// Joins the lines of a hint.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -343,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    /// A plugin that counts its runs and prints their number as the token, with a lifetime in seconds.
+    /// Starts a plugin that prints its number of runs as the token, which expires after `seconds`.
     async fn start(folder: &TempDir, script: &str, seconds: i64) -> Result<Arc<Exec>, Error> {
         let expires = Timestamp::now() + Duration::from_secs(seconds.unsigned_abs());
         let script = format!(
@@ -410,7 +412,7 @@ mod tests {
         assert_eq!(number(&exec).await.1, 2);
     }
 
-    /// With the processes that it has started.
+    /// The child processes are killed too.
     #[tokio::test]
     async fn a_plugin_that_hangs_is_ended() {
         let folder = tempfile::tempdir().unwrap();
@@ -426,7 +428,7 @@ mod tests {
         resume();
         let error = error.err().unwrap().to_string();
         assert_eq!(error, "exec plugin sh: not done after 60s");
-        // It is a zombie until its new parent has noticed.
+        // A killed process remains a zombie until its new parent reaps it.
         let id = std::fs::read_to_string(child).unwrap();
         let stat = format!("/proc/{}/stat", id.trim());
         let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));

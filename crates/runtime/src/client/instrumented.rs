@@ -1,8 +1,8 @@
-//! What is seen of each request to the API server: a client span by the semantic conventions for HTTP, and a count.
+//! Client spans (OpenTelemetry semantic conventions for HTTP) and metrics of requests to the API server.
 //!
-//! A tower layer, the outermost of a client's, so that what the fence or the lease guard refuses is seen, too.
-//! A span ends with the answer's headers: that of a watch does not last as long as the watch. An object's name and
-//! the query are in `url.full` alone, so that spans of one kind have one name.
+//! This tower layer is the outermost of a client, so it also records requests that the fence or the lease guard rejects. A span
+//! ends with the response headers, so the span of a watch is short. Only `url.full` contains the object's name and the query,
+//! so that requests of the same kind share a span name.
 
 use std::sync::Arc;
 
@@ -26,27 +26,27 @@ use crate::{
     },
 };
 
-/// Makes the spans of one client.
+/// Layer that creates the spans of one client.
 #[derive(Clone, Debug)]
 pub struct RequestLayer {
     host: Arc<str>,
     port: u16,
-    /// What a request's path is added to: scheme, host, port, and perhaps a path.
+    /// Prefix of a request's path: scheme, host, port and optional path.
     base: Arc<str>,
-    /// Whether a request that is no part of anything is a trace of its own.
+    /// Whether a request outside any span becomes a trace of its own.
     alone: bool,
     counts: metrics::requests::Requests,
     failed_by: fn(&BoxError) -> FailedBy,
 }
 
-/// What a request came to that has no answer.
+/// Cause of a request without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedBy {
-    /// A layer of the client's refused it: it was never sent.
+    /// A layer of the client rejected the request. It was never sent.
     Layer(&'static str),
-    /// It took too long.
+    /// The request timed out.
     Timeout,
-    /// The connection, or there was none.
+    /// The connection failed, or could not be opened.
     Connection,
 }
 
@@ -61,8 +61,8 @@ impl FailedBy {
 }
 
 impl RequestLayer {
-    /// For a client of the API server at `server`, whose requests are counted in `metrics`; `failed_by` knows the errors of
-    /// the layers below.
+    /// Creates the layer for a client of the API server at `server`. Requests are counted in `metrics`. `failed_by` classifies
+    /// the errors of the layers below.
     #[must_use]
     pub fn new(server: &Uri, metrics: &Metrics, failed_by: fn(&BoxError) -> FailedBy) -> Self {
         let default = if server.scheme_str() == Some("http") {
@@ -82,7 +82,7 @@ impl RequestLayer {
         }
     }
 
-    /// The same, but for requests that are part of a span: the others are of no interest each.
+    /// Limits the layer to requests within a span, for requests that are too frequent for a trace each.
     #[must_use]
     pub(crate) fn within_spans(self) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl RequestLayer {
     }
 }
 
-/// An address that can be printed: credentials in it are nothing that is ever sent.
+/// Removes the credentials from an address, so that it can be logged. They are never sent.
 pub(crate) fn without_credentials(mut address: Uri) -> Uri {
     let authority = address.authority().map(Authority::as_str);
     let host = authority.and_then(|authority| authority.rsplit_once('@'));
@@ -133,7 +133,7 @@ pub(crate) fn without_credentials(mut address: Uri) -> Uri {
     address
 }
 
-/// The server's address without credentials, and without a slash at its end.
+/// Returns the server's address without credentials and trailing slash.
 fn base(server: &Uri) -> String {
     let server = without_credentials(server.clone());
     let authority = server.authority().map(Authority::as_str);
@@ -176,7 +176,7 @@ where
             async move {
                 let reply = reply.await.map_err(Into::into);
                 let code = reply.as_ref().map(|response| response.status().as_u16());
-                // What was refused here was never a request.
+                // A request that a layer rejected was never sent.
                 let failed = code.as_ref().err().map(|error| failed_by(error));
                 if !matches!(failed, Some(FailedBy::Layer(_))) {
                     counts.ended(&method, code.ok(), begun.elapsed());
@@ -189,7 +189,7 @@ where
     }
 }
 
-/// Tells the API server of the current span, as `OTEL_PROPAGATORS` says.
+/// Adds the current span to the headers, in the format of `OTEL_PROPAGATORS`.
 fn propagate(headers: &mut HeaderMap) {
     struct Headers<'a>(&'a mut HeaderMap);
     impl Injector for Headers<'_> {
@@ -231,7 +231,7 @@ fn record<B>(
     }
 }
 
-/// The path with placeholders for what is chosen by users, and the resource with its subresource.
+/// Returns the path with placeholders for names, and the resource with its subresource.
 fn shape(path: &str) -> (String, String) {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let root = match parts.first() {

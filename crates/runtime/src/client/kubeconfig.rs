@@ -15,10 +15,10 @@ use serde_json::{Map, Value, json};
 
 use crate::config::environment::Host;
 
-/// In place of a proxy where kube would otherwise find one.
+/// Placeholder that keeps kube from using the proxy of `HTTPS_PROXY`.
 pub(super) const NO_PROXY: &str = "http://no-proxy.invalid/";
 
-/// Why a kubeconfig cannot be used. None of the texts quotes the file, which contains credentials.
+/// Error of a kubeconfig. No message quotes the file, because it contains credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// None of the files exists.
@@ -27,7 +27,7 @@ pub enum Error {
     /// A file cannot be read.
     #[error("{}: {}", .0.display(), .1)]
     Read(PathBuf, io::Error),
-    /// Anything else, with the way out.
+    /// Any other error, with the fix.
     #[error("{0}")]
     Invalid(String),
 }
@@ -57,7 +57,7 @@ struct Entry {
     content: Option<Map<String, Value>>,
 }
 
-/// The entries of all files by name. The first entry of a name counts.
+/// Entries of all files by name. The first entry of a name wins.
 #[derive(Default)]
 struct Merged {
     clusters: HashMap<String, Map<String, Value>>,
@@ -66,7 +66,7 @@ struct Merged {
     current_context: String,
 }
 
-/// Loads the file that was named, which has to exist.
+/// Loads one file, which must exist.
 pub(super) async fn load(path: &Path) -> Result<KubeConfig, Error> {
     let mut merged = Merged::default();
     merged.add(path)?;
@@ -119,7 +119,7 @@ impl Merged {
         Ok(())
     }
 
-    /// The configuration of the current context.
+    /// Returns the configuration of the current context.
     async fn config(mut self) -> Result<KubeConfig, Error> {
         let name = self.current_context;
         if name.is_empty() {
@@ -183,13 +183,13 @@ fn first_line(error: &dyn std::error::Error) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// The first document of a file, in UTF-8, or in UTF-16 as Windows writes it. An empty file is an empty kubeconfig.
+/// Parses the first document of a file in UTF-8 or UTF-16 (Windows). An empty file is an empty kubeconfig.
 fn parse(mut bytes: &[u8]) -> Result<File, String> {
     let options = serde_saphyr::options! {
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
     };
     let mut documents = serde_saphyr::read_with_options(&mut bytes, options);
-    // Further lines quote the file.
+    // The further lines of an error quote the file.
     let first = documents.next().transpose();
     first
         .map(Option::unwrap_or_default)
@@ -203,7 +203,7 @@ fn merge(into: &mut HashMap<String, Map<String, Value>>, from: Option<Vec<Entry>
     }
 }
 
-/// Removes empty fields, resolves relative paths, and removes line breaks from base64: Go ignores them.
+/// Removes empty fields and resolves relative paths. Removes line breaks from base64, which Go ignores.
 fn normal(content: Map<String, Value>, folder: &Path) -> Map<String, Value> {
     let is_unset = |value: &Value| value.is_null() || value == "";
     let set = content.into_iter().filter(|(_, value)| !is_unset(value));
@@ -241,7 +241,7 @@ fn typed<T: for<'de> Deserialize<'de>>(
     part: &str,
 ) -> Result<T, Error> {
     const TEXTS: [&str; 4] = ["token", "username", "password", "server"];
-    // The deserializer would quote the value.
+    // The deserializer's error would quote the value, which may be a secret.
     let number = TEXTS
         .iter()
         .find(|key| content.get(**key).is_some_and(|it| !it.is_string()));
@@ -262,7 +262,7 @@ fn check_cluster(cluster: &mut Cluster) -> Result<(), Error> {
             "the cluster has both a certificate authority and insecure-skip-tls-verify: remove one of them",
         ));
     }
-    // kubectl takes it for http.
+    // As in kubectl, an address without a scheme uses http.
     if let Some(server) = &mut cluster.server
         && !server.contains("://")
     {
@@ -300,10 +300,10 @@ fn check_user(user: &AuthInfo) -> Result<(), Error> {
     Ok(())
 }
 
-/// Headers that kube does not send.
+/// Returns the impersonation headers that kube does not send.
 fn impersonation(user: &AuthInfo) -> Result<Vec<(http::HeaderName, http::HeaderValue)>, Error> {
     use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-    // All that may be in a header's name is left as it is.
+    // Characters that are valid in a header's name stay as they are.
     const KEY: &AsciiSet = &NON_ALPHANUMERIC
         .remove(b'!')
         .remove(b'#')
@@ -364,7 +364,7 @@ mod tests {
         assert!(impersonation(&serde_json::from_value(user).unwrap()).is_err());
     }
 
-    /// The deserializer would quote it.
+    /// The deserializer's error would quote the secret.
     #[test]
     fn a_secret_of_another_type_is_not_quoted() {
         let user = json!({ "token": 12_345 });

@@ -1,17 +1,16 @@
-//! What a client's layers have in common: each is kept whole in its service, sees the request, and has the rest of the way to
-//! call or not to call.
+//! Scaffold for the tower layers of a client.
 
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use tower::{BoxError, Service};
 
-/// A layer around the service `S`.
+/// Middleware around the service `S`.
 pub trait Around<S, R>: Clone {
-    /// What it makes of the service's answer.
+    /// Response that the middleware returns.
     type Response;
 
-    /// Sees to one request. `inner` is ready for it.
+    /// Handles one request, and decides whether to call `inner`, which is ready.
     fn around(
         &self,
         request: R,
@@ -19,7 +18,7 @@ pub trait Around<S, R>: Clone {
     ) -> BoxFuture<'static, Result<Self::Response, BoxError>>;
 }
 
-/// The service that such a layer makes.
+/// Service of a middleware layer.
 #[derive(Clone, Debug)]
 pub struct Layered<L, S> {
     layer: L,

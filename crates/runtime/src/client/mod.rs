@@ -1,4 +1,4 @@
-//! The path of a request to the API server; a write passes the fence.
+//! Client of the API server: configuration, credentials, transport and the fence that all writes pass.
 
 pub mod cluster;
 pub(crate) mod context;

@@ -1,7 +1,10 @@
-//! TLS to the API server: verification of its certificate, and the client certificate.
+//! kube also creates a rustls configuration. Unlike it, and like Go, this one accepts:
 //!
-//! kube makes a rustls configuration, too. Like Go, this one also accepts a server certificate that is itself in the CA bundle,
-//! a bundle with an invalid certificate in it, and client certificates of X.509 version 1. Certificates in files are reloaded.
+//! - a server certificate that is itself in the CA bundle;
+//! - a CA bundle that contains an invalid certificate;
+//! - client certificates of X.509 version 1.
+//!
+//! Certificates in files are reloaded.
 
 use std::{
     fmt, fs,
@@ -31,14 +34,14 @@ use tracing::warn;
 
 use crate::telemetry::log::log_once::Causes;
 
-/// How long files are used before they are read again.
+/// Reload interval of certificate files.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// The way out for a key or a signature that is not supported.
+/// Fix for an unsupported key or signature, for error messages.
 const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
                          Ed25519: have it issued again as one of these";
 
-/// Certificates or keys that cannot be used.
+/// Error of a certificate or key.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -49,7 +52,7 @@ impl Error {
     }
 }
 
-/// Puts TLS around a connector.
+/// Wraps a connector in TLS.
 pub(super) fn connector<C>(
     kube: &KubeConfig,
     identity: &Arc<Identity>,
@@ -67,7 +70,7 @@ pub(super) fn connector<C>(
         let builder = builder.with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| Error::new(error.to_string()))?;
         if kube.cluster_url.scheme_str() == Some("http") {
-            // Nothing is verified, and an image may have no system's certificates.
+            // Nothing is verified over HTTP, and an image may lack the system's certificates.
             let builder = builder.with_root_certificates(RootCertStore::empty());
             builder.with_no_client_auth()
         } else {
@@ -94,14 +97,14 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The certificates of a PEM file; other parts of it are ignored.
+/// Returns the certificates of a PEM file. Ignores its other sections.
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem)
         .filter_map(Result::ok)
         .collect()
 }
 
-/// The authorities that are trusted, as they were read last.
+/// Trusted certificate authorities as last read.
 #[derive(Debug)]
 struct Roots {
     all: Vec<CertificateDer<'static>>,
@@ -109,7 +112,7 @@ struct Roots {
 }
 
 impl Roots {
-    /// Of a bundle, certificates that cannot be read are left out, as Go does.
+    /// Skips certificates that cannot be read, as Go does.
     fn new(all: Vec<CertificateDer<'static>>) -> Result<Self, Error> {
         let mut store = RootCertStore::empty();
         let (used, unused) = store.add_parsable_certificates(all.iter().cloned());
@@ -132,7 +135,7 @@ impl Roots {
 /// Verifies the API server's certificate.
 #[derive(Debug)]
 struct Verifier {
-    /// Where the authorities are read again.
+    /// Path of the CA bundle for reloading. `None` if it is not a file.
     file: Option<PathBuf>,
     last: Mutex<(Arc<Roots>, Instant, Causes)>,
 }
@@ -204,8 +207,8 @@ impl ServerCertVerifier for Verifier {
             now,
         );
         verified.or_else(|error| {
-            // A certificate authority that serves with its own certificate. Its validity in time has been checked by then, its
-            // name has not. Go needs no chain to a certificate that is trusted itself.
+            // Go accepts a trusted certificate without a chain, so a CA may serve with its own certificate. Its validity period
+            // has been checked at this point, its name has not.
             if is_ca_as_end_entity(&error) && roots.all.contains(end_entity) {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 return Ok(ServerCertVerified::assertion());
@@ -253,7 +256,7 @@ fn is_ca_as_end_entity(error: &rustls::Error) -> bool {
     matches!(error.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// The error in words, where rustls would print bytes.
+/// Replaces errors that rustls would print as bytes by a readable message.
 fn explained(error: rustls::Error) -> rustls::Error {
     use CertificateError as E;
     let rustls::Error::InvalidCertificate(cause) = &error else {
@@ -277,9 +280,9 @@ fn explained(error: rustls::Error) -> rustls::Error {
     E::Other(OtherError(Arc::new(Error(text)))).into()
 }
 
-/// The client certificate and its key, which may be replaced.
+/// Client certificate and key. Both may be replaced.
 pub(crate) struct Identity {
-    /// The files that they are read from again: the certificate's and the key's.
+    /// Paths of the certificate and the key, for reloading.
     files: Option<(PathBuf, PathBuf)>,
     state: Mutex<State>,
 }
@@ -293,9 +296,9 @@ struct State {
 }
 
 impl Identity {
-    /// Takes the client certificate of a kubeconfig's user over, if there is one.
+    /// Moves the client certificate out of the kubeconfig's user, if there is one.
     pub fn take(auth: &mut AuthInfo) -> Result<Self, Error> {
-        // kube shows no secret in another way, and no file that it has read.
+        // kube exposes its secrets only through serialization.
         let secrets = serde_json::to_value(&*auth).unwrap_or_default();
         let data = |name: &str| {
             use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -354,7 +357,7 @@ impl Identity {
         self.state.lock().key.is_some()
     }
 
-    /// From now on this one, on new connections.
+    /// Uses `key` on new connections from now on.
     pub fn set(&self, key: Option<Arc<CertifiedKey>>) {
         let mut state = self.state.lock();
         let certificates =
@@ -365,7 +368,7 @@ impl Identity {
         }
     }
 
-    /// How often it has changed. Reads the files again after a minute.
+    /// Returns the number of changes. Reloads the files if the last read is more than a minute old.
     pub fn generation(&self) -> u64 {
         let due = self.state.lock().read.elapsed() >= PERIOD;
         if let Some((certificate, key)) = self.files.as_ref().filter(|_| due) {
@@ -390,7 +393,7 @@ impl Identity {
         self.state.lock().generation
     }
 
-    /// The API server does not accept it: the next request reads the files.
+    /// Records that the API server rejected the certificate. The next request reloads the files.
     pub fn refused(&self) {
         let mut state = self.state.lock();
         state.read = state.read.checked_sub(PERIOD).unwrap_or(state.read);
@@ -413,7 +416,7 @@ impl ResolvesClientCert for Identity {
     }
 }
 
-/// A certificate and its key in PEM. rustls itself would refuse a certificate of X.509 version 1, which the API server takes.
+/// Parses a certificate and its key in PEM. Accepts X.509 version 1, as the API server does and rustls does not.
 pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, Error> {
     let chain = certificates(certificate);
     if chain.is_empty() {

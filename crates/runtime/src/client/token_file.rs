@@ -1,7 +1,7 @@
-//! The bearer token in a file that the kubelet replaces before the token expires.
+//! Bearer token in a file that the kubelet replaces before the token expires.
 //!
-//! kube reads such a file anew, too, but by the wall clock, which somebody may set back; not when the API server
-//! refuses the token; and it takes the end of the line for a part of it. This is as in client-go.
+//! kube also reloads such a file, but by the wall clock, which may be set back. It does not reload when the API server rejects
+//! the token, and it keeps the trailing newline. This module follows client-go.
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
@@ -17,10 +17,10 @@ use tracing::{info, warn};
 
 use crate::telemetry::log::log_once::Causes;
 
-/// How long a token is used before the file is read again.
+/// Reload interval.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// The token of a file.
+/// Token of a file.
 pub(crate) struct TokenFile {
     path: PathBuf,
     last: Mutex<Last>,
@@ -28,17 +28,18 @@ pub(crate) struct TokenFile {
 
 struct Last {
     header: HeaderValue,
-    /// When it was read; `None` if it was refused since, or could not be read at first.
+    /// Time of the last read. `None` if the token has been rejected since, or if the first read failed.
     read: Option<Instant>,
-    /// Why the file cannot be read, since it could.
+    /// Logged read errors of the current outage.
     trouble: Causes,
 }
 
 impl TokenFile {
-    /// Takes the file over from `auth`, if it is what client-go would go by: before a token beside it, which serves while
-    /// the file cannot be read, and before a command. What is empty is not set.
+    /// Moves the token file out of `auth` if client-go would use it. An empty field counts as unset.
+    ///
+    /// The file takes precedence over a token and an exec plugin. The token is used until the file can be read.
     pub(crate) fn take(auth: &mut AuthInfo) -> kube::Result<Option<Self>> {
-        // kube shows no secret in another way.
+        // kube exposes its secrets only through serialization.
         let secrets = serde_json::to_value(&*auth).map_err(kube::Error::SerdeError)?;
         let secret = |name: &str| {
             let text = secrets.get(name).and_then(Value::as_str);
@@ -47,7 +48,7 @@ impl TokenFile {
         auth.username.take_if(|name| name.is_empty());
         auth.password.take_if(|_| secret("password").is_none());
         auth.token.take_if(|_| secret("token").is_none());
-        // kube makes an absolute path also of one that is empty: that of a folder.
+        // kube resolves an empty path to the path of the folder.
         auth.token_file
             .take_if(|path| path.is_empty() || path.ends_with('/'));
         let is_basic = auth.username.is_some() && auth.password.is_some();
@@ -74,8 +75,8 @@ impl TokenFile {
         Ok(Some(Self { path, last }))
     }
 
-    /// Puts the token into a request. While the file cannot be read, that is the one of before: some take the file away
-    /// once the process has started.
+    /// Adds the token to a request. If the file cannot be read, uses the previous token: some processes remove the file after
+    /// the start.
     pub(crate) fn authorize<B>(&self, mut request: Request<B>) -> Request<B> {
         let mut last = self.last.lock();
         if last.read.is_none_or(|read| read.elapsed() >= PERIOD) {
@@ -103,7 +104,7 @@ impl TokenFile {
         request
     }
 
-    /// Notices that the API server does not take the token: the next request reads the file.
+    /// Schedules a reload for the next request if the API server rejected the token.
     pub(crate) fn observe<B>(&self, response: &Response<B>) {
         if response.status() == StatusCode::UNAUTHORIZED {
             self.last.lock().read = None;
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Each request asks anew, since the server refuses what there is: the log is no longer for it.
+    /// Every request rereads the file while the server rejects the token. The log does not grow with the requests.
     #[tokio::test(start_paused = true)]
     async fn a_file_that_cannot_be_read_is_logged_once_for_each_cause() {
         let (lines, _guard) = logged(tracing::Level::INFO);
@@ -228,8 +229,7 @@ mod tests {
         }
     }
 
-    /// As client-go: of all that a user may have in a kubeconfig, the file goes before a token and a command, and what is
-    /// empty is not there.
+    /// As in client-go, the file takes precedence over a token and a command, and an empty field counts as unset.
     #[test]
     fn the_file_is_taken_wherever_client_go_takes_it() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The way of requests to an API server and of its answers back, without anything in between.
+//! Transport of requests and responses between the client's layers and the API server.
 
 use std::time::Duration;
 
@@ -11,17 +11,18 @@ use tower::{BoxError, util::BoxService};
 
 pub use crate::api::status::retry_after;
 
-/// How long an API server whose machine is alive may be silent while it is read from. The API server ends a
-/// watch in which nothing happens after 290 s; one that does not is stuck.
+/// Longest silence of an API server while a response is read. The API server ends an idle watch after 290 s, so a longer
+/// silence means that it is stuck.
 pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// So much of an answer is read that asks for time: a `Status` is far shorter, and what is at that address may send without end.
+/// Limit of the body of a response with `Retry-After`, in bytes. A `Status` is far shorter, and a faulty server may send an
+/// endless body.
 const LONGEST_STATUS: usize = 1 << 16;
 
-/// What is under a client's layers: from a request to the API server's answer.
+/// Service below a client's layers: sends a request to the API server and returns its response.
 pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
-/// All of an answer, or nothing where that is too long.
+/// Reads the body. Returns an empty vector if it exceeds [`LONGEST_STATUS`].
 async fn beginning<B>(mut body: B) -> Result<Vec<u8>, BoxError>
 where
     B: HttpBody<Data = Bytes> + Unpin,
@@ -38,11 +39,11 @@ where
     Ok(text)
 }
 
-/// Puts the header `Retry-After` where [`retry_after`] finds it: into the `Status`, which the API server's priority and
-/// fairness, and a proxy, do not send.
+/// Copies the header `Retry-After` into the `Status`, where [`retry_after`] finds it. API Priority and Fairness and proxies
+/// send only the header.
 ///
 /// # Errors
-/// The body of such an answer cannot be read.
+/// Fails if the body of a response with this header cannot be read.
 pub async fn keep_retry_after<B>(response: Response<B>) -> Result<Response<Box<DynBody>>, BoxError>
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// What is at that address may send without end.
+    /// The server may send an endless body.
     #[tokio::test]
     async fn an_answer_that_asks_for_time_is_not_read_to_its_end() {
         let blanks = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b' '; 1 << 10])));

@@ -1,6 +1,7 @@
-//! Warnings that the API server sends with its responses, in headers `Warning` (RFC 7234): that a version is deprecated, that
-//! `PodSecurity` would refuse the pods of a Deployment. Each text is logged once, with the object of the first such response, as
-//! in client-go.
+//! Warnings in the API server's responses (header `Warning`, RFC 7234), for example about a deprecated version or a Deployment
+//! whose pods `PodSecurity` would reject.
+//!
+//! Each text is logged once, with the object of the first such response, as in client-go.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -14,12 +15,12 @@ use crate::api::key::Key;
 /// The code of the API server's warnings. Caches use other codes.
 const MISCELLANEOUS: &str = "299";
 
-/// How many texts are remembered. A text may contain a name or a number, so there is no limit to how many there are: after these,
-/// one new text is logged in each [`INTERVAL`].
+/// Number of remembered texts. A text may contain a name or a number, so their number is unlimited. Further texts are logged at
+/// most once per [`INTERVAL`].
 const TEXTS: usize = 64;
 const INTERVAL: Duration = Duration::from_mins(1);
 
-/// The texts that were logged.
+/// Warnings that have been logged.
 #[derive(Default)]
 pub(crate) struct Warnings(Mutex<Logged>);
 
@@ -46,7 +47,7 @@ impl Logged {
 }
 
 impl Warnings {
-    /// Logs the new warnings of a response about this object.
+    /// Logs the new warnings of a response about `object`.
     pub fn log<B>(&self, object: &str, response: &Response<B>) {
         for header in response.headers().get_all(WARNING) {
             let header = String::from_utf8_lossy(header.as_bytes());
@@ -59,7 +60,7 @@ impl Warnings {
     }
 }
 
-/// The object that a request is about. A creation has a [`Key`] for it, since its path has no name.
+/// Returns the object of a request. A creation carries it as a [`Key`], because its path has no name.
 pub(crate) fn object<B>(request: &Request<B>) -> String {
     let mut parts = request
         .uri()
@@ -82,7 +83,7 @@ pub(crate) fn object<B>(request: &Request<B>) -> String {
     }
 }
 
-/// The texts in one header: `299 - "a text"`, and more after commas.
+/// Returns the texts of one header: `299 - "a text"`, separated by commas.
 fn texts(mut header: &str) -> Vec<String> {
     let mut texts = Vec::new();
     while let Some((before, quoted)) = header.split_once('"') {
@@ -97,7 +98,7 @@ fn texts(mut header: &str) -> Vec<String> {
             }
         };
         header = &quoted[end..];
-        // A date, which may follow, has no code before it.
+        // An optional date follows the text, without a code before it.
         let before = before.trim_start_matches([',', ' ']);
         if before.split(' ').next() == Some(MISCELLANEOUS) && !text.is_empty() {
             texts.push(text);

@@ -16,7 +16,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use super::*;
 use crate::{client::fence, config::app::tests::APP};
 
-/// Where this thread's spans go, as long as the guard is there.
+/// Exporter of this thread's spans while the guard is alive.
 fn exported() -> (InMemorySpanExporter, DefaultGuard) {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder()
@@ -27,7 +27,7 @@ fn exported() -> (InMemorySpanExporter, DefaultGuard) {
     (exporter, guard)
 }
 
-/// Sends a request that is answered so, through `layer` within a span; returns what was exported of it.
+/// Sends a request through `layer`, within a span. The server returns `answer`. Returns the exported span.
 async fn span_of(layer: RequestLayer, method: Method, answer: Answer) -> Option<SpanData> {
     let (exporter, _guard) = exported();
     let request = Request::builder()
@@ -61,7 +61,7 @@ fn attribute(span: &SpanData, name: &str) -> Option<String> {
     found.map(|attribute| attribute.value.to_string())
 }
 
-/// A request's span has what the conventions ask for, and no object's name or query but in its URL.
+/// A span has the attributes of the conventions. Only its URL contains the object's name and the query.
 #[tokio::test]
 async fn a_request_is_a_client_span() {
     let span = span_of(layer(), Method::PATCH, || Ok(200)).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_request_is_a_client_span() {
     assert_eq!(span.status, Status::Unset);
 }
 
-/// A failure says of which kind it is; that something is not there is an answer like any other.
+/// A failed span names its type. A 404 to a read is not a failure.
 #[tokio::test]
 async fn a_failure_is_counted_by_its_kind() {
     let outcomes: [(Method, Answer, Option<&str>); 6] = [
@@ -118,7 +118,7 @@ async fn a_failure_is_counted_by_its_kind() {
     }
 }
 
-/// Renewals of the Lease every other second are no traces, unless something is made of them.
+/// Lease renewals every other second do not become traces outside a span.
 #[tokio::test]
 async fn a_request_within_no_span_can_be_left_out() {
     let unanswered = service_fn(async |_: Request<Body>| Ok::<_, BoxError>(Response::new(())));
@@ -139,7 +139,7 @@ async fn a_request_within_no_span_can_be_left_out() {
     assert_eq!(request.parent_span_id, acquire.span_context.span_id());
 }
 
-/// The URL is the server's, with its path, and without credentials.
+/// The URL contains the server's path and no credentials.
 #[test]
 fn a_url_begins_with_the_servers() {
     for (server, expected) in [
@@ -152,7 +152,7 @@ fn a_url_begins_with_the_servers() {
     }
 }
 
-/// No name that a user chose is in what spans are distinguished by.
+/// Span names contain no name that a user chose.
 #[test]
 fn a_path_has_a_shape() {
     for (path, template, resource) in [
