@@ -1,4 +1,4 @@
-//! The ways to the cluster: where it is, and the client that the work goes through.
+//! Connection to the cluster: its address and credentials, and the controller's client.
 
 use std::{fs, net::Ipv6Addr, path::Path, sync::Arc, time::Duration};
 
@@ -42,28 +42,30 @@ use crate::{
     telemetry::metrics::Metrics,
 };
 
-/// How long a connection is kept for the next request, of those that a slow API server has had opened at once; and how often the pool
-/// looks, so that each is closed after twice as long at the latest.
+/// Time after which an idle connection is closed. A slow API server causes many connections to be opened at once. The pool
+/// checks at the same interval, so a connection stays open for at most twice this time.
 const IDLE: Duration = Duration::from_secs(45);
 
-/// Where a pod has its service account.
+/// Folder of the pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// How long a connection may take to be made.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A peer that answers no keepalive is gone: a router that forgot the connection, a machine that lost its
-/// power. Noticed after a minute at most, and without asking the API server anything. (In an election, after the first of
-/// them: there the kernel goes by [`LeaderElection::send_timeout`] rather than by their number.)
+/// Idle time before the first TCP keepalive probe. Keepalive detects a machine without power and a router that forgot the
+/// connection. That takes a minute at most, without a request to the API server.
+///
+/// With an election, one unanswered probe is enough: the kernel uses [`LeaderElection::send_timeout`] instead of the number of
+/// probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Where the cluster is, and who we are there: `kubeconfig`, else the pod's own service account,
-/// else `$KUBECONFIG`, else `~/.kube/config`; `master` over the address in any of them.
+/// Returns the address and credentials of the cluster from the first source that is set: `kubeconfig`, the pod's service
+/// account, `$KUBECONFIG`, `~/.kube/config`. `master` replaces the address of any source.
 ///
 /// # Errors
-/// Where none of them can be used.
+/// Fails if the source cannot be used.
 async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
         (Some(path), _) => {
@@ -76,7 +78,7 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
         (None, _) if is_pods_own(host, config) => in_cluster(host, Path::new(SERVICE_ACCOUNT))?,
         (None, master) => match (kubeconfig::load_default(host).await, master) {
             (Ok(kube), _) => kube,
-            // As client-go: an address alone will do, for a server that asks for no credentials.
+            // As in client-go, an address is enough for a server that requires no credentials.
             (Err(kubeconfig::Error::Missing), Some(master)) => KubeConfig::new(master.clone()),
             (Err(error), _) => {
                 return Err(match host.variable("KUBECONFIG") {
@@ -99,26 +101,27 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
     if let Some(master) = &config.master {
         kube.cluster_url = master.clone();
     }
-    // From here on it is in log lines, also in those of libraries.
+    // From here on, the address appears in log lines, including those of libraries.
     kube.cluster_url = without_credentials(kube.cluster_url);
     kube.connect_timeout = Some(CONNECT_TIMEOUT);
     kube.read_timeout = Some(READ_TIMEOUT);
-    // How the API server's audit log names us.
+    // Client name in the API server's audit log.
     let agent = format!("{}/{}", app.name, app.version);
     if let Ok(agent) = HeaderValue::try_from(agent) {
         kube.headers.push((USER_AGENT, agent));
     }
-    // Whoever calls decides about trying again: kube's own retries would repeat a write for minutes (H3).
+    // The caller decides about retries. kube's own retries would repeat a write for minutes.
     kube.default_retry = false;
     Ok(kube)
 }
 
-/// Whether the cluster is the one that this process is a pod of.
+/// Whether the configured cluster is the one that runs this pod.
 pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
     config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// The cluster of this pod, by its service account in `folder`. As client-go, it takes neither a namespace nor a CA.
+/// Returns the configuration of the cluster that runs this pod, from the service account in `folder`. Namespace and CA are
+/// optional, as in client-go.
 fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {
     let variable = |name: &str| {
         let missing = || Error::InCluster(format!("{name} is not set"));
@@ -159,9 +162,10 @@ fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {
     Ok(kube)
 }
 
-/// The namespace of the pod: what `POD_NAMESPACE` says, which the Deployment sets, or else, if its cluster is the one that
-/// is worked in, its service account. `None` outside a pod. A guess would be another Lease than the other replicas', and a
-/// second leader (H17).
+/// Returns the namespace of the pod: `POD_NAMESPACE`, which the Deployment sets, or that of the service account if
+/// `in_cluster`. `None` outside a pod.
+///
+/// There is no default. A wrong namespace would mean a Lease that the other replicas do not use, and a second leader.
 fn pod_namespace(host: &Host, in_cluster: bool) -> Option<String> {
     let service_account = in_cluster.then(|| Path::new(SERVICE_ACCOUNT).join("namespace"));
     first_namespace(host.variable("POD_NAMESPACE"), service_account.as_deref())
@@ -176,22 +180,22 @@ fn non_empty(value: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// The API server, and the ways to it. A simulation brings its own.
+/// API server and the transports to it. A simulation provides its own.
 pub struct Cluster {
-    /// Its address, for logs, metrics and traces.
+    /// Address for logs, metrics and traces.
     pub server: http::Uri,
-    /// What a client goes by where it names no namespace.
+    /// Default namespace of a client.
     pub namespace: String,
-    /// The way of the controller's requests.
+    /// Transport of the controller's requests.
     pub requests: Transport,
-    /// The way of those about the Lease, which none of the others holds up.
+    /// Transport of the election's requests. Other requests cannot block it.
     pub lease: Transport,
-    /// The namespace of the pod that this replica is, where it is one of this cluster.
+    /// Namespace of this replica's pod, if it runs in this cluster or `POD_NAMESPACE` is set.
     pub pod_namespace: Option<String>,
 }
 
 impl Cluster {
-    /// The one that is configured, or that this process is a pod of.
+    /// Returns the configured cluster, or the one that runs this pod.
     ///
     /// # Errors
     /// See [`Error`].
@@ -212,8 +216,8 @@ impl Cluster {
         })
     }
 
-    /// The client of the work, which reads at any time, and writes only under a live term; and, for the election, the
-    /// address and the way of the Lease.
+    /// Returns the controller's client, which reads at any time and writes only during a live term. Also returns the address
+    /// and the transport for the election.
     pub(crate) fn fenced(
         self,
         fence: &FenceLayer,
@@ -228,11 +232,11 @@ impl Cluster {
     }
 }
 
-/// The way to the API server of `kube` that the Lease of an election with these settings goes: one hung request costs no
-/// term, and a watch that says nothing is not waited for.
+/// Creates the transport for the election's requests to the API server of `kube`. A hung request does not cost the term, and a
+/// stalled watch is ended.
 ///
 /// # Errors
-/// [`Error::Client`], where certificates or keys cannot be used.
+/// [`Error::Tls`] if certificates or keys cannot be used, and [`Error::Client`] if other credentials cannot be used.
 pub fn lease_transport(
     mut kube: KubeConfig,
     settings: &LeaderElection,
@@ -250,15 +254,16 @@ fn transport_of_lease(
     kube.default_retry = false;
     kube.connect_timeout = Some(call);
     kube.write_timeout = Some(call);
-    // A watch that is silent for longer than a lease has nothing to say, or says it to nobody. (A holder that died is
-    // replaced after a whole lease, and its silence is no failure of the watch.)
+    // A watch of the Lease that is silent for two lease durations is stalled or useless. One duration would be too short: a
+    // dead leader is silent until another replica takes over after a whole duration.
     kube.read_timeout = Some(settings.lease_duration * 2);
-    // Its requests are few, and none waits for a connection of the others.
+    // The election sends few requests. They need no connection from the shared limit.
     let limits = Connections::new(usize::MAX);
     transport(&kube, credentials, settings, &limits)
 }
 
-/// Opens a connection as soon as the limits allow it. A request that waits here gets a connection that becomes idle, too.
+/// Opens a connection when the limits allow it. A request that waits here also gets a connection that becomes idle in the
+/// meantime.
 async fn connect<C>(
     tcp: C,
     limits: Connections,
@@ -273,14 +278,17 @@ where
     Ok(connection::fenced(connection, open))
 }
 
-/// kube's own stack, with [credentials](Credentials) and [TLS](tls) as client-go has them, less kube's retries, less a
-/// span and a log line for each request, and without Nagle's algorithm: with a service account's token a request takes
-/// two segments, and the second would wait for the first to be acknowledged. And with a limit to how long the kernel
-/// sends again what is not acknowledged, in an election: by itself it does so for a quarter of an hour, and for minutes
-/// after the request was given up and its connection closed.
+/// Creates kube's HTTP stack with these differences:
+///
+/// - [Credentials](Credentials) and [TLS](tls) are those of client-go.
+/// - There are no retries, and no span and log line for each request.
+/// - Nagle's algorithm is off. A request with a service account token takes two segments, and the second would wait until the
+///   first is acknowledged.
+/// - With an election, the time for retransmissions is limited. By default the kernel retransmits for a quarter of an hour, and
+///   for minutes after the request was cancelled and its connection closed.
 ///
 /// # Errors
-/// Where certificates or keys cannot be used.
+/// Fails if certificates or keys cannot be used.
 fn transport(
     kube: &KubeConfig,
     credentials: Credentials,
@@ -290,7 +298,7 @@ fn transport(
     transport_by(HttpConnector::new(), kube, credentials, election, limits)
 }
 
-/// The same, with another way to resolve names.
+/// Like [`transport`], with another name resolver.
 fn transport_by<R>(
     mut tcp: HttpConnector<R>,
     kube: &KubeConfig,
@@ -310,7 +318,7 @@ where
     tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(election.send_timeout());
-    // Divided among the addresses of a name. The rest is for DNS and TLS.
+    // hyper divides this time among the addresses of a name. The rest is for DNS and TLS.
     tcp.set_connect_timeout(kube.connect_timeout.map(|all| all / 5 * 4));
     let limits = limits.clone();
     let tcp = service_fn(move |address| connect(tcp.clone(), limits.clone(), address));

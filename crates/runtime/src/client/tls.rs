@@ -1,3 +1,5 @@
+//! TLS to the API server: verification of its certificate, and the client certificate.
+//!
 //! kube also creates a rustls configuration. Unlike it, and like Go, this one accepts:
 //!
 //! - a server certificate that is itself in the CA bundle;

@@ -75,7 +75,7 @@ impl TokenFile {
         Ok(Some(Self { path, last }))
     }
 
-    /// Adds the token to a request. If the file cannot be read, uses the previous token: some processes remove the file after
+    /// Adds the token to a request. If the file cannot be read, uses the previous token, because the file may be removed after
     /// the start.
     pub(crate) fn authorize<B>(&self, mut request: Request<B>) -> Request<B> {
         let mut last = self.last.lock();

@@ -31,17 +31,18 @@ use crate::{
     config::{app::tests::APP, clock::Clock},
 };
 
-/// Many times what the kernel is given, and less than it takes by itself.
+/// Many times the kernel's limit, and less than its default.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Hazard H19: an API server takes nothing of what a leader sends until its term is over, and then all of it. Without an
-/// election the kernel goes on sending, though the request was given up and its connection closed long since.
+/// An API server reads nothing of a leader's write until the term has ended, and then everything.
+///
+/// Without an election, the kernel continues to send, although the request was cancelled and its connection closed long before.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn h19_what_was_not_delivered_in_its_time_never_is() {
     for enabled in [true, false] {
         let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        // Room for a part of the body in the server's kernel; the client's has room for the rest.
+        // The server's kernel has room for a part of the body. The client's kernel has room for the rest.
         SockRef::from(&server).set_recv_buffer_size(1).unwrap();
         let body = [b'{'; 16 << 10];
         let election = LeaderElection {
@@ -61,7 +62,7 @@ async fn h19_what_was_not_delivered_in_its_time_never_is() {
             let (answer, accepted) = tokio::join!(write, server.accept());
             assert!(answer.is_err());
             let (connection, sender) = accepted.unwrap();
-            // On a busy machine a term can be over before anything was sent.
+            // On a busy machine, the term may end before anything is sent.
             let sent = timeout(Duration::from_millis(100), connection.peek(&mut [0])).await;
             if matches!(sent, Ok(Ok(1..))) {
                 break (connection, sender);
@@ -81,7 +82,7 @@ async fn h19_what_was_not_delivered_in_its_time_never_is() {
             let given_up = timeout(LONG, given_up).await;
             given_up.expect("the kernel goes on sending");
         }
-        // To the connection's end, which is an error where the sender's kernel gave it up.
+        // Reads to the end of the connection. The end is an error if the sender's kernel gave up.
         let mut delivered = Vec::new();
         let read = timeout(LONG, connection.read_to_end(&mut delivered)).await;
         let whole = delivered.ends_with(&body);
@@ -92,7 +93,7 @@ async fn h19_what_was_not_delivered_in_its_time_never_is() {
 fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client {
     let address = server.local_addr().unwrap();
     let mut kube = KubeConfig::new(format!("http://{address}").parse().unwrap());
-    kube.root_cert = Some(Vec::new()); // As `config` has it.
+    kube.root_cert = Some(Vec::new());
     let term = watch::channel(Some(term)).1;
     let cluster = Cluster {
         server: kube.cluster_url.clone(),
@@ -117,7 +118,7 @@ fn credentials() -> Credentials {
     Credentials::take(&mut nobody).unwrap()
 }
 
-/// What a slow API server has had opened at once is closed again, though one of the connections is used all the time.
+/// Connections that a slow API server caused to be opened are closed again, although one of them is in constant use.
 #[tokio::test]
 async fn a_connection_that_nobody_uses_is_closed() {
     const AT_ONCE: usize = 6;
@@ -163,13 +164,13 @@ async fn a_connection_that_nobody_uses_is_closed() {
     }
 }
 
-/// A name has two addresses, and the first one drops each packet. Both clients connect to the second one, with all timings of
-/// the Lease.
+/// A name has two addresses, and the first drops each packet. Both clients connect to the second, with all timings of the
+/// Lease.
 #[tokio::test(start_paused = true)]
 async fn a_name_of_which_one_address_is_silent_is_connected_to() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = server.local_addr().unwrap();
-    // Its backlog is full, so the kernel drops more.
+    // With a full backlog, the kernel drops further connections.
     let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     silent
         .bind(&SocketAddr::from(([127, 0, 0, 2], address.port())).into())
@@ -224,8 +225,8 @@ async fn a_name_of_which_one_address_is_silent_is_connected_to() {
     }
 }
 
-/// Invariant I2: the controller's client looks at the term when a write begins, when it is handed to its connection, and when that
-/// hands it to the kernel: whichever look is the first after the term's end, nothing is sent.
+/// The client checks the term when a write begins, when it is handed to its connection, and when that hands it to the kernel. A
+/// check after the end of the term prevents the write.
 #[tokio::test]
 async fn i2_the_fence_rechecks_until_the_bytes_are_the_kernels() {
     for looks in 1..=3 {
@@ -251,7 +252,7 @@ async fn i2_the_fence_rechecks_until_the_bytes_are_the_kernels() {
     }
 }
 
-/// Invariant I2: a connection that has sent a write sends reads after the term, too.
+/// A connection that has sent a write also sends reads after the term.
 #[tokio::test]
 async fn i2_a_read_needs_no_term_on_the_connection_of_a_write() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -281,7 +282,7 @@ async fn i2_a_read_needs_no_term_on_the_connection_of_a_write() {
     tokio::join!(requests, answers);
 }
 
-/// A pod whose service account is a projected token, and nothing else; of a cluster of IPv6.
+/// A pod in an IPv6 cluster whose service account has only a projected token.
 #[test]
 fn a_pod_needs_an_address_and_a_token() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,13 @@
-//! The counterpart of a `Term`. The election grants the term, and the controller reports its ability.
-//! Neither imports the other.
+//! Share of the work that a replica can do. The controller reports it to the election, which grants a `Term`. Neither module
+//! imports the other.
 
-/// How much of its work a replica can do. Who can do none of it does not run for leader, and lets the Lease go.
+/// Share of the scopes that a replica can serve. A replica that can serve no scope does not run for leader, and releases the
+/// Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ability {
     /// No scope can be served.
     Nothing,
-    /// Some scopes can be served. Runs for leader after those that can serve all.
+    /// Some scopes can be served. A replica that can serve all scopes has precedence as leader.
     Part,
     /// Every scope can be served.
     All,

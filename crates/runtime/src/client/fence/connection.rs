@@ -1,5 +1,7 @@
-//! The fence's last look: in the connection, when it hands the bytes of a write to the kernel. Whatever held them up in the
-//! process since the fence looked before, hyper, TLS, a full socket or a freeze, they are not sent late.
+//! Last check of the fence: in the connection, right before the bytes of a write are handed to the kernel.
+//!
+//! The bytes may have been delayed since the previous check, by hyper, TLS, a full socket or a freeze of the process. Delayed
+//! bytes are not sent.
 
 use std::{
     io::{self, IoSlice},
@@ -16,19 +18,19 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::permit::{Permit, Refused};
 
-/// The permit of the write that a connection sends, until it is answered. HTTP/1 has one request at a time on a connection.
+/// Permit of the write that a connection sends, until its response. HTTP/1 has one request at a time on a connection.
 #[derive(Clone, Default)]
 struct Sending(Arc<Mutex<Option<Permit>>>);
 
-/// A connection, beneath TLS, that sends nothing without a permit where one is needed.
+/// Connection beneath TLS. While it sends a write, it sends only with a valid permit.
 pub struct Fenced<C> {
     connection: C,
     sending: Sending,
-    /// Its share of the connections that may be open.
+    /// Held while the connection is open, to limit the number of connections.
     _open: OwnedSemaphorePermit,
 }
 
-/// What connects is to have this put around each connection.
+/// Wraps a new connection. Every connector must call this.
 pub fn fenced<C>(connection: C, open: OwnedSemaphorePermit) -> Fenced<C> {
     let sending = Sending::default();
     Fenced {
@@ -38,7 +40,7 @@ pub fn fenced<C>(connection: C, open: OwnedSemaphorePermit) -> Fenced<C> {
     }
 }
 
-/// From now on, until the answer, the connection of this request sends only under this permit.
+/// Attaches `permit` to the connection of a request, which then sends only while the permit is valid.
 pub(super) fn begin(connection: &CaptureConnection, permit: Permit) {
     let mut extras = Extensions::new();
     if let Some(connected) = &*connection.connection_metadata() {
@@ -49,7 +51,7 @@ pub(super) fn begin(connection: &CaptureConnection, permit: Permit) {
     }
 }
 
-/// The write is answered: what the connection sends next may be a read.
+/// Detaches the permit after the response. The next request on the connection may be a read.
 pub fn answered<B>(response: &Response<B>) {
     if let Some(Sending(sending)) = response.extensions().get() {
         *sending.lock() = None;

@@ -1,10 +1,10 @@
-//! The writes that may still land: what a leader waits for before it gives the Lease to somebody else.
+//! Writes in flight. The leader releases the Lease only after all of them have ended.
 //!
-//! A write is over when its answer has come. One that nobody waits for any more, because it was cut off or its
-//! connection broke, is over when the API server has dropped it at the latest: when the `timeout=` that it was sent with
-//! has passed since it arrived, which it does within the kernel's time for it or never (H19). That rests on an API server that
-//! reads what its kernel has received: one that stood still counts from when it goes on, and may carry out then what nobody
-//! waits for here. docs/design.md, "What it does not cover", says what that can do.
+//! A write ends with its response. If no response arrives, it ends after the kernel's delivery timeout plus the `timeout=` of
+//! the request: by then the API server has dropped it.
+//!
+//! Exception: an API server that was frozen counts from its thaw, and may then carry out a write that this module no longer
+//! tracks. The consequences are in docs/design.md, "What it does not cover".
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The writes of one replica that may still land; clones share them.
+/// Writes in flight of one replica. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writes(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// How long a write may be on its way.
+    /// Longest delivery time of a write.
     way: Duration,
     state: Mutex<State>,
     answered: Notify,
@@ -29,11 +29,11 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// When each is over, if no answer comes.
+    /// End of each write if no response arrives.
     open: HashMap<u64, Instant>,
 }
 
-/// One write, from its permission on.
+/// Write in flight, from its admission on.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     id: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Write {
 }
 
 impl Writes {
-    /// No writes yet, each of which may be on its way for so long.
+    /// Creates an empty set. `way` is the longest delivery time of a write.
     pub(crate) fn new(way: Duration) -> Self {
         let shared = Shared {
             way,
@@ -51,7 +51,7 @@ impl Writes {
         Self(Arc::new(shared))
     }
 
-    /// A write begins that the API server drops after `limit`.
+    /// Records a new write, which the API server drops after `limit`.
     pub(crate) fn begin(&self, limit: Duration) -> Write {
         let mut state = self.0.state.lock();
         let now = Instant::now();
@@ -66,7 +66,7 @@ impl Writes {
         write
     }
 
-    /// Waits until none can land any more.
+    /// Waits until no write is in flight.
     pub(crate) async fn over(&self) {
         loop {
             let answered = self.0.answered.notified();
@@ -85,7 +85,7 @@ impl Writes {
 }
 
 impl Write {
-    /// It is handed to its connection only now: its time counts from here.
+    /// Restarts the time of the write when it is handed to its connection.
     pub(crate) fn sent(&self) {
         let over = self.over_at(Instant::now());
         if let Some(at) = self.writes.0.state.lock().open.get_mut(&self.id) {
@@ -93,13 +93,13 @@ impl Write {
         }
     }
 
-    /// Its answer has come, or it was never sent.
+    /// Ends the write: its response has arrived, or it was never sent.
     pub(crate) fn over(&self) {
         self.writes.0.state.lock().open.remove(&self.id);
         self.writes.0.answered.notify_waiters();
     }
 
-    /// The API server counts from when it gets the write.
+    /// Returns the end of a write sent at `sent`. The API server counts the limit from the arrival.
     fn over_at(&self, sent: Instant) -> Instant {
         sent + self.writes.0.way + self.limit
     }

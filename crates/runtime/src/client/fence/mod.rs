@@ -1,14 +1,18 @@
-//! The fence: a tower layer in the controller's client that lets no write past the end of the term (H6, I2).
+//! The fence: a tower layer of the controller's client that rejects writes after the end of the term.
 //!
-//! A mutation needs a live term, ends before the Lease can be taken by another replica, and carries that to the API server
-//! (`timeout=`), which then drops it rather than carry it out late. Both are checked again when it is handed to its connection
-//! ([`recheck_before_sending`]), and when that hands it to the kernel (`connection.rs`): what waited for either, or in a
-//! process that was frozen, is not sent late. Reads pass: a standby keeps its caches warm. Events, which change nothing that
-//! is reconciled, are exempt, and reviews, which store nothing.
+//! A mutation needs a live term and ends before another replica can take the Lease. The API server enforces that end: it drops
+//! a request after its `timeout=` instead of carrying it out late.
 //!
-//! Where the cluster has the fencing policy (`deploy/components/fencing`), the API server checks the same. Its rejection
-//! is then reported to the election, which reads the Lease anew, and has the policy know this leader. Where it goes on
-//! rejecting the writes of a leader, that is reported.
+//! The fence checks the term again when the request is handed to its connection ([`recheck_before_sending`]), and when the
+//! connection hands it to the kernel (`connection.rs`). A write that was delayed before either step, for example in a frozen
+//! process, is not sent late.
+//!
+//! Reads pass, because a standby keeps its caches warm. Events and access reviews pass too, because they change nothing that is
+//! reconciled.
+//!
+//! With the fencing policy (`deploy/components/fencing`), the API server performs the same check. The fence reports a rejection
+//! by the policy to the election, which rereads the Lease and renews the fencing record. If the policy continues to reject a
+//! leader's writes, the fence logs a warning and sets a metric.
 
 use self::{in_flight::Write, term::Term};
 use crate::{
@@ -49,23 +53,24 @@ use tracing::{debug, info, warn};
 use permit::Permit;
 pub use permit::Refused;
 
-/// How long the fencing policy may reject a leader's writes before it is reported: a thousand times what a hand-over takes.
+/// Time for which the fencing policy may reject a leader's writes before the fence reports it. A handover takes a thousandth of
+/// it.
 const REJECTED_FOR: Duration = Duration::from_secs(10);
 
-/// How much longer than the API server's time for a write its answer is waited for.
+/// Time to wait for a response after the `timeout=` of the request.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// A write whose fate is unknown: no answer came in this time.
+/// No response arrived in this time. The outcome of the write is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer from the API server in {0:?}; the write may or may not have happened")]
 pub struct TimedOut(pub Duration);
 
-/// Whether the fence, or the API server's fencing policy, refused this call: nothing was written.
+/// Whether the fence or the API server's fencing policy rejected this call. If so, nothing was written.
 #[must_use]
 pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
     let mut source = Some(error);
     while let Some(error) = source {
-        // What an `io::Error` was made of is no source of it.
+        // `source` skips the error that an `io::Error` wraps.
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
         if error.is::<Refused>() || inner.is_some_and(<dyn StdError + Send + Sync>::is::<Refused>) {
             return true;
@@ -75,7 +80,7 @@ pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// The kind of failure of a request without an answer, for `RequestLayer`.
+/// Classifies the error of a request without a response, for `RequestLayer`.
 #[must_use]
 pub fn failed_by(error: &BoxError) -> FailedBy {
     if error.is::<Refused>() {
@@ -87,28 +92,28 @@ pub fn failed_by(error: &BoxError) -> FailedBy {
     }
 }
 
-/// The fence, as a layer for [`kube::client::ClientBuilder::with_layer`].
+/// Fence, as a layer for [`kube::client::ClientBuilder::with_layer`].
 #[derive(Clone, Debug)]
 pub struct FenceLayer {
     term: watch::Receiver<Option<Term>>,
     refusals: BoundCounter<u64>,
     rejecting: BoundGauge<u64>,
-    /// What the name of the fencing policy contains.
+    /// Substring of the fencing policy's name.
     policy: Arc<str>,
     rejections: Arc<Mutex<Option<Rejections>>>,
 }
 
-/// Writes that the fencing policy rejected, with none admitted in between, in one term.
+/// Rejections by the fencing policy in one term, without an admitted write in between.
 #[derive(Debug)]
 struct Rejections {
     term: u64,
     since: Instant,
-    /// The policy's messages, as far as they were reported.
+    /// Logged messages of the policy.
     reported: Causes,
 }
 
 impl FenceLayer {
-    /// A fence that is open while `term` holds a live term, and counts in `metrics` what it refuses.
+    /// Creates a fence that is open while `term` holds a live term. Its rejections are counted in `metrics`.
     #[must_use]
     pub fn new(term: watch::Receiver<Option<Term>>, metrics: &Metrics) -> Self {
         let refusals = metrics.counter(&table::FENCE_REFUSALS, &[]);
@@ -123,7 +128,8 @@ impl FenceLayer {
         }
     }
 
-    /// Permits a mutation to begin, limits its time, and gives it what its connection rechecks.
+    /// Admits a mutation and sets its `timeout=`. Unless the request is exempt, requires a live term and attaches the permit
+    /// for the later checks.
     fn admit(&self, request: &mut Request<Body>) -> Result<(Duration, Option<Write>), BoxError> {
         let mut limit = permit::DEFAULT_WEBHOOK;
         let mut write = None;
@@ -141,7 +147,7 @@ impl FenceLayer {
         Ok((limit, write))
     }
 
-    /// The term, and whether writes are let through, for `/debug/state`.
+    /// Returns the term and the state of the fence, for `/debug/state`.
     pub(crate) fn state(&self) -> (Option<state::Term>, state::Fence) {
         let term = self.term.borrow().clone();
         let rejections = self.rejections.lock();
@@ -160,8 +166,7 @@ impl FenceLayer {
         Refused
     }
 
-    /// Takes note that the fencing policy rejected a write: has the election read the Lease, and reports what that does
-    /// not mend.
+    /// Handles a rejection by the fencing policy. Makes the election reread the Lease, and reports rejections that continue.
     fn rejected(&self, message: &str) {
         let term = self.term.borrow().clone();
         let Some(term) = term.filter(|term| term.remaining().is_some()) else {
@@ -195,7 +200,7 @@ impl FenceLayer {
         }
     }
 
-    /// Takes note that the API server admitted a write.
+    /// Records that the API server admitted a write.
     fn admitted(&self) {
         if self.rejections.lock().take().is_some() {
             self.rejecting.record(0);
@@ -203,16 +208,18 @@ impl FenceLayer {
     }
 }
 
-/// The other half of the fence, for the innermost service of a client: asks again whether a write may be sent, at the
-/// moment when hyper puts its bytes into the connection. Until then it may have waited for one, or for its turn.
+/// Second check of the fence, for the innermost service of a client.
+///
+/// Checks again whether a write may be sent when hyper puts its bytes into the connection. The write may have waited for a
+/// connection until then.
 pub fn recheck_before_sending(mut request: Request<Body>) -> Request<Guarded> {
     let permit = request.extensions_mut().remove();
     let permit = permit.map(|permit| (permit, capture_connection(&mut request)));
     request.map(|body| Guarded { body, permit })
 }
 
-/// The body of a request, which ends in [`Refused`] where the request must not be sent any more. hyper then drops the
-/// connection, and with it what it had prepared to send.
+/// Request body that ends in [`Refused`] if the request must no longer be sent. hyper then drops the connection and the bytes
+/// that it prepared.
 #[derive(Debug)]
 pub struct Guarded {
     body: Body,
@@ -243,14 +250,14 @@ impl HttpBody for Guarded {
 
     fn size_hint(&self) -> SizeHint {
         if self.permit.is_some() && self.body.is_end_stream() {
-            // hyper does not look into what it knows to be empty.
+            // hyper does not poll a body that it knows to be empty.
             return SizeHint::default();
         }
         self.body.size_hint()
     }
 }
 
-/// An error without what HTTP says around a refusal.
+/// Returns [`Refused`] without the HTTP client's errors around it. Other errors are unchanged.
 fn plain(error: impl Into<BoxError>) -> BoxError {
     let error = error.into();
     if is_refused(&*error) {
@@ -260,7 +267,7 @@ fn plain(error: impl Into<BoxError>) -> BoxError {
     }
 }
 
-/// Whether a write needs no leader: events, and reviews of who may do what.
+/// Whether a write needs no leader: events, access reviews and token reviews.
 pub(crate) fn is_exempt(path: &str) -> bool {
     let path: Vec<&str> = path.trim_matches('/').split('/').collect();
     matches!(
@@ -271,10 +278,10 @@ pub(crate) fn is_exempt(path: &str) -> bool {
     )
 }
 
-/// What the fencing `policy` says, if this is the answer to a write that it refused.
+/// Returns the message of the fencing `policy` if this response is its rejection of a write.
 ///
-/// The code is 403, or 422 where the policy could not be evaluated. The cause's message is the policy's alone, unlike the
-/// Status's, which begins with names that users chose.
+/// The code is 403, or 422 if the policy could not be evaluated. The message of the cause comes from the policy alone. The
+/// message of the `Status` begins with names that users chose.
 fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
     if !matches!(code.as_u16(), 403 | 422) {
         return None;
@@ -289,15 +296,15 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
     })
 }
 
-/// Whether a webhook said no, or could not be asked, which is before the API server writes: then nothing is written yet.
-/// Otherwise one webhook that is down would cost a leader who leaves the release of its Lease.
+/// Whether a webhook rejected the write or could not be called. Webhooks are called before the API server writes, so nothing
+/// was written. Otherwise an unavailable webhook would prevent a stopping leader from releasing the Lease.
 fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
     code.is_server_error()
         && serde_json::from_slice::<Status>(body).is_ok_and(|status| is_denied(&status.message))
 }
 
-/// Has the API server drop the request after `limit`: it takes Go durations, counts from the arrival of the
-/// request, and cancels the write to etcd with it.
+/// Adds `timeout=` to the URI. The API server counts this Go duration from the arrival of the request, then cancels the request
+/// and its write to etcd.
 fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
     let separator = if uri.query().is_some() { '&' } else { '?' };
     let path = format!(
@@ -355,8 +362,8 @@ where
                 }
             })?;
             let (parts, body) = reply.into_parts();
-            // An answer comes when the write is done, but for those that say that somebody on the way did not wait for it: the
-            // API server for etcd, or a proxy for the API server.
+            // A response means that the write has ended, except for 5xx. The sender of a 5xx may have stopped waiting: the API
+            // server for etcd, or a proxy for the API server.
             if !parts.status.is_server_error() {
                 write.iter().for_each(Write::over);
             }
@@ -374,7 +381,7 @@ where
             Ok(Response::from_parts(parts, Either::Right(Full::new(body))))
         };
         Box::pin(async move {
-            // The API server's own answer says more.
+            // The API server's own timeout error is more precise, so it gets time to arrive.
             let wait = limit + ANSWER;
             tokio::time::timeout(wait, reply)
                 .await

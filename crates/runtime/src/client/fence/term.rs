@@ -1,23 +1,24 @@
-//! A term of leadership: the permission to write, until a deadline that is known before the first write.
+//! Term of leadership: the permission to write until a deadline that is known before the first write.
 //!
-//! The deadline is kept on a clock that goes on while the machine is suspended, so a leader that slept through its
-//! lease is deposed when it goes on, whatever its timers and its wall clock say. A hypervisor that pauses a virtual
-//! machine, or restores it from a snapshot, stops that clock, too, and then the term goes on: only the API server can
-//! refuse what such a leader writes, with `deploy/components/fencing` (H20).
+//! The clock of the deadline includes the time while the machine is suspended. A leader that was suspended for longer than its
+//! lease has lost its term when it resumes, independent of its timers and its wall clock.
+//!
+//! A hypervisor that pauses a virtual machine, or restores it from a snapshot, stops this clock too. The term then continues.
+//! Only the API server can reject the writes of such a leader, with `deploy/components/fencing`.
 
 use super::in_flight::Writes;
 use crate::{config::clock::Clock, telemetry::state};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
-/// One term of leadership. A renewal keeps the [`id`](Self::id) and moves the deadline.
+/// Term of leadership. A renewal keeps the [`id`](Self::id) and moves the deadline.
 #[derive(Clone)]
 pub struct Term {
     id: u64,
     transitions: i32,
-    /// `None`: no election is held, so nobody can take over.
+    /// `None` without an election: no other replica can take over.
     deadline: Option<Duration>,
-    /// How long after that the Lease is this replica's for certain, less the time that a write may be on its way.
+    /// Time after the deadline for which this replica still holds the Lease, less the longest delivery time of a write.
     overtime: Duration,
     clock: Clock,
     rejections: Arc<Notify>,
@@ -25,7 +26,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// A term that ends when `clock` reaches `deadline`, unless it is renewed.
+    /// Creates a term that ends when `clock` reaches `deadline`, unless it is renewed.
     #[must_use]
     pub fn new(id: u64, transitions: i32, deadline: Duration, clock: Clock) -> Self {
         Self {
@@ -39,35 +40,35 @@ impl Term {
         }
     }
 
-    /// A write that is sent within the term may be carried out until this long after it.
+    /// Allows the API server to carry out a write of this term until `overtime` after the deadline.
     #[must_use]
     pub(crate) fn with_overtime(self, overtime: Duration) -> Self {
         Self { overtime, ..self }
     }
 
-    /// Where the writes under this term are kept account of.
+    /// Tracks the writes of this term in `writes`.
     #[must_use]
     pub(crate) fn counted_in(self, writes: Writes) -> Self {
         Self { writes, ..self }
     }
 
-    /// The writes under this term that may still land.
+    /// Returns the writes of this term that are in flight.
     pub(crate) fn writes(&self) -> &Writes {
         &self.writes
     }
 
-    /// Where [`report_rejection`](Self::report_rejection) arrives.
+    /// Delivers the notifications of [`report_rejection`](Self::report_rejection) to `rejections`.
     #[must_use]
     pub(crate) fn rejections_to(self, rejections: Arc<Notify>) -> Self {
         Self { rejections, ..self }
     }
 
-    /// Reports to the election that the fencing policy rejected a write of this term.
+    /// Notifies the election that the fencing policy rejected a write of this term.
     pub(crate) fn report_rejection(&self) {
         self.rejections.notify_one();
     }
 
-    /// The term of a process that runs in no election (`--leader-election=false`): it never ends.
+    /// Creates the term of a process without election (`--leader-election=false`). It never ends.
     #[must_use]
     pub(crate) fn unlimited() -> Self {
         Self {
@@ -81,19 +82,19 @@ impl Term {
         }
     }
 
-    /// Counts the terms of this process from 1: a new id is a new term, the same id a renewal.
+    /// Returns the number of this term in the process, from 1. A renewal keeps it.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The Lease's `leaseTransitions` under this term, for logs.
+    /// Returns the Lease's `leaseTransitions` in this term, for logs.
     #[must_use]
     pub fn transitions(&self) -> i32 {
         self.transitions
     }
 
-    /// The time left, never zero; `None` when the term is over; [`Duration::MAX`] without an election.
+    /// Returns the remaining time, never zero. `None` after the end of the term; [`Duration::MAX`] without an election.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let Some(deadline) = self.deadline else {
@@ -106,12 +107,12 @@ impl Term {
 }
 
 impl Term {
-    /// How long the API server may take for a write that is sent now; `None` when the term is over.
+    /// Returns how long the API server may take for a write that is sent now. `None` after the end of the term.
     pub(crate) fn room(&self) -> Option<Duration> {
         Some(self.remaining()?.saturating_add(self.overtime))
     }
 
-    /// For `/debug/state`; `None` when it is over.
+    /// Returns the term for `/debug/state`. `None` after its end.
     pub(crate) fn state(&self) -> Option<state::Term> {
         let left = self.remaining()?;
         Some(state::Term {

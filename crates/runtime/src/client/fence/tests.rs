@@ -37,7 +37,7 @@ fn fenced(api: &FakeApi, term: watch::Receiver<Option<Term>>) -> Client {
         .build()
 }
 
-/// How long a write may be on its way.
+/// Longest delivery time of a write.
 const WAY: Duration = Duration::from_secs(2);
 
 fn term(left: Duration) -> Term {
@@ -58,16 +58,14 @@ fn uris(requests: Vec<Seen>) -> Vec<String> {
     requests.into_iter().map(|seen| seen.uri).collect()
 }
 
-/// The longest time from when a write is handed to the kernel to when it is delivered: the kernel's limit counts from the first
-/// retransmission, before which there may be a tail loss probe. Each of them waits for 200 ms and a round trip.
+/// Returns the longest time from handing a write to the kernel to its delivery. The kernel's limit counts from the first
+/// retransmission. A tail loss probe may precede it. Each waits for 200 ms and a round trip.
 fn on_its_way(election: &LeaderElection) -> Duration {
     let round_trip = Duration::from_millis(50);
     election.send_timeout().unwrap() + (Duration::from_millis(200) + round_trip) * 2
 }
 
-/// How long after the term began the last write may land that is permitted at `begun`: handed to its connection at the last
-/// moment, on its way for as long as the kernel lets it, and carried out at the end of the time that the API server has for
-/// it. `None`: it is not permitted.
+/// The write is handed to its connection at the last valid moment. Its delivery and the API server take as long as they may.
 fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
     let now = Arc::new(Mutex::new(begun));
     let clock = Clock::from_fn({
@@ -94,7 +92,7 @@ fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
 }
 
 proptest! {
-    /// In every configuration that is accepted; and none is refused without need.
+    /// Holds in every accepted configuration. No configuration is rejected without need.
     #[test]
     fn h19_the_last_write_of_a_term_lands_before_the_lease_is_anothers(
         (lease, renew) in prop_oneof![1_u64..=20, 1_u64..=3600].prop_flat_map(|lease| {
@@ -122,7 +120,7 @@ proptest! {
             let last = lands(&election, election.renew_deadline.saturating_sub(Duration::from_millis(1)));
             prop_assert!(last.is_none_or(|last| last < election.lease_duration));
         } else {
-            // What is too little for the kernel's limit, and for a write that is sent at the term's end.
+            // Too short for the kernel's limit and a write that is sent at the end of the term.
             prop_assert!(lease - renew <= 700 + lease / 500);
         }
     }
@@ -182,7 +180,7 @@ async fn i2_no_mutation_without_a_live_term() {
     );
 }
 
-/// What waits for a connection, in a process that may be frozen meanwhile, leaves no byte on it once it is too late.
+/// A write that waits for its connection for too long, for example in a frozen process, sends no byte.
 #[tokio::test]
 async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
     for (method, body) in [(Method::POST, "{}"), (Method::DELETE, "")] {
@@ -190,7 +188,7 @@ async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
             (Duration::from_millis(500), false, true),
             (Duration::from_millis(501), false, false),
             (Duration::from_millis(501), true, true),
-            // The Lease is this replica's for longer, and its term is over.
+            // The replica still holds the Lease, but its term has ended.
             (Duration::from_secs(8), false, false),
         ] {
             let now = Arc::new(Mutex::new(Duration::ZERO));
@@ -238,8 +236,8 @@ async fn i2_a_mutation_that_waits_past_its_term_is_not_sent() {
     }
 }
 
-/// With the settings that ship, and however long ago the last renewal was, which goes out every 2.2 s at the latest: a webhook
-/// that takes its default 10 s and fails open leaves the API server half a second for the write.
+/// With the default settings, a webhook that fails open after its default 10 s leaves the API server half a second for the
+/// write. The time since the last renewal, at most 2.2 s, does not matter.
 #[test]
 fn a_write_has_time_for_a_webhook_that_fails_open() {
     let election = Config::shipped(&APP).leader_election;
@@ -295,7 +293,7 @@ async fn h6_a_mutation_that_is_not_answered_ends() {
     }
 }
 
-/// What was answered has landed or never will; what was cut off may land until the API server drops it.
+/// A write with a response has ended. A write without one may land until the API server drops it.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not() {
     let open = async |mood: Mood| {
@@ -312,14 +310,14 @@ async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not
         assert_eq!(open(Mood::Fails(code)).await, Duration::ZERO, "{code}");
     }
     assert_eq!(open(Mood::Serves).await, Duration::ZERO);
-    // Etcd's time was over, or a proxy's with the API server: these wait for it no more, and it may go on.
+    // The API server stopped waiting for etcd, or a proxy for the API server. The write may continue.
     let limit = Duration::from_millis(7750);
     for code in [500, 502, 503, 504] {
         assert_eq!(open(Mood::Fails(code)).await, limit + WAY, "{code}");
     }
 }
 
-/// A webhook is asked before anything is written: that it cannot be leaves nothing that is on its way.
+/// Webhooks are called before anything is written, so a failed call leaves no write in flight.
 #[tokio::test(start_paused = true)]
 async fn a_write_whose_webhook_is_down_is_not_waited_for() {
     let failed = |what: &str| format!("Internal error occurred: {what}");

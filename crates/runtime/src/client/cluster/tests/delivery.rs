@@ -1,12 +1,14 @@
-//! Until when the kernel delivers a write, in a network namespace where packets are dropped (H19).
+//! Delivery of writes in a network namespace where packets are dropped.
 
 use futures::future::join_all;
 use tokio::process::Command;
 
 use super::*;
 
-/// Hazard H19: the kernel counts its limit from the first retransmission. With each of these settings, nothing is delivered of
-/// a write that reaches no API server for as long as it may be on its way; with a limit that is as long as the way, it is.
+/// The kernel counts its limit from the first retransmission.
+///
+/// A write is not delivered if its packets are dropped for the longest delivery time. It is still delivered if they are dropped
+/// only for the kernel's limit.
 #[test]
 #[ignore = "takes root, and Debian's iproute2 and iptables"]
 fn h19_nothing_is_delivered_after_the_longest_way() {
@@ -29,13 +31,13 @@ async fn h19_in_a_network_of_its_own() {
         renew_deadline: Duration::from_secs(10),
         ..Config::shipped(&APP).leader_election
     };
-    // The shortest that is accepted, with leases of 1 s, 2 s and more; 3s/2s; 12.6s/10s; and what ships.
+    // Differences in ms: the shortest accepted, 3s/2s, 12.6s/10s, and the default.
     let accepted = [701, 1000, 2600, 5000].map(async |between| {
         let election = election(between);
         assert!(!is_delivered(&election, election.way()).await, "{between}");
         until_delivered(&election, Duration::ZERO).await;
     });
-    // The limits that once were taken for the longest way, and settings that have them now.
+    // Kernel limits in ms, with differences that result in them. Deliveries happen after such a limit.
     let mistaken = [(205, 1891), (500, 2813), (1300, 5313)].map(async |(limit, between)| {
         let limit = Duration::from_millis(limit);
         let election = election(between);
@@ -45,7 +47,7 @@ async fn h19_in_a_network_of_its_own() {
     tokio::join!(join_all(accepted), join_all(mistaken));
 }
 
-/// On a machine that is busy, packets may go through later than they should.
+/// Waits for a delivery. On a busy machine, packets may pass too late.
 async fn until_delivered(election: &LeaderElection, held: Duration) {
     for _ in 0..20 {
         if is_delivered(election, held).await {
@@ -55,7 +57,7 @@ async fn until_delivered(election: &LeaderElection, held: Duration) {
     unreachable!("nothing is delivered after {held:?}");
 }
 
-/// Whether a write is ever delivered whose packets are dropped for so long once the kernel has them.
+/// Whether a write is delivered if its packets are dropped for `held` after the kernel has them.
 async fn is_delivered(election: &LeaderElection, held: Duration) -> bool {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let term = Term::new(1, 0, LONG, Clock::from_fn(|| Duration::ZERO));
@@ -117,7 +119,7 @@ async fn is_delivered(election: &LeaderElection, held: Duration) -> bool {
         delivered = watch => delivered,
         answer = async { write.await.map(drop) } => {
             assert!(answer.is_err());
-            // Its kernel has given it up, which can be before the packets go through again.
+            // The client's kernel may give up before packets pass again.
             drops("-D").await;
             let late = timeout(Duration::from_millis(100), connection.peek(&mut [0])).await;
             matches!(late, Ok(Ok(1..)))

@@ -1,4 +1,4 @@
-//! Writes that the fencing policy rejects.
+//! Rejections by the fencing policy.
 
 use super::*;
 
@@ -35,7 +35,7 @@ async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
         text.matches("the fencing policy has rejected").count()
     };
 
-    // A hand-over.
+    // A handover.
     *answer.lock() = Some("why");
     write().await.unwrap_err();
     advance(REJECTED_FOR / 2).await;
@@ -58,7 +58,7 @@ async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
         write().await.unwrap_err();
     }
     assert_eq!(warnings(), 2, "once a cause");
-    // An event is no write that the policy judges.
+    // The policy does not check events.
     *answer.lock() = None;
     send(&client, Method::POST, "/api/v1/namespaces/n/events")
         .await
@@ -67,7 +67,7 @@ async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
     write().await.unwrap();
     assert!(!rejecting());
 
-    // Another term is another matter.
+    // A new term starts without rejections.
     *answer.lock() = Some("why");
     write().await.unwrap_err();
     advance(REJECTED_FOR).await;
