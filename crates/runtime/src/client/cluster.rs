@@ -61,8 +61,14 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Returns the address and credentials of the cluster from the first source that is set: `kubeconfig`, the pod's service
-/// account, `$KUBECONFIG`, `~/.kube/config`. `master` replaces the address of any source.
+/// Returns the address and credentials of the cluster, from the first source that is set:
+///
+/// - `kubeconfig`
+/// - the service account of the pod
+/// - `$KUBECONFIG`
+/// - `~/.kube/config`
+///
+/// `master` replaces the address of any source.
 ///
 /// # Errors
 /// Fails if the source cannot be used.
@@ -101,7 +107,7 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
     if let Some(master) = &config.master {
         kube.cluster_url = master.clone();
     }
-    // From here on, the address appears in log lines, including those of libraries.
+    // From here on, the address appears in log lines, also of libraries.
     kube.cluster_url = without_credentials(kube.cluster_url);
     kube.connect_timeout = Some(CONNECT_TIMEOUT);
     kube.read_timeout = Some(READ_TIMEOUT);
@@ -115,7 +121,7 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
     Ok(kube)
 }
 
-/// Whether the configured cluster is the one that runs this pod.
+/// Whether the configured cluster runs this pod.
 pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
     config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
@@ -162,7 +168,7 @@ fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {
     Ok(kube)
 }
 
-/// Returns the namespace of the pod: `POD_NAMESPACE`, which the Deployment sets, or that of the service account if
+/// Returns the namespace of the pod: `POD_NAMESPACE`, which the Deployment sets, or the service account's namespace if
 /// `in_cluster`. `None` outside a pod.
 ///
 /// There is no default. A wrong namespace would mean a Lease that the other replicas do not use, and a second leader.
@@ -195,7 +201,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns the configured cluster, or the one that runs this pod.
+    /// Returns the configured cluster, or else the cluster that runs this pod.
     ///
     /// # Errors
     /// See [`Error`].
@@ -254,8 +260,8 @@ fn transport_of_lease(
     kube.default_retry = false;
     kube.connect_timeout = Some(call);
     kube.write_timeout = Some(call);
-    // A watch of the Lease that is silent for two lease durations is stalled or useless. One duration would be too short: a
-    // dead leader is silent until another replica takes over after a whole duration.
+    // A watch of the Lease that is silent for two lease durations is stalled or useless. A single duration would be too short:
+    // a dead leader is silent until another replica takes the Lease after a whole duration.
     kube.read_timeout = Some(settings.lease_duration * 2);
     // The election sends few requests. They need no connection from the shared limit.
     let limits = Connections::new(usize::MAX);
@@ -280,7 +286,7 @@ where
 
 /// Creates kube's HTTP stack with these differences:
 ///
-/// - [Credentials](Credentials) and [TLS](tls) are those of client-go.
+/// - [Credentials](Credentials) and [TLS](tls) work as in client-go.
 /// - There are no retries, and no span and log line for each request.
 /// - Nagle's algorithm is off. A request with a service account token takes two segments, and the second would wait until the
 ///   first is acknowledged.
