@@ -1,4 +1,4 @@
-//! Local copies of the watched objects, and whether a namespace is ready.
+//! Local copies of the watched objects, and the readiness of each namespace.
 
 pub(crate) mod readiness;
 pub mod store;

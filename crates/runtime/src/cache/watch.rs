@@ -1,12 +1,14 @@
-//! Keeps a [`Store`] current: list, watch, and list again when the watch cannot go on.
+//! Keeps a [`Store`] current: lists, watches, and lists again when the watch cannot continue.
 //!
-//! A watch never gives up. What goes wrong is logged once for each cause, in words that say what to do about
-//! it, repeated while the outage lasts, and tried again after a delay that grows from 100 ms to 5 s, or that the API server asks for.
-//! The end of an idle connection is no error: load balancers close such connections.
+//! A watch never gives up. Each cause of an error is logged once, with its fix, and repeated while the outage lasts. The delay
+//! before the next attempt grows from 100 ms to 5 s, or is the API server's `Retry-After`. The end of an idle connection is not
+//! an error, because load balancers close such connections.
 //!
-//! kube's `watcher` is not used: it opens a watch that ends at once again without a pause, for ever and
-//! without a word, and does not say when a streamed list begins anew, so that what vanished between two
-//! attempts at it would stay in the cache.
+//! kube's `watcher` is not used for two reasons:
+//!
+//! - It reopens a watch that ends at once without a delay, forever, and does not log that.
+//! - It does not report when a streamed list starts again. Objects that were deleted between two attempts would stay in the
+//!   store.
 
 use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
 
@@ -42,45 +44,45 @@ use crate::{
     telemetry::{health::Heartbeat, log::log_once::Causes},
 };
 
-/// The longest pause between two tries: also how soon a CRD that is installed at last is noticed.
+/// Longest delay between two attempts. It also limits how late the installation of a CRD is noticed.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// How far a pause may lie from what it should be, as a ratio.
+/// Jitter of a delay, as a ratio.
 const SPREAD: f64 = 0.2;
 
-/// An error after this long without one is a new outage: it is said again, and the pauses start small.
-/// (A watch that works has nothing to report where nothing changes.)
+/// Time without an error that ends an outage. The next error is logged again, and the delays restart. Events are no criterion:
+/// a healthy watch receives none while nothing changes.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// A watch that ends sooner than this, even without an error, is not opened again without a pause.
+/// Minimum duration of a watch that may be reopened without a delay.
 const SHORT: Duration = MAX_PAUSE;
 
-/// The longest silence within a streamed list. The API server sends it from memory, and the bookmark at its end within two seconds.
-/// Some proxies drop bookmarks.
+/// Longest silence within a streamed list. The API server sends the list from memory, and the final bookmark within two
+/// seconds. Some proxies drop bookmarks.
 pub(crate) const STREAM_SILENCE: Duration = Duration::from_secs(10);
 
-/// How long the API server may take to begin its answer.
+/// Timeout for the start of the API server's response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How long a watch that has had a bookmark may be silent. They come each minute: two are missing then, and a server that was
-/// frozen while its connections are kept, by what is in front of it, is not waited for until [`READ_TIMEOUT`]. Who leads does
-/// not notice by its Lease, which may go to another server. (A server need not send any.)
+/// Longest silence of a watch that has delivered a bookmark. Bookmarks arrive about once a minute, so two are missing by then.
+///
+/// Detects a frozen API server behind a load balancer that keeps the connection open, sooner than [`READ_TIMEOUT`]. Lease
+/// renewals do not detect it, because they may reach another API server. Bookmarks are optional, hence the condition.
 const SILENCE: Duration = Duration::from_secs(150);
 
-/// Objects in one page, where the API server cannot stream a list.
+/// Objects per page, if the API server cannot stream a list.
 const PAGE: u32 = 500;
 
-/// So many of the objects are named that are left out at a time.
+/// Maximum number of objects that are logged as left out.
 const NAMED: usize = 1000;
 
-/// Far longer than it takes to see to one event, or to the objects of one page.
+/// Heartbeat timeout for one event or one page. Handling takes far less.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one scope into `store`, for ever, and has `heartbeat` show that it does, and `status` how it
-/// goes.
+/// Watches the objects of one scope into `store`, until cancelled. Reports progress to `heartbeat` and the state to `status`.
 ///
-/// `restarts` counts how often the watch is opened again because something is wrong. `changed` gets every change,
-/// on this task: it must not block.
+/// `restarts` counts reopenings after an error or a short watch. `changed` is called on this task for every change, and must
+/// not block.
 pub(crate) async fn watch<V: Cached>(
     shared: Arc<ClientContext>,
     status: Status,
@@ -137,7 +139,7 @@ pub(crate) async fn watch<V: Cached>(
                 );
                 was_cut = true;
             }
-            // The pool may have held another connection that was cut.
+            // The pool may contain another cut connection.
             Err(error)
                 if after_cut
                     && opened.elapsed() < SHORT
@@ -157,8 +159,8 @@ pub(crate) async fn watch<V: Cached>(
             Err(error) => {
                 if matches!(&error, Error::Api(status) if matches!(status.code, 400 | 404 | 410 | 422))
                 {
-                    // The resourceVersion is too old (410), or none that the API server knows (400, 422), or the resource is
-                    // gone (404), and with it, when it comes back, the objects.
+                    // The resourceVersion is too old (410) or unknown to the API server (400, 422), or the resource type was
+                    // removed with all its objects (404).
                     watch.version = None;
                 }
                 outage.say(&error);
@@ -170,9 +172,10 @@ pub(crate) async fn watch<V: Cached>(
     }
 }
 
-/// What an API server says to a streamed list that is from before them, or that has just learnt of the
-/// resource (429); and what is no event at all, about which a list in pages says more: kube looks at the
-/// HTTP status of that.
+/// Whether the API server cannot stream a list: it is too old for that (400, 422), or has just learned of the resource type
+/// (429).
+///
+/// Data that is not an event also counts. A list in pages then gives a better error, because kube checks its HTTP status.
 fn means_no_stream(error: &Error) -> bool {
     match error {
         Error::Api(status) => matches!(status.code, 400 | 422 | 429),
@@ -181,7 +184,7 @@ fn means_no_stream(error: &Error) -> bool {
     }
 }
 
-/// Whether the connection was closed or reset, as opposed to a timeout.
+/// Whether the connection was closed or reset. A timeout does not count.
 fn is_cut(error: &Error) -> bool {
     let Error::ReadEvents(error) = error else {
         return false;
@@ -208,21 +211,21 @@ struct Watch<V, F> {
     scope: usize,
     heartbeat: Heartbeat,
     changed: F,
-    /// Where the watch goes on; `None`: everything has to be listed first.
+    /// Version from which the watch continues. `None`: list first.
     version: Option<String>,
     /// The time of the last change or of the opening.
     heard: Instant,
-    /// Whether the next list comes in pages rather than as a watch (KEP-3157), which takes no memory for
-    /// whole pages. As in client-go, that is so after a streamed list that came to nothing.
+    /// Whether the next list is paged instead of streamed (KEP-3157). Streaming needs no memory for whole pages. As in
+    /// client-go, a list is paged after a streamed list has failed.
     pages: bool,
-    /// Whether a streamed list had no end. All later lists come in pages.
+    /// Whether a streamed list did not end. All later lists are paged.
     is_endless: bool,
-    /// What its kind's code panics at, as far as it was named.
+    /// Objects that were logged because the code of their type panics.
     left_out: HashSet<Key>,
 }
 
 impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
-    /// One watch, from its opening to its end, with a list before it where one is needed.
+    /// Runs one watch from its opening to its end, after a list if one is needed.
     async fn follow(&mut self, outage: &mut Outage) -> kube::Result<()> {
         outage.begin_anew_after_quiet();
         if self.version.is_none() {
@@ -235,21 +238,21 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             send_initial_events: self.version.is_none(),
             ..WatchParams::default()
         };
-        // Without a version, the API server begins with what is true now.
+        // Without a version, the watch starts with the current objects.
         let version = self.version.as_deref().unwrap_or_default();
         let request = self.resource.watch(&params, version);
         let request = request.map_err(Error::BuildRequest)?;
         let opening = self.client.request_events::<Incoming<V>>(request);
         let mut events = pin!(outage.opened(in_time(opening, &self.heartbeat).await)?);
         self.heard = Instant::now();
-        // The time of the last object of a streamed list. Changes, which may follow, do not count.
+        // Time of the last object of a streamed list. Later changes do not count.
         let mut listed = self.heard;
-        // What is wrong is reported at once. A watch that goes on where it was may have nothing to report for long.
-        // Not for so long that the scope, which is served again, is given up.
+        // Errors arrive immediately, so a resumed watch that is silent for this time works. It may have nothing to report for
+        // long. The time is shorter than the grace period, after which the scope would no longer be served.
         let quiet = SHORT.min(outage.status.grace() / 3);
         let (mut first, mut has_bookmarks) = (true, false);
         loop {
-            // One that is silent for longer is ended by the client.
+            // The client ends a watch that is silent for longer.
             self.heartbeat.beat("reading", READ_TIMEOUT);
             let next = events.try_next();
             let next = if std::mem::take(&mut first) && self.version.is_some() {
@@ -313,8 +316,10 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         }
     }
 
-    /// A list in pages, each of which begins behind the one before in the order of etcd's keys. One that does not come further,
-    /// or only by a few objects at a time, may have no end, and is read ever more slowly.
+    /// Reads a list in pages. Each page continues after the previous one in the order of etcd's keys.
+    ///
+    /// A list whose pages do not advance, or contain only a few objects, may be endless. Its pages are read with increasing
+    /// delays.
     async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
         let mut params = ListParams::default().limit(PAGE);
         let mut last = None;
@@ -352,7 +357,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         }
     }
 
-    /// All that there is has come, as it was at this version.
+    /// Ends a complete list, which was read at this version.
     fn listed(&mut self, version: String) -> kube::Result<()> {
         let number = number(&version)?;
         self.version = Some(version);
@@ -364,12 +369,13 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         Ok(())
     }
 
-    /// Whether a watch that was opened at that time had no change in the last seconds.
+    /// Whether a watch that was opened at `opened` has delivered no change for [`SHORT`].
     fn was_idle(&self, opened: Instant) -> bool {
         self.version.is_some() && opened.elapsed() >= SHORT && self.heard.elapsed() >= SHORT
     }
 
-    /// While a list is being streamed, its objects come in no order of versions. And from what is no version no watch goes on.
+    /// Advances the version of the watch. Not during a streamed list, because its objects are not ordered by version. Ignores
+    /// an invalid version, because no watch could continue from it.
     fn has_come_to(&mut self, reached: &str) {
         if let Some(version) = &mut self.version
             && number(reached).is_ok()
@@ -399,7 +405,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         change.into_iter().for_each(&self.changed);
     }
 
-    /// Row Q6: what cannot be read is as if it were not there, as it would be to a process that begins with it.
+    /// Removes an object that cannot be read from the store. A process that starts later does not have it either.
     fn leave_out(&mut self, key: Key, version: u64, panicked: Panicked) {
         self.delete(&key, version);
         if self.left_out.len() < NAMED && !self.left_out.contains(&key) {
@@ -409,7 +415,8 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     }
 }
 
-/// The number of a `resourceVersion`. From 0, or from none, a watch would begin with what there is, and not tell what is gone.
+/// Parses a `resourceVersion`. Fails for 0 and for invalid versions: a watch from there would start with the current objects
+/// and not report deletions.
 fn number(version: &str) -> kube::Result<u64> {
     let number = version.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| {
@@ -430,16 +437,16 @@ async fn in_time<T>(
     }
 }
 
-/// What is going wrong, said once and tried again ever more slowly.
+/// Current outage of a watch. Logs each cause once, and retries with exponential backoff.
 struct Outage {
     shared: Arc<ClientContext>,
     kind: Kind,
     namespace: Option<String>,
     status: Status,
-    /// Whether the status has a failure, and nothing else since.
+    /// Whether the last report to the status was a failure.
     failing: bool,
     pauses: ExponentialBackoff,
-    /// What was said of it already.
+    /// Logged causes.
     causes: Causes,
 }
 
@@ -484,7 +491,7 @@ impl Outage {
         }
     }
 
-    /// Passes the answer on. A request may take long to fail, and that time is part of the outage.
+    /// Returns `answer`. A request may take long to fail, and that time is part of the outage.
     fn opened<T>(&mut self, answer: kube::Result<T>) -> kube::Result<T> {
         if answer.is_err() {
             self.causes.touch();
@@ -492,7 +499,7 @@ impl Outage {
         answer
     }
 
-    /// Logged once: the process requests no other streamed list.
+    /// Logs that a streamed list did not end. Called once, because the watch requests no other streamed list.
     fn has_no_end(&self) {
         let (place, plural) = (Place(self.namespace.as_deref()), self.kind.plural);
         warn!(
@@ -508,10 +515,10 @@ impl Outage {
         self.failing = true;
     }
 
-    /// Waits for its own time, or for as long as the API server has `asked` for.
+    /// Waits for the backoff, or for `asked` (`Retry-After`) if that is longer.
     async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
         self.begin_anew_after_quiet();
-        // The crate's own draw would count for a nanosecond even where it is set not to spread.
+        // The crate's own jitter adds up to a nanosecond even with a factor of 0.
         let pause = self.pauses.current_interval;
         self.pauses.next_backoff();
         let pause = self.shared.host.spread(pause, SPREAD).max(asked);
@@ -523,8 +530,8 @@ impl Outage {
         self.causes.touch();
     }
 
-    /// Something came. The pauses and the cause stay for a while: a list that succeeds every time before a
-    /// watch that fails every time is one outage.
+    /// Records that the API server sent something. Delay and causes stay for [`QUIET`]: a list that always succeeds before a
+    /// watch that always fails is one outage.
     fn is_over(&mut self) {
         if std::mem::take(&mut self.failing) {
             self.status.works();
@@ -575,7 +582,7 @@ fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> St
         Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's \
                       token; trying again"
             .to_owned(),
-        // What kube makes of anything that is neither an event nor an error.
+        // kube's code for data that is neither an event nor an error.
         Some(0) => format!("cannot watch {plural} in {place}: what came is no watch event; trying again"),
         Some(410) => format!("the watch of {plural} fell too far behind: listing again"),
         Some(code) => format!(
@@ -591,7 +598,7 @@ mod tests {
     use super::*;
     use crate::telemetry::metrics::table;
 
-    /// What counts as a restart is what is said of the metric.
+    /// The metric's help text specifies the same duration.
     #[test]
     fn the_metric_says_what_is_short() {
         let said = format!("an end within {} s of its opening", SHORT.as_secs());

@@ -1,4 +1,4 @@
-//! What may be written in a scope, which the API server is asked (`SelfSubjectAccessReview`).
+//! Permission checks with `SelfSubjectAccessReview`.
 
 use std::time::Duration;
 
@@ -12,28 +12,33 @@ use tracing::debug;
 use super::namespace::{Place, Problem, Reason, Right, Rights};
 use crate::api::failure::{brief, root_cause};
 
-/// How long the API server may take to say whether something is allowed.
+/// Timeout of a review.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two times that it is told that a right is back: growing from the first, as the backoff of what is refused does.
+/// Interval between two notifications of a restored permission. It doubles from the first value to the second, like the retry
+/// backoff.
 const TELL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// A right that has not been missing again so long after it was told to be back was so. Longer than the API server may ask for.
+/// Minimum time after a notification. If the permission is not missing again within it, the restoration was real. Longer than
+/// the longest `Retry-After` that is honored.
 const SETTLED: Duration = Duration::from_mins(1);
 
-/// A right that is missing, and when it is told that it is back: at once, and where it is missing again soon after that, ever later.
+/// Rate limit for the notification that a missing permission has been restored.
 ///
-/// A review that finds it may be wrong: another API server that is behind has the last word, two authorizers disagree, or the right
-/// is none of those that are reviewed. As nobody can tell, what was refused is tried again.
+/// The first notification is immediate. If the permission is missing again soon after, the next one is delayed by 1 s, then
+/// twice as long each time.
+///
+/// A positive review does not prove that writes succeed: API servers or authorizers may disagree, and some permissions are not
+/// reviewed. So a notification only retries the rejected writes.
 #[derive(Default)]
 pub(super) struct Lacking {
     lacks: bool,
-    /// When it was told last, and for how long after that it is not told.
+    /// Time of the last notification, and the minimum interval until the next.
     told: Option<(Instant, Duration)>,
 }
 
 impl Lacking {
-    /// It is missing.
+    /// Records that the permission is missing.
     pub fn found(&mut self) {
         let was_back = |(at, pause): &(Instant, Duration)| at.elapsed() > SETTLED.max(*pause);
         if !self.lacks && self.told.as_ref().is_some_and(was_back) {
@@ -42,7 +47,7 @@ impl Lacking {
         self.lacks = true;
     }
 
-    /// It has been told that it is back.
+    /// Records a notification.
     pub fn told(&mut self) {
         if !self.lacks {
             return;
@@ -56,7 +61,7 @@ impl Lacking {
         };
     }
 
-    /// When it may be told that it is back.
+    /// Waits until a notification is due.
     pub async fn due(&self) {
         match self.told {
             _ if !self.lacks => std::future::pending().await,
@@ -65,14 +70,14 @@ impl Lacking {
         }
     }
 
-    /// Whether it may be by now.
+    /// Whether a notification is due.
     pub fn is_due(&self) -> bool {
         let is_over = |(told, pause): (Instant, Duration)| told.elapsed() >= pause;
         self.lacks && self.told.is_none_or(is_over)
     }
 }
 
-/// What may be written in a namespace (`None`: in all), `None` if there is no answer.
+/// Reviews `rights` in a namespace (`None`: in all namespaces). Returns `None` without a response.
 pub(super) async fn review(
     client: &Client,
     rights: &[Right],
@@ -100,18 +105,18 @@ pub(super) async fn review(
     Some(Rights::Sufficient)
 }
 
-/// What the API server says of a right.
+/// Result of a review.
 pub(crate) enum Answer {
     Allowed,
     Refused,
-    /// An authorizer could not make up its mind, and none has said no: why.
+    /// No authorizer denied the request, and one failed with this error.
     Undecided(String),
 }
 
-/// Whether the API server would let this client do that.
+/// Returns whether the API server would allow a request of this client.
 ///
 /// # Errors
-/// Why it does not say.
+/// Returns why there is no result.
 pub(crate) async fn is_allowed(
     client: &Client,
     attributes: ResourceAttributes,

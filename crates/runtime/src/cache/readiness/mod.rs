@@ -1,11 +1,12 @@
-//! What this replica can serve, and why not the rest: each scope, a namespace or all of them, for itself.
+//! Readiness of each scope: a configured namespace, or all namespaces.
 //!
-//! A scope is in sync when all of its stores are, and it is known what may be written there: from then on its objects are
-//! reconciled. It is served while its watches work, too, and no right is missing. One that was served is given up
-//! when that has not been so for a grace period, so that a watch which comes back in time costs nothing.
+//! A scope is *in sync* once its stores have completed their initial lists and its permissions have been checked. From then on
+//! its objects are reconciled. An in-sync scope is *served* while its watches work and no permission is missing. When a
+//! condition has not held for a grace period, the scope is no longer served. A shorter failure of a watch has no effect.
 //!
-//! What may be written is asked (`SelfSubjectAccessReview`) after each initial sync, at the beginning of a term and after
-//! something was refused, and again and again while a right is missing: that a right was revoked ends no watch.
+//! Permissions are checked with `SelfSubjectAccessReview`: after each initial list, when a term begins and after a rejected
+//! write. The check repeats while a permission is missing. Watches do not replace it, because a revoked permission does not end
+//! a watch.
 
 pub(crate) mod access_review;
 pub(crate) mod namespace;
@@ -42,26 +43,26 @@ use crate::{
     },
 };
 
-/// Between two checks of a scope's rights: growing from the first to the second while there is cause for them.
+/// Delay between two permission checks of a scope. It grows from the first value to the second while checks are needed.
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// All scopes of a replica.
+/// Readiness of all scopes of a replica.
 pub struct Scopes {
     needs: Needs,
     grace: Duration,
     all: Mutex<Vec<Scope>>,
-    /// A deadline may have changed.
+    /// Notified when a deadline may have changed.
     changed: Notify,
-    /// In the order in which they came to be in sync; none ever leaves.
+    /// Scopes in sync, in the order of their initial sync. Scopes are never removed.
     in_sync: watch::Sender<Vec<usize>>,
     ability: watch::Sender<Ability>,
     refusals: Arc<Refusals>,
-    /// How often missing rights have come back, in each scope.
+    /// Number of times that missing permissions were restored, per scope.
     regained: watch::Sender<Vec<u64>>,
 }
 
 impl Scopes {
-    /// Scopes of which nothing is known yet. What was served is given up after `grace`.
+    /// Creates scopes in an unknown state. `grace` is the time for which a served scope may have a problem.
     pub fn new(needs: Needs, refusals: Arc<Refusals>, grace: Duration) -> Arc<Self> {
         let informers = needs.watched.len();
         let scope = |check: &Check| Scope::new(check.namespace.clone(), informers);
@@ -78,7 +79,7 @@ impl Scopes {
         })
     }
 
-    /// What the watch of one kind in one scope reports through.
+    /// Returns the handle of the watch of one resource type in one scope.
     pub fn informer(self: &Arc<Self>, scope: usize, informer: usize) -> Status {
         Status {
             scopes: Arc::clone(self),
@@ -87,23 +88,23 @@ impl Scopes {
         }
     }
 
-    /// The namespace of a scope; `None`: all of them.
+    /// Returns the namespace of a scope. `None`: all namespaces.
     pub fn namespace(&self, scope: usize) -> Option<String> {
         let scopes = self.all.lock();
         scopes.get(scope).and_then(|scope| scope.namespace.clone())
     }
 
-    /// How much can be served.
+    /// Subscribes to the ability: whether no, some or all scopes are served.
     pub fn ability(&self) -> watch::Receiver<Ability> {
         self.ability.subscribe()
     }
 
-    /// The scopes in sync, in the order in which they came to be.
+    /// Subscribes to the scopes in sync, in the order of their initial sync.
     pub fn in_sync(&self) -> watch::Receiver<Vec<usize>> {
         self.in_sync.subscribe()
     }
 
-    /// Whether the scope of this key is in sync.
+    /// Whether the scope of `key` is in sync.
     pub fn is_in_sync(&self, key: &Key) -> bool {
         let scopes = self.all.lock();
         scopes
@@ -111,14 +112,14 @@ impl Scopes {
             .any(|scope| scope.was_in_sync && scope.covers(key))
     }
 
-    /// Whether a key is of a scope.
+    /// Whether `key` belongs to a scope.
     pub fn covers(&self, scope: usize, key: &Key) -> bool {
         let scopes = self.all.lock();
         scopes.get(scope).is_some_and(|scope| scope.covers(key))
     }
 
-    /// How often the rights that were missing in the scope of this key have been found to be there again: what was refused
-    /// before may not be any more.
+    /// Returns how often missing permissions were restored in the scope of `key`. A write that was rejected before may now
+    /// succeed.
     pub fn rights_regained(&self, key: &Key) -> u64 {
         let scopes = self.all.lock();
         let regained = self.regained.borrow();
@@ -127,12 +128,12 @@ impl Scopes {
         scopes.map(|(_, regained)| regained).sum()
     }
 
-    /// The same, of each scope.
+    /// Subscribes to the number of restorations per scope.
     pub fn all_rights_regained(&self) -> watch::Receiver<Vec<u64>> {
         self.regained.subscribe()
     }
 
-    /// The rights of all scopes in sync are checked, unless they have just been.
+    /// Requests a permission check of each scope in sync, unless its last check is within the grace period.
     pub fn check_all(&self) {
         let scopes = self.all.lock();
         for (scope, check) in scopes.iter().zip(&self.refusals.checks) {
@@ -143,7 +144,7 @@ impl Scopes {
         }
     }
 
-    /// Gives scopes up when their time is over; for ever.
+    /// Stops serving scopes whose grace period has ended. Runs until cancelled.
     pub async fn supervise(self: Arc<Self>) {
         loop {
             let changed = self.changed.notified();
@@ -161,12 +162,13 @@ impl Scopes {
         }
     }
 
-    /// Checks the rights of a scope whenever there is cause to; for ever.
+    /// Checks the permissions of a scope when there is a reason. Runs until cancelled.
     pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
         let namespace = self.namespace(scope);
         let check = &self.refusals.checks[scope];
         let (mut pause, mut again) = (CHECK_PAUSES.0, false);
-        // By a review, and by a refusal. Each has its own: a right that is never reviewed may be missing for good.
+        // Permissions found missing by a review, and by a rejected write. The states are separate, because a review never
+        // covers some permissions.
         let (mut seen, mut unseen) = (Lacking::default(), Lacking::default());
         loop {
             if !again {
@@ -195,14 +197,14 @@ impl Scopes {
                 seen.told();
                 unseen.told();
             }
-            // Refused writes within the pause are one cause for the next check, not many.
+            // All writes that are rejected during the pause cause a single check.
             sleep(pause).await;
             pause = (pause * 2).min(CHECK_PAUSES.1);
             again = missing || seen.is_due() || unseen.is_due() || self.is_called(scope);
         }
     }
 
-    /// Why this replica cannot be counted on, if it cannot: it serves nothing, or an initial sync is still going on.
+    /// Returns why this replica is not ready: it serves no scope, or an initial sync has not ended.
     pub fn failure(&self) -> Option<String> {
         let scopes = self.all.lock();
         let served = scopes.iter().any(|scope| scope.served);
@@ -215,13 +217,13 @@ impl Scopes {
         (!served || syncing).then(|| self.not_served(&scopes))
     }
 
-    /// What is not served though this replica can be counted on.
+    /// Returns the scopes that are not served, even if this replica is ready.
     pub fn note(&self) -> Option<String> {
         let not_served = self.not_served(&self.all.lock());
         (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
     }
 
-    /// How the watches are of which these are the stores: `objects` are in each, by kind and scope.
+    /// Returns the state of each watch. `objects` contains the number of objects per resource type and scope.
     pub fn caches(&self, objects: &[Vec<usize>]) -> Vec<state::Cache> {
         let scopes = self.all.lock();
         let scopes = scopes.iter().enumerate();
@@ -242,7 +244,7 @@ impl Scopes {
         caches.collect()
     }
 
-    /// For each scope whether it is served, and why not; and how old its caches are.
+    /// Registers the metrics for served scopes, with the reason if a scope is not served, and for the age of the caches.
     pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
         let this = Arc::clone(self);
         metrics.observe(&table::SCOPE_SERVED, move |see| {
@@ -285,7 +287,7 @@ impl Scopes {
         self.changed.notify_one();
     }
 
-    /// Draws the consequences; says when they are to be drawn again if nothing changes.
+    /// Updates the derived state. Returns when to update it again if nothing changes.
     fn judge(&self, scopes: &mut [Scope]) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;
@@ -310,14 +312,14 @@ impl Scopes {
         next
     }
 
-    /// Takes in what a check said, `None` if there was no answer, and whether what was refused is to be tried again; true if a right
-    /// is missing.
+    /// Records the result of a permission check, `None` without a response. If `is_back`, rejected writes are retried. Returns
+    /// whether a permission is missing.
     fn learn(&self, number: usize, answer: Option<Rights>, is_back: bool) -> bool {
         let mut missing = false;
         self.update(number, |scope| {
             scope.checked = Some(Instant::now());
             let rights = match answer {
-                // Nothing speaks against it: the first write will show.
+                // Assumes that the permissions are sufficient. The first write shows whether they are.
                 None if scope.rights == Rights::Unknown => Rights::Sufficient,
                 None => scope.rights.clone(),
                 Some(rights) => rights,
@@ -344,14 +346,14 @@ impl Scopes {
         missing
     }
 
-    /// Whether a check has been called for; it is not, then.
+    /// Whether a check was requested. Clears the request.
     fn is_called(&self, scope: usize) -> bool {
         let called = self.refusals.checks[scope].called.notified();
         called.now_or_never().is_some()
     }
 }
 
-/// What the watch of one kind in one scope reports through.
+/// Handle with which the watch of one resource type in one scope reports its state.
 pub struct Status {
     scopes: Arc<Scopes>,
     scope: usize,
@@ -359,23 +361,23 @@ pub struct Status {
 }
 
 impl Status {
-    /// The scope's place in what the cache was made with.
+    /// Returns the index of the scope.
     pub fn scope(&self) -> usize {
         self.scope
     }
 
-    /// The scope's namespace; `None`: all of them.
+    /// Returns the scope's namespace. `None`: all namespaces.
     pub fn namespace(&self) -> Option<String> {
         self.scopes.namespace(self.scope)
     }
 
-    /// For how long the scope is not given up, whatever the watch reports.
+    /// Returns the time for which a served scope may have a problem.
     pub fn grace(&self) -> Duration {
         self.scopes.grace
     }
 
-    /// The API server has told something, and the watch has come to this resourceVersion, if it is known. Draws no consequences:
-    /// this is said of each event.
+    /// Records a message of the API server, and the resourceVersion that the watch has reached, if known. Does not update the
+    /// derived state, because it is called for each event.
     pub fn hears(&self, version: Option<&str>) {
         let mut scopes = self.scopes.all.lock();
         let state = &mut scopes[self.scope].informers[self.informer];
@@ -385,7 +387,7 @@ impl Status {
         }
     }
 
-    /// A list has been read to its end, and the cache has it.
+    /// Records that the cache contains a complete list.
     pub fn synced(&self) {
         self.set(|state| (state.synced, state.failure) = (true, None));
         let scopes = self.scopes.all.lock();
@@ -394,18 +396,18 @@ impl Status {
         }
     }
 
-    /// The watch works.
+    /// Records that the watch works.
     pub fn works(&self) {
         self.set(|state| state.failure = None);
     }
 
-    /// The watch does not, for this.
+    /// Records why the watch fails.
     pub fn fails(&self, reason: Reason, text: String) {
         self.set(|state| state.failure = Some(Problem { reason, text }));
     }
 
-    /// The API server asks that nothing be asked for so long: what it asks for is not held against the scope, once, however often
-    /// and however many watches it asks. Who is put off for ever serves nothing.
+    /// Extends the grace period by the API server's `Retry-After`. Only the longest value of an outage counts. A server that
+    /// always sends `Retry-After` therefore does not extend the period forever.
     pub fn waits(&self, asked: Duration) {
         self.scopes.update(self.scope, |scope| {
             scope.asked = scope.asked.max(asked);

@@ -1,4 +1,4 @@
-//! One scope: whether it is in sync and served, and what it cannot be served for.
+//! State of one scope: whether it is in sync and served, and its current problem.
 
 use std::{
     fmt::{self, Write as _},
@@ -14,30 +14,30 @@ use crate::{
     telemetry::log::log_once::Causes,
 };
 
-/// What a controller needs in each scope to serve it.
+/// Requirements for serving a scope.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    /// The kind that is reconciled.
+    /// The reconciled resource type.
     pub primary: Kind,
-    /// All kinds that are watched, that one among them.
+    /// All watched resource types, including the primary.
     pub watched: Vec<Kind>,
-    /// What is written, beside the watches.
+    /// Permissions for writes, in addition to the permissions for the watches.
     pub rights: Vec<Right>,
 }
 
-/// To do this to objects of a kind, or to a subresource of them where that is not empty.
+/// Permission for one verb on a resource type, or on its subresource if that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
     /// `create`, `patch`, …
     pub verb: &'static str,
-    /// Of what.
+    /// The resource type.
     pub kind: Kind,
     /// `status`, or empty.
     pub subresource: &'static str,
 }
 
 impl Right {
-    /// What is reviewed of it, in a namespace or in all of them.
+    /// Returns the attributes for a review in one namespace, or in all namespaces.
     pub(crate) fn attributes(&self, namespace: Option<&str>) -> ResourceAttributes {
         let subresource = Some(self.subresource.to_owned());
         ResourceAttributes {
@@ -59,7 +59,7 @@ impl fmt::Display for Right {
     }
 }
 
-/// What is known of all rights that are needed in a scope.
+/// Result of the last permission check of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rights {
     Unknown,
@@ -67,23 +67,23 @@ pub(super) enum Rights {
     Missing(Problem),
 }
 
-/// Why a scope is not served, as the metric's label has it.
+/// Reason why a scope is not served, as a label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The initial sync has not ended.
     Syncing,
-    /// 403, or a right is missing.
+    /// 403, or a missing permission.
     Forbidden,
     /// 401.
     Unauthorized,
     /// 404: the CRD is not installed.
     NotFound,
-    /// Anything else: no answer, or another error.
+    /// No response, or another error.
     Failing,
 }
 
 impl Reason {
-    /// What an error of the API server's of this code is.
+    /// Returns the reason for an error of the API server with this code.
     pub fn of(code: Option<u16>) -> Self {
         match code {
             Some(401) => Self::Unauthorized,
@@ -93,7 +93,7 @@ impl Reason {
         }
     }
 
-    /// As the metric has it.
+    /// Returns the label of the metric.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Syncing => "syncing",
@@ -105,37 +105,37 @@ impl Reason {
     }
 }
 
-/// What a scope cannot be served for.
+/// Problem that keeps a scope from being served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     pub reason: Reason,
     pub text: String,
 }
 
-/// A namespace, or all of them.
+/// State of one namespace, or of all namespaces.
 pub(super) struct Scope {
     pub namespace: Option<String>,
-    /// By their places in [`Needs::watched`].
+    /// In the order of [`Needs::watched`].
     pub informers: Vec<InformerState>,
     pub rights: Rights,
-    /// The log of missing rights.
+    /// Logged missing permissions.
     pub lacking: Causes,
     pub checked: Option<Instant>,
     pub was_in_sync: bool,
     pub served: bool,
     pub was_served: bool,
-    /// Since when there has been a problem.
+    /// Start of the current problem.
     pub since: Option<Instant>,
-    /// The longest time that the API server has asked for meanwhile: it is not held against the scope.
+    /// Longest `Retry-After` during the current problem. It extends the grace period.
     pub asked: Duration,
 }
 
 pub(super) struct InformerState {
     pub synced: bool,
     pub failure: Option<Problem>,
-    /// When the watch last heard from the API server, or began to.
+    /// Time of the API server's last message, or of the watch's creation.
     pub heard: Instant,
-    /// The resourceVersion that it has come to; empty before the end of the first list.
+    /// resourceVersion that the watch has reached. Empty until the end of the first list.
     pub version: String,
 }
 
@@ -151,7 +151,7 @@ impl InformerState {
 }
 
 impl Scope {
-    /// One of which nothing is known yet, of this many watched kinds.
+    /// Creates a scope in an unknown state with this number of watches.
     pub fn new(namespace: Option<String>, informers: usize) -> Self {
         Self {
             namespace,
@@ -167,7 +167,7 @@ impl Scope {
         }
     }
 
-    /// As metrics have it.
+    /// Returns the label for metrics.
     pub fn label(&self) -> String {
         self.namespace.clone().unwrap_or_else(|| "*".to_owned())
     }
@@ -210,7 +210,7 @@ impl Scope {
         })
     }
 
-    /// Whether this is served at `now`; says when it is to be given up.
+    /// Updates whether the scope is served at `now`. Returns the end of the grace period, if it is running.
     pub fn judge(&mut self, needs: &Needs, now: Instant, grace: Duration) -> Option<Instant> {
         let kind = needs.primary.kind;
         let Some(problem) = self.problem(needs) else {
@@ -237,7 +237,7 @@ impl Scope {
     }
 }
 
-/// A scope, in words.
+/// Display of a namespace in messages. `None`: all namespaces.
 pub struct Place<'a>(pub Option<&'a str>);
 
 impl fmt::Display for Place<'_> {

@@ -1,4 +1,4 @@
-//! Refusals by scope, each of which calls for a check of the rights. Writers report them, and the [scopes](super::Scopes) check.
+//! Rejected requests per scope. Writers report them, and the [scopes](super::Scopes) then check the permissions.
 
 use std::sync::{
     Arc,
@@ -9,22 +9,22 @@ use tokio::sync::Notify;
 
 use crate::api::key::Key;
 
-/// What calls for a check of a scope's rights.
+/// Requests for a permission check of one scope.
 pub(super) struct Check {
-    /// The scope's namespace; `None`: all of them.
+    /// The scope's namespace. `None`: all namespaces.
     pub namespace: Option<String>,
     pub called: Notify,
-    /// Since the last one began, something was refused for want of a right.
+    /// Whether a request was rejected for a missing permission since the last check began.
     pub lacked: AtomicBool,
 }
 
-/// Those of all scopes of a replica.
+/// Requests for permission checks of all scopes of a replica.
 pub(crate) struct Refusals {
     pub(super) checks: Vec<Check>,
 }
 
 impl Refusals {
-    /// None yet, of scopes with these namespaces.
+    /// Creates the state for scopes with these namespaces.
     pub fn new(namespaces: &[Option<String>]) -> Arc<Self> {
         let check = |namespace: &Option<String>| Check {
             namespace: namespace.clone(),
@@ -36,8 +36,10 @@ impl Refusals {
         })
     }
 
-    /// What was asked for this object was refused: its scope's rights are checked. Where that was for want of them, they have been
-    /// missing, whatever the check then finds.
+    /// Requests a permission check after a rejected request for this object.
+    ///
+    /// With `for_want_of_rights`, a missing permission was the cause. It counts as missing even if the check finds no missing
+    /// permission.
     pub fn refused(&self, key: &Key, for_want_of_rights: bool) {
         for check in self.checks.iter().filter(|check| check.covers(key)) {
             check.lacked.fetch_or(for_want_of_rights, Relaxed);

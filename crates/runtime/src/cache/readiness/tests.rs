@@ -8,7 +8,7 @@ use crate::api::kind::Kind;
 
 const GRACE: Duration = Duration::from_secs(15);
 
-/// The places of the watched kinds.
+/// Indices of the watched resource types.
 const PRIMARY: usize = 0;
 const OWNED: usize = 1;
 
@@ -39,7 +39,7 @@ fn scopes(names: &[&str]) -> Arc<Scopes> {
     scopes
 }
 
-/// Both watches of a scope, which have read their lists.
+/// Returns both watches of a scope after their initial lists.
 fn synced(scopes: &Arc<Scopes>, scope: usize) -> [Status; 2] {
     [PRIMARY, OWNED].map(|informer| {
         let status = scopes.informer(scope, informer);
@@ -57,12 +57,12 @@ fn missing() -> Rights {
 
 async fn wait(time: Duration) {
     sleep(time).await;
-    // The supervisor has its turn at the same instant.
+    // Lets the supervisor run at the same instant.
     advance(Duration::from_millis(1)).await;
     tokio::task::yield_now().await;
 }
 
-/// Row Q5: in sync when both lists are read, and it is known what may be written.
+/// A scope is in sync after both initial lists and the first permission check.
 #[tokio::test(start_paused = true)]
 async fn q5_each_scope_is_in_sync_for_itself() {
     let scopes = scopes(&["a", "b"]);
@@ -90,7 +90,7 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     assert_eq!((scopes.failure(), scopes.note()), (None, None));
 }
 
-/// One scope that is refused from the start is reported, and neither waited for nor waited with.
+/// A scope that is forbidden from the start is reported. It neither delays nor stops other scopes.
 #[tokio::test(start_paused = true)]
 async fn a_scope_that_is_forbidden_stops_no_other() {
     let scopes = scopes(&["a", "b"]);
@@ -104,8 +104,7 @@ async fn a_scope_that_is_forbidden_stops_no_other() {
     assert_eq!(note, "not served: no rights in b");
 }
 
-/// Row Q3: who does as the API server asks is not given up for that, but for what is wrong for as long as the grace period after,
-/// once, whatever several watches were asked for.
+/// A `Retry-After` extends the grace period once, even if several watches receive it.
 #[tokio::test(start_paused = true)]
 async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
     let asked = GRACE * 3;
@@ -164,7 +163,7 @@ async fn who_may_write_nothing_from_the_start_is_never_served() {
     assert_eq!(*scopes.ability().borrow(), Ability::All);
 }
 
-/// Whatever is refused, and however often: rights are asked for a few times a minute.
+/// Permissions are checked a few times per minute, regardless of the number and cause of rejected writes.
 #[tokio::test(start_paused = true)]
 async fn rights_are_checked_at_a_gentle_pace() {
     let undecided =
@@ -172,7 +171,7 @@ async fn rights_are_checked_at_a_gentle_pace() {
     for (status, allowed) in [
         (json!({ "allowed": true }), true),
         (json!({ "allowed": false }), false),
-        // Who could not make up its mind has not said no; another may have.
+        // The authorizer that failed has not denied the request. Another may have.
         (undecided(false), true),
         (undecided(true), false),
     ] {
@@ -209,18 +208,19 @@ async fn rights_are_checked_at_a_gentle_pace() {
     }
 }
 
-/// Row R10: rights that were away for a moment, which no check has seen, are known to be back, if only once there is an answer; but
-/// where something is refused that a check says is allowed, again and again, or reviews contradict each other, that is told ever
-/// more rarely, and anew only when all has been well for a while.
+/// A permission that was missing between two checks counts as restored, after the next successful review.
+///
+/// If writes are rejected in spite of positive reviews, or if reviews contradict each other, notifications become rarer. They
+/// are frequent again after a while without a rejection.
 #[tokio::test(start_paused = true)]
 async fn r10_a_refusal_tells_that_rights_were_missing() {
     const MINUTE: Duration = Duration::from_mins(1);
     #[derive(Clone, Copy, PartialEq)]
     enum Reviews {
         Allow,
-        /// After so many that get no answer.
+        /// Allow after this number of reviews without a response.
         AllowAfter(u32),
-        /// Every other one.
+        /// Deny every other check.
         Alternate,
     }
     let reviews = Arc::new(Mutex::new((Reviews::Allow, 0)));
@@ -230,7 +230,7 @@ async fn r10_a_refusal_tells_that_rights_were_missing() {
         let (reviews, asked) = &mut *says;
         *asked += 1;
         let is_answered = !matches!(*reviews, Reviews::AllowAfter(silent) if *asked <= silent);
-        // The last right that is reviewed makes the difference.
+        // An allowed check takes three reviews. The next review is the first of a denied check.
         let allowed = *reviews != Reviews::Alternate || *asked % 4 != 0;
         async move {
             let review = json!({ "spec": {}, "status": { "allowed": allowed } });
@@ -249,7 +249,7 @@ async fn r10_a_refusal_tells_that_rights_were_missing() {
         (1, false, Reviews::Allow, 0..=0),
         (1, true, Reviews::Allow, 1..=1),
         (1, true, Reviews::AllowAfter(2), 1..=1),
-        // After 0, 1, 3, 7, … 1023 s, then every 1000 s, once after it was refused last.
+        // Notifications after 0, 1, 3, 7, … 1023 s, then every 1000 s, the last one after the last rejection.
         (3600, true, Reviews::Allow, 14..=14),
         (1, true, Reviews::Allow, 1..=1),
         (3600, false, Reviews::Alternate, 8..=16),
