@@ -1,9 +1,11 @@
-//! The store of one kind: what a watch keeps current and workers read.
+//! Store of one resource type. A watch keeps it current, and workers read it.
 //!
-//! Three things are done here that kube's own store does not do: an object that vanished while the watch
-//! was down is noticed when the list is read again and enqueues what refers to it; the answer to a write of
-//! ours enters the cache at once, so that reconcile never acts on a state older than its own last write;
-//! and an object that refers to another is found from there ([`Store::referring`]).
+//! Compared to kube's store, it has three more features:
+//!
+//! - A relist reports the objects that were deleted while the watch was down, so that the objects that refer to them are
+//!   enqueued.
+//! - The response to a write enters the store immediately. A reconcile never acts on a state older than its own last write.
+//! - [`Store::referring`] finds the objects that refer to an object.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,36 +21,36 @@ use crate::api::{
     panic::catch,
 };
 
-/// The objects of one kind, in all watched namespaces.
+/// Objects of one resource type, in all watched namespaces.
 pub struct Store<V> {
     state: RwLock<State<V>>,
 }
 
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
-    /// Which objects speak of the object of this key ([`Cached::references`]).
+    /// Reverse index of [`Cached::references`].
     referring: HashMap<Key, Keys>,
-    /// One for each watch: a single one for all namespaces, or one for each configured namespace.
+    /// A single scope for all namespaces, or one for each configured namespace. Each has its own watch.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
     changes: u64,
 }
 
-/// What is known of an object beside what the watch has told.
+/// Whether the cached object still matches the API server, as shown by responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nothing.
+    /// No response contradicts the watch.
     Current,
-    /// A write met another version. What reconcile goes by may be the same in it.
+    /// A write failed with a conflict. The fields that reconcile reads may be unchanged.
     Conflicting,
-    /// The API server has said that it has it no more, or another one of its name, or one that asks for something else. It is asked
-    /// again before anything is done for it: a watch that is behind may have another version of it, and an answer may be wrong.
+    /// A response showed that the object was deleted, replaced or given another spec. Nothing is done for the object before a
+    /// live read: the watch may lag behind with another version, and the response may be wrong.
     Doubtful,
 }
 
 struct Entry<V> {
     version: u64,
-    /// The scope's epoch when the object was last told of; what a list did not tell of is gone.
+    /// The scope's epoch at the last delivery. The end of a list removes the objects of other epochs.
     epoch: u32,
     /// See [`Store::expect_write`].
     is_write_open: bool,
@@ -65,11 +67,11 @@ struct Entry<V> {
 struct Scope {
     /// `None`: all namespaces.
     namespace: Option<String>,
-    /// Odd while a list is being read; grows when one begins and when it ends.
+    /// Odd while a list is being read. Incremented when a list begins and when it ends.
     epoch: u32,
-    /// The resourceVersion up to which the watch has told everything.
+    /// resourceVersion that the watch has reached.
     version: u64,
-    /// How many there are of it.
+    /// Number of objects.
     objects: usize,
 }
 
@@ -80,41 +82,42 @@ impl Scope {
     }
 }
 
-/// One object as it was when reconcile looked.
+/// Object as it was when reconcile read it.
 #[derive(Clone, Debug)]
 pub struct Snapshot<V> {
-    /// `metadata.resourceVersion`: the precondition of every write that is based on this.
+    /// `metadata.resourceVersion`: the precondition of every write that is based on this snapshot.
     pub version: u64,
     /// The object.
     pub view: Arc<V>,
 }
 
-/// What a change of one object did to the cache.
+/// Effect of a change of one object on the store.
 #[derive(Debug, PartialEq)]
 pub struct Change<V> {
     /// The object.
     pub key: Key,
-    /// Before; `None`: it was not there.
+    /// Previous object. `None`: it was added.
     pub old: Option<Arc<V>>,
-    /// After; `None`: it is gone.
+    /// New object. `None`: it was deleted.
     pub new: Option<Arc<V>>,
-    /// Whether only parts differ that the cache does not keep, such as labels and annotations, and no write waits for the change.
+    /// Whether only parts differ that the store does not keep, such as labels and annotations, and no write waits for the
+    /// change.
     pub is_touch: bool,
 }
 
-/// The moment before a request is sent; see [`Store::record_response`].
+/// Epoch of a scope right before a request is sent; see [`Store::record_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expectation(u32);
 
 impl Expectation {
-    /// Which list is the last one, or is being read.
+    /// Returns the number of the last list, or of the list in progress.
     pub fn list(self) -> u32 {
         list(self.0)
     }
 }
 
 impl<V: Cached> Store<V> {
-    /// An empty cache for what each watch of its own looks at: a namespace, or all of them (`None`).
+    /// Creates an empty store with one scope per watch: a namespace, or all namespaces (`None`).
     #[must_use]
     pub(crate) fn new(scopes: &[Option<String>]) -> Self {
         let scope = |namespace| Scope {
@@ -135,31 +138,31 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.state.read().objects.len()
     }
 
-    /// Whether there are none.
+    /// Whether the store is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many objects there are in each scope.
+    /// Returns the number of objects per scope.
     pub(crate) fn counts(&self) -> Vec<usize> {
         let state = self.state.read();
         state.scopes.iter().map(|scope| scope.objects).collect()
     }
 
-    /// All keys, those of the oldest versions first: whoever goes by them does so in the same order in every process.
+    /// Returns all keys, by ascending version: an order that is the same in every process.
     #[must_use]
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.keys_where(|_, _| true)
     }
 
-    /// The keys of the objects that `is_wanted`, those of the oldest versions first. The cache stands still meanwhile, as in
+    /// Returns the keys of the objects that `is_wanted`, by ascending version. The store is locked during the call, as in
     /// [`Store::for_each`].
     #[must_use]
     pub fn keys_where(&self, is_wanted: impl Fn(&Key, &V) -> bool) -> Vec<Key> {
@@ -171,35 +174,35 @@ impl<V: Cached> Store<V> {
         keys.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    /// Shows every object to `see`, in no order. The cache stands still meanwhile: `see` must be quick, and must not ask the
-    /// same store anything, this included, which could wait for itself for ever.
+    /// Calls `see` with every object, in no order. The store is locked during the call: `see` must be quick, and must not use
+    /// the same store, which could deadlock.
     pub fn for_each(&self, mut see: impl FnMut(&V)) {
         for entry in self.state.read().objects.values() {
             see(&entry.view);
         }
     }
 
-    /// The object of this key.
+    /// Returns the object of this key.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Snapshot<V>> {
         self.state.read().objects.get(key).map(Entry::snapshot)
     }
 
-    /// The version of the object of this key.
+    /// Returns the version of the object of this key.
     #[must_use]
     pub fn version(&self, key: &Key) -> Option<u64> {
         let state = self.state.read();
         state.objects.get(key).map(|entry| entry.version)
     }
 
-    /// The version to name in a write that is based on this snapshot: the newest that reads the same.
+    /// Returns the version for a write that is based on this snapshot: the newest version with the same content.
     pub(crate) fn newest(&self, key: &Key, snapshot: &Snapshot<V>) -> u64 {
         let now = self.get(key);
         let same = now.filter(|now| Arc::ptr_eq(&now.view, &snapshot.view));
         same.map_or(snapshot.version, |now| now.version)
     }
 
-    /// Notes that this object at `version` is up to date while all that it depends on is as `basis` says.
+    /// Records that this object at `version` is up to date while the fingerprint of its inputs is `basis`.
     pub(crate) fn note_up_to_date(&self, key: &Key, version: u64, basis: u64) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
@@ -208,22 +211,28 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// Takes [`note_up_to_date`](Self::note_up_to_date) back.
+    /// Removes the record of [`note_up_to_date`](Self::note_up_to_date).
     pub(crate) fn forget_up_to_date(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.up_to_date_basis = None;
         }
     }
 
-    /// What was noted by [`note_up_to_date`](Self::note_up_to_date), and whether the object has not changed since.
+    /// Returns the object and the fingerprint of [`note_up_to_date`](Self::note_up_to_date), unless the object has changed
+    /// since.
     pub(crate) fn up_to_date_basis(&self, key: &Key) -> Option<(Arc<V>, u64)> {
         let state = self.state.read();
         let entry = state.objects.get(key)?;
         Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
     }
 
-    /// Notes what is known of this version of the object of this UID, by an answer to what was `sent` then, until the watch or a
-    /// list reports it anew. What they have reported meanwhile may be newer than the answer, or not, or out of a backup.
+    /// Records the standing of an object, as shown by a response about this UID and version.
+    ///
+    /// [`Standing::Conflicting`] lasts until the next version of the object. [`Standing::Doubtful`] lasts until a live read or
+    /// a successful write, or until another object has this name.
+    ///
+    /// If a list began or ended since `sent`, the object becomes [`Standing::Doubtful`]. Its order relative to the response is
+    /// unknown, and it may come from an etcd restore.
     pub(crate) fn note(
         &self,
         key: &Key,
@@ -244,27 +253,27 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// The moment before something is asked, for [`note`](Self::note).
+    /// Returns the epoch before a request, for [`note`](Self::note).
     pub(crate) fn now(&self, key: &Key) -> Expectation {
         self.state.read().epoch_of(key)
     }
 
-    /// What was [noted](Self::note) of what is here.
+    /// Returns the standing that was recorded by [`note`](Self::note).
     pub(crate) fn standing(&self, key: &Key) -> Standing {
         let state = self.state.read();
         let entry = state.objects.get(key);
         entry.map_or(Standing::Current, |entry| entry.standing)
     }
 
-    /// Notes that the API server has accepted the deletion of the object of this UID, which may be long in going: until it is gone,
-    /// or a list has it still.
+    /// Records that the API server accepted the deletion of the object of this UID. Finalizers may delay the deletion. The
+    /// record lasts until the object is deleted, or a list still contains it.
     pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.going = entry.view.uid() == uid;
         }
     }
 
-    /// Whether [`note_deletion`](Self::note_deletion) was noted of this object.
+    /// Whether [`note_deletion`](Self::note_deletion) was recorded for this object.
     #[must_use]
     pub(crate) fn is_going(&self, key: &Key, uid: &str) -> bool {
         let state = self.state.read();
@@ -272,21 +281,21 @@ impl<V: Cached> Store<V> {
         entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
     }
 
-    /// Marks the object after a write that was refused or had no effect. The next list reports it as changed: it may be the first one
-    /// under another schema.
+    /// Marks the object after a write that was rejected or had no effect. The next list reports the object as changed, because
+    /// that list may be the first under another schema.
     pub(crate) fn note_unheeded(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.is_unheeded = true;
         }
     }
 
-    /// The number of additions, updates and deletions so far: while it stays the same, so does the content of the store.
+    /// Returns the number of additions, updates and deletions so far. While it is unchanged, so is the content of the store.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.state.read().changes
     }
 
-    /// The objects that speak of the object of this key, whether that exists or not.
+    /// Returns the objects that refer to the object of this key, even if there is no object of this key.
     #[must_use]
     pub fn referring(&self, to: &Key) -> Vec<Key> {
         let state = self.state.read();
@@ -294,7 +303,7 @@ impl<V: Cached> Store<V> {
         referring.map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
     }
 
-    /// The sum of the versions of those: it is another one when any of them is.
+    /// Returns the sum of the versions of [`referring`](Self::referring). It changes with each of these versions.
     pub(crate) fn referring_versions(&self, to: &Key) -> u64 {
         let state = self.state.read();
         let keys = state.referring.get(to).into_iter().flat_map(Keys::iter);
@@ -304,8 +313,8 @@ impl<V: Cached> Store<V> {
 
     /// Marks the moment before a write is sent, for [`Store::record_response`].
     ///
-    /// If the watch tells of another version before that, the write meets a conflict. So that is a change even where
-    /// nothing that a controller reads is different: it wakes who has to try again, as any change does.
+    /// If the watch delivers another version before the response, the write fails with a conflict. That version is reported as
+    /// a change even if its content is the same, so that it triggers the retry.
     pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
@@ -314,20 +323,20 @@ impl<V: Cached> Store<V> {
         state.epoch_of(key)
     }
 
-    /// Takes [`expect_write`](Self::expect_write) back: the write was refused, and no other version would have it
-    /// taken.
+    /// Reverts [`expect_write`](Self::expect_write) after a rejection that another version of the object would not change.
     pub(crate) fn withdraw_write(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.is_write_open = false;
         }
     }
 
-    /// Takes in the API server's answer to a write of ours, unless the watch has already told as much or
-    /// more, and returns it. Wakes nobody: whoever wrote goes on from the answer. `None`: the watch has told of another object
-    /// of this name by now.
+    /// Stores the response to a write, unless the watch has delivered the same or a newer version. Reports no change, because
+    /// the writer continues with the response.
     ///
-    /// An answer that is older than what the watch has told, or that met a list being read, is left out:
-    /// the object may have been deleted meanwhile, and would otherwise stay here for ever.
+    /// Returns the object of the response, or `None` if the watch has delivered another object of this name.
+    ///
+    /// A response is not stored if it is older than the watch, or if a list was read since `sent`. The object may have been
+    /// deleted in the meantime, and would stay in the store forever.
     pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Option<Arc<V>> {
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
@@ -350,20 +359,23 @@ impl<V: Cached> Store<V> {
         let key = answer.key.clone();
         let (_, view) = state.put(answer, sent.0);
         if let Some(entry) = state.objects.get_mut(&key) {
-            // Which was on the condition that it was current.
+            // The write's precondition proves that the object was current.
             entry.standing = Standing::Current;
         }
         Some(view)
     }
 
-    /// A watch begins to list anew.
+    /// Begins a list.
     pub(crate) fn list_begins(&self, scope: usize) {
         if let Some(scope) = self.state.write().scopes.get_mut(scope) {
             scope.epoch += 1 + scope.epoch % 2;
         }
     }
 
-    /// Takes an object from a watch or its list. `Some` if its version differs, or if a write waits for a report of it.
+    /// Stores an object from a watch or its list. Returns a change if the version or the content differs.
+    ///
+    /// A list also returns a change for an unchanged object if it is doubtful, its deletion was accepted, or
+    /// [`note_unheeded`](Self::note_unheeded) marked it.
     pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
@@ -389,7 +401,7 @@ impl<V: Cached> Store<V> {
         })
     }
 
-    /// A watch has told that an object is gone.
+    /// Removes an object that a watch reports as deleted.
     pub(crate) fn delete(&self, scope: usize, key: &Key, version: u64) -> Option<Change<V>> {
         let mut state = self.state.write();
         let epoch = state.advance(scope, version)?;
@@ -399,7 +411,7 @@ impl<V: Cached> Store<V> {
         state.remove(key)
     }
 
-    /// A list has been read to its end: what was not in it is gone (row R10). `version` is the list's.
+    /// Ends a list: removes the objects that it did not contain. `version` is the list's.
     pub(crate) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
         let mut state = self.state.write();
         let Some(ended) = state.scopes.get_mut(scope) else {
@@ -427,7 +439,7 @@ impl<V: Cached> State<V> {
         self.scopes.iter().find(|scope| scope.covers(key))
     }
 
-    /// Has the objects of the scope of this key counted anew.
+    /// Updates the number of objects in the scope of this key.
     fn count(&mut self, key: &Key, change: impl FnOnce(usize) -> usize) {
         if let Some(scope) = self.scopes.iter_mut().find(|scope| scope.covers(key)) {
             scope.objects = change(scope.objects);
@@ -438,23 +450,24 @@ impl<V: Cached> State<V> {
         Expectation(self.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
-    /// Notes how far the watch has come. The API server's word is taken as it is, also where it goes back:
-    /// a cluster restored from a backup counts anew from there.
+    /// Records the version that the watch has reached. A lower version is recorded too, because an etcd restore resets
+    /// versions.
     fn advance(&mut self, scope: usize, version: u64) -> Option<u32> {
         let scope = self.scopes.get_mut(scope)?;
         scope.version = version;
         Some(scope.epoch)
     }
 
-    /// Whether the answer to a write of ours is here that is newer than what the watch tells: an echo of an earlier write,
-    /// or the end of an object that we have created again since. Since the last list, versions of an object do not go
-    /// back; a list has the last word about what there is.
+    /// Whether the store has a newer version, from the response to a write. The watch then delivers an earlier write, or the
+    /// deletion of an object that has been created again since.
+    ///
+    /// Within one list and its watch, versions of an object do not decrease. A new list replaces all versions.
     fn has_newer(&self, key: &Key, version: u64, epoch: u32) -> bool {
         let known = self.objects.get(key);
         known.is_some_and(|entry| entry.version > version && list(entry.epoch) == list(epoch))
     }
 
-    /// What a kind could panic at is asked first, so that it leaves the store as it was.
+    /// Stores an object. The methods of its type may panic, so they are called before the store changes.
     fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
         let Object {
             key, version, view, ..
@@ -483,8 +496,8 @@ impl<V: Cached> State<V> {
         let is_changed = entry.version != version || !is_same;
         let is_this_one = is_same || entry.view.uid() == view.uid();
         let is_listed_anew = list(entry.epoch) != list(epoch);
-        // A cluster that was restored from a backup knows nothing of the deletion, and has the object at an earlier version, or,
-        // where no watch had told of the deletion, at the one that is here.
+        // An etcd restore loses the deletion. The object then has an earlier version, or the cached version if no watch
+        // delivered the deletion.
         let is_restored = entry.version > version || is_listed_anew;
         entry.going = entry.going && !is_restored && is_this_one;
         if entry.is_unheeded && is_listed_anew {
@@ -493,7 +506,7 @@ impl<V: Cached> State<V> {
             self.changes += 1;
         }
         if is_changed {
-            // It may be by a watch that is on its way there, or out of a backup.
+            // The version may come from a watch that lags behind, or from an etcd restore.
             if !(entry.is_in_doubt() && is_this_one) {
                 entry.standing = Standing::Current;
             }
@@ -536,7 +549,7 @@ impl<V: Cached> State<V> {
 
     fn unlink(&mut self, key: &Key, view: &V) {
         let Ok(references) = catch(&V::KIND, "Cached::references", || references(key, view)) else {
-            // It did not panic when the object came.
+            // The type panics, although it did not when the object was stored. All keys are searched instead.
             self.referring.retain(|_, referring| {
                 referring.remove(key);
                 !referring.is_empty()
@@ -554,17 +567,17 @@ impl<V: Cached> State<V> {
     }
 }
 
-/// Which list an epoch belongs to: that which is being read in it, or was read last.
+/// Returns the number of the list of an epoch: the list in progress, or the last list.
 fn list(epoch: u32) -> u32 {
     epoch.div_ceil(2)
 }
 
-/// What an object speaks of.
+/// Returns the keys of the objects that an object refers to.
 fn references<V: Cached>(key: &Key, view: &V) -> Vec<Key> {
     view.references().map(|name| key.sibling(name)).collect()
 }
 
-/// Who refers to one object: mostly one, and sometimes all that there are.
+/// Objects that refer to one object: usually one, sometimes all.
 #[derive(Default)]
 enum Keys {
     #[default]
@@ -606,7 +619,7 @@ impl Keys {
 }
 
 impl<V> Entry<V> {
-    /// Whether it is, or may be, outdated, whatever version of it a watch has.
+    /// Whether the object may be outdated, even after the watch delivers another version.
     fn is_in_doubt(&self) -> bool {
         self.standing == Standing::Doubtful
     }
@@ -633,7 +646,7 @@ mod tests {
         parent
     }
 
-    /// The Parent `namespace/name` at a version, wanting a Child.
+    /// Returns the Parent `namespace/name` at a version. It specifies a Child.
     fn at(namespace: &str, name: &str, version: u64, child: &str) -> Object<Parent> {
         object(&format!(
             "
@@ -659,7 +672,7 @@ mod tests {
             .collect()
     }
 
-    /// Row R10: a re-delivery changes nothing.
+    /// A redelivery is not a change.
     #[test]
     fn what_is_told_again_is_no_change() {
         let cache = listed([parent()]);
@@ -684,7 +697,7 @@ mod tests {
         );
     }
 
-    /// Else it would be another one in each process, and nothing that goes by it could be done again.
+    /// The order of keys is the same in every process, so that runs are reproducible.
     #[test]
     fn the_order_of_objects_is_that_of_their_versions() {
         let all = (0..100).map(|number| (number * 37) % 101);
@@ -692,7 +705,7 @@ mod tests {
         assert!(listed(all).keys().is_sorted());
     }
 
-    /// Row R10: what was deleted while the watch was down is noticed by the next list.
+    /// A list detects objects that were deleted while the watch was down.
     #[test]
     fn what_a_list_does_not_tell_of_is_gone() {
         let cache = listed([at("n", "a", 1, "d"), at("n", "b", 2, "d")]);
@@ -708,7 +721,7 @@ mod tests {
         assert!(gone[0].old.is_some() && gone[0].new.is_none());
     }
 
-    /// A list of one namespace says nothing of another.
+    /// A list of one namespace does not affect another.
     #[test]
     fn namespaces_are_listed_apart() {
         let cache = Store::<Parent>::new(&[Some("a".into()), Some("b".into())]);
@@ -723,7 +736,7 @@ mod tests {
         assert_eq!(cache.counts(), [0, 1]);
     }
 
-    /// A write's answer is seen at once, and its echo from the watch wakes nobody.
+    /// The response to a write is visible immediately, and its echo from the watch is not a change.
     #[test]
     fn the_answer_to_a_write_is_taken_in() {
         let cache = listed([at("n", "a", 1, "d")]);
@@ -733,8 +746,8 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
     }
 
-    /// A write that met a conflict is tried again as soon as the watch tells what it met, be it nothing that reconcile
-    /// reads; without a write, that wakes nobody.
+    /// A version that conflicts with a write triggers the retry, even if its content is the same. Without a write it is only a
+    /// touch.
     #[test]
     fn what_a_write_conflicts_with_is_a_change() {
         let cache = listed([at("n", "a", 1, "d")]);
@@ -755,8 +768,7 @@ mod tests {
         assert!(is_touch(5, "e"), "the write was done");
     }
 
-    /// What the watch has told is never undone by a slower answer: an object that was deleted meanwhile
-    /// would come back and stay.
+    /// A late response does not restore an object that the watch has reported as deleted.
     #[test]
     fn a_late_answer_does_not_bring_back_the_dead() {
         let cache = listed([]);
@@ -784,7 +796,7 @@ mod tests {
         );
     }
 
-    /// Nor is a slower answer about an object of which the watch has told that it is another one by now.
+    /// A late response does not replace a newer object of the same name.
     #[test]
     fn a_late_answer_is_not_of_another_object() {
         let cache = listed([at("n", "a", 1, "d")]);
@@ -798,7 +810,7 @@ mod tests {
         assert_eq!(cache.get(&key).unwrap().view.uid, "v".into());
     }
 
-    /// Two writes of ours, whose answers come before the watch tells of the first: that changes nothing, and wakes nobody.
+    /// The responses to two writes arrive before the watch delivers the first. The delivery is not a change.
     #[test]
     fn an_echo_of_an_older_write_does_not_put_the_older_version_back() {
         let cache = listed([at("n", "a", 1, "d")]);
@@ -813,14 +825,14 @@ mod tests {
         );
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
 
-        // Deleted by somebody, and created again by us, before the watch tells of the deletion.
+        // Another client deletes the object, and it is created again before the watch delivers the deletion.
         cache.record_response(at("n", "a", 9, "f"), cache.expect_write(&key));
         assert_eq!(cache.delete(0, &key, 8), None);
         assert_eq!(cache.get(&key).unwrap().version, 9);
         assert!(cache.delete(0, &key, 10).is_some());
     }
 
-    /// A cluster that was restored from a backup counts anew from there; what it lists is what there is.
+    /// After an etcd restore, versions are lower. The list replaces the content of the store.
     #[test]
     fn a_list_may_go_back() {
         let cache = listed([at("n", "a", 100, "d")]);
@@ -833,7 +845,7 @@ mod tests {
         assert_eq!(cache.get(&key).unwrap().version, 51);
     }
 
-    /// What a write has met is known until the watch tells, by whatever means.
+    /// The standing from a write lasts until the watch delivers another object or a deletion.
     #[test]
     fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
         let key = Key::new("n", "a");
@@ -855,8 +867,8 @@ mod tests {
         }
     }
 
-    /// What a list tells of is there, at the same version, too, as where a backup is restored; or else the list is behind. So
-    /// whoever waits for a change of it asks the API server.
+    /// A list may contain a doubtful object at the same version, because of an etcd restore or because the list is stale. It is
+    /// reported as a change, so that a live read follows.
     #[test]
     fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
         let key = Key::new("n", "a");
@@ -876,8 +888,8 @@ mod tests {
         }
     }
 
-    /// A version on the way to the end of an object, which a watch that is behind tells, is not taken for what there is: whoever
-    /// acts on it asks the API server.
+    /// A watch that lags behind may deliver versions from before the deletion of a doubtful object. The object remains
+    /// doubtful, so that a live read follows.
     #[test]
     fn what_is_outdated_is_looked_up_when_the_watch_has_another_version_of_it() {
         let key = Key::new("n", "a");
@@ -894,14 +906,14 @@ mod tests {
         assert!(woken.unwrap().is_touch);
         assert_eq!(cache.standing(&key), Standing::Current, "and was current");
 
-        // Another version was there when the answer came that said so.
+        // The response is about an older version than the cached one.
         note(4, Standing::Doubtful);
         assert_eq!(cache.standing(&key), Standing::Doubtful);
         note(4, Standing::Current);
         assert_eq!(cache.standing(&key), Standing::Doubtful);
     }
 
-    /// The API server has taken a write on the condition that the object was current: there is nothing left to ask.
+    /// A successful write proves that the object was current, so no live read is needed.
     #[test]
     fn what_was_written_is_current() {
         let key = Key::new("n", "a");
@@ -912,7 +924,7 @@ mod tests {
         assert_eq!(cache.standing(&key), Standing::Current);
     }
 
-    /// A write that met another version says nothing against the next one, which the watch reports.
+    /// A conflict does not affect the next version that the watch delivers.
     #[test]
     fn a_conflict_is_over_with_the_next_version() {
         let key = Key::new("n", "a");
@@ -924,7 +936,7 @@ mod tests {
         assert_eq!(cache.standing(&key), Standing::Current, "of the one before");
     }
 
-    /// An answer from before a list is older than that: a backup may have been restored between them.
+    /// The response to a request from before a list makes the object doubtful: etcd may have been restored in between.
     #[test]
     fn what_an_answer_says_that_met_a_list_is_doubtful() {
         let key = Key::new("n", "a");
@@ -939,7 +951,7 @@ mod tests {
         }
     }
 
-    /// What the API server has accepted to delete is known to be going, for as long as it is there.
+    /// An accepted deletion is known while the object exists.
     #[test]
     fn what_is_going_is_so_until_it_is_gone() {
         let key = Key::new("n", "a");
@@ -969,7 +981,7 @@ mod tests {
         assert!(!cache.is_going(&key, &uid), "made again");
     }
 
-    /// Who speaks of an object is known, also while that object does not exist.
+    /// The references to an object are known even if it does not exist.
     #[test]
     fn references_are_followed_through_every_change() {
         let cache = listed([

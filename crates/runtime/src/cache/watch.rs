@@ -248,7 +248,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         // Time of the last object of a streamed list. Later changes do not count.
         let mut listed = self.heard;
         // Errors arrive immediately, so a resumed watch that is silent for this time works. It may have nothing to report for
-        // long. The time is shorter than the grace period, after which the scope would no longer be served.
+        // long. The time is shorter than the grace period, so the scope remains served.
         let quiet = SHORT.min(outage.status.grace() / 3);
         let (mut first, mut has_bookmarks) = (true, false);
         loop {
@@ -405,7 +405,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         change.into_iter().for_each(&self.changed);
     }
 
-    /// Removes an object that cannot be read from the store. A process that starts later does not have it either.
+    /// Removes an unreadable object from the store, and logs that. A process that starts later does not have the object either.
     fn leave_out(&mut self, key: Key, version: u64, panicked: Panicked) {
         self.delete(&key, version);
         if self.left_out.len() < NAMED && !self.left_out.contains(&key) {

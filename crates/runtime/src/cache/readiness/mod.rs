@@ -62,7 +62,7 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Creates scopes in an unknown state. `grace` is the time for which a served scope may have a problem.
+    /// Creates scopes in an unknown state. `grace` is how long a served scope may have a problem.
     pub fn new(needs: Needs, refusals: Arc<Refusals>, grace: Duration) -> Arc<Self> {
         let informers = needs.watched.len();
         let scope = |check: &Check| Scope::new(check.namespace.clone(), informers);
@@ -353,7 +353,7 @@ impl Scopes {
     }
 }
 
-/// Handle with which the watch of one resource type in one scope reports its state.
+/// Handle of the watch of one resource type in one scope. The watch reports its state through it.
 pub struct Status {
     scopes: Arc<Scopes>,
     scope: usize,
@@ -371,7 +371,7 @@ impl Status {
         self.scopes.namespace(self.scope)
     }
 
-    /// Returns the time for which a served scope may have a problem.
+    /// Returns how long a served scope may have a problem.
     pub fn grace(&self) -> Duration {
         self.scopes.grace
     }
