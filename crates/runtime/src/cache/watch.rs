@@ -73,7 +73,7 @@ const SILENCE: Duration = Duration::from_secs(150);
 /// Objects per page, if the API server cannot stream a list.
 const PAGE: u32 = 500;
 
-/// Maximum number of objects that are logged as left out.
+/// Maximum number of objects that are logged as left out at a time.
 const NAMED: usize = 1000;
 
 /// Heartbeat timeout for one event or one page. Handling takes far less.
@@ -357,7 +357,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         }
     }
 
-    /// Ends a complete list, which was read at this version.
+    /// Ends a list that is complete. `version` is the list's.
     fn listed(&mut self, version: String) -> kube::Result<()> {
         let number = number(&version)?;
         self.version = Some(version);

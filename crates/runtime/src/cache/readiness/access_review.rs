@@ -19,8 +19,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// backoff.
 const TELL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1000));
 
-/// Minimum time after a notification. If the permission is not missing again within it, the restoration was real. Longer than
-/// the longest `Retry-After` that is honored.
+/// Time without a missing permission, after a notification, that resets the interval between notifications. Longer than the
+/// longest `Retry-After` that is honored.
 const SETTLED: Duration = Duration::from_mins(1);
 
 /// Rate limit for the notification that a missing permission has been restored.

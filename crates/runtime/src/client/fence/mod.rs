@@ -297,7 +297,7 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
 }
 
 /// Whether a webhook rejected the write or could not be called. Webhooks are called before the API server writes, so nothing
-/// was written. Otherwise an unavailable webhook would prevent a stopping leader from releasing the Lease.
+/// was written. Without this check, an unavailable webhook would prevent a stopping leader from releasing the Lease.
 fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
     code.is_server_error()
         && serde_json::from_slice::<Status>(body).is_ok_and(|status| is_denied(&status.message))

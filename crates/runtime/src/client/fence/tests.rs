@@ -65,6 +65,8 @@ fn on_its_way(election: &LeaderElection) -> Duration {
     election.send_timeout().unwrap() + (Duration::from_millis(200) + round_trip) * 2
 }
 
+/// Returns how long after the start of the term a write may land that is admitted at `begun`. `None` if it is not admitted.
+///
 /// The write is handed to its connection at the last valid moment. Its delivery and the API server take as long as they may.
 fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
     let now = Arc::new(Mutex::new(begun));
