@@ -211,7 +211,7 @@ struct Watch<V, F> {
     scope: usize,
     heartbeat: Heartbeat,
     changed: F,
-    /// Version from which the watch continues. `None`: list first.
+    /// Version to continue the watch from. `None`: list first.
     version: Option<String>,
     /// The time of the last change or of the opening.
     heard: Instant,

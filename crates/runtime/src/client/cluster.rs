@@ -42,7 +42,7 @@ use crate::{
     telemetry::metrics::Metrics,
 };
 
-/// Time after which an idle connection is closed. A slow API server causes many connections to be opened at once. The pool
+/// Idle time of a connection until it is closed. A slow API server causes many connections to be opened at once. The pool
 /// checks at the same interval, so a connection stays open for at most twice this time.
 const IDLE: Duration = Duration::from_secs(45);
 

@@ -53,8 +53,7 @@ use tracing::{debug, info, warn};
 use permit::Permit;
 pub use permit::Refused;
 
-/// Time for which the fencing policy may reject a leader's writes before the fence reports it. A handover takes a thousandth of
-/// it.
+/// Duration of rejections by the fencing policy before the fence reports them. A handover takes a thousandth of it.
 const REJECTED_FOR: Duration = Duration::from_secs(10);
 
 /// Time to wait for a response after the `timeout=` of the request.

@@ -18,7 +18,7 @@ pub struct Term {
     transitions: i32,
     /// `None` without an election: no other replica can take over.
     deadline: Option<Duration>,
-    /// Time after the deadline for which this replica still holds the Lease, less the longest delivery time of a write.
+    /// Time from the deadline until another replica may take the Lease, less the longest delivery time of a write.
     overtime: Duration,
     clock: Clock,
     rejections: Arc<Notify>,
