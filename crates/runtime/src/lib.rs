@@ -1,9 +1,13 @@
-//! A runtime for Kubernetes operators of which one replica at a time may write.
+//! A runtime for Kubernetes operators in which only the leader writes.
 //!
-//! An operator brings its *kinds*: what is watched, what is kept of each object, and a [`Reconciler`] that brings one object
-//! to what it should be. Everything else is here: leader election and the fence, informers, the work queue and its workers,
-//! writes with their preconditions, events, the command line and the configuration, health, logs, metrics and traces, and
-//! the order in which all that starts and stops.
+//! An operator supplies its resource types, their cached forms, and a [`Reconciler`]. The runtime supplies the rest:
+//!
+//! - leader election and the fence;
+//! - informers, the work queue and its workers;
+//! - writes with preconditions, and events;
+//! - the command line and the configuration;
+//! - health, logs, metrics and traces;
+//! - the order of start and stop.
 //!
 //! ```text
 //!   flags, environment, file ─▶ config ─▶ main ─▶ telemetry (logs, metrics, traces, health)
@@ -13,7 +17,7 @@
 //!                election ──────────── term ──────────┐     informers ◀── list, watch ── API server
 //!                 Lease                               │          │                           ▲
 //!                                                     │          ▼                           │
-//!                                                     │     Store (cached forms) ◀── answers ─┤
+//!                                                     │     Store (cached forms) ◀─ responses ┤
 //!                                                     │          │ changes                   │
 //!                                                     ▼          ▼                           │
 //!                                                  workers ◀── queue                         │
@@ -22,20 +26,24 @@
 //!                                          your Reconciler ─▶ Writer ─▶ fence ─── writes ────┘
 //! ```
 //!
-//! State flows one way. Every replica keeps its stores current; only the one that holds the Lease has a queue and workers.
+//! State flows one way. Every replica keeps its stores current. Only the leader has a queue and workers.
 //!
 //! # What to implement
 //!
-//! | | what it says |
+//! | item | purpose |
 //! |---|---|
-//! | [`App`], a `static` | what the program is called, its API group, its defaults, the settings that it adds |
-//! | [`Cached`], for each kind that is watched | which fields of an object are kept, and what other objects it refers to. [`Custom`] and [`Dependent`] are such forms already, which keep a whole spec, or the fields that are named, and take next to no code: `examples/second_kind.rs` |
-//! | [`Primary`], for the kind that is reconciled | where its generation and its status are |
-//! | [`Failure`], for an error type | the reason that users see, and when it is tried again |
-//! | a function that takes a [`Builder`] | which kinds are [owned](Builder::owns) and which are only [read](Builder::watches) |
-//! | [`Reconciler`] | what is to be done about one object |
+//! | [`App`], as a `static` | The program's name, API group, defaults and additional settings. |
+//! | [`Cached`], for each watched resource type | The fields that the store keeps, and the references to other objects. |
+//! | [`Primary`], for the reconciled resource type | The generation and the status. |
+//! | [`Failure`], for the error type | The reason for users, and the retry. |
+//! | a function that takes a [`Builder`] | The resource types that are [owned](Builder::owns) or only [watched](Builder::watches). |
+//! | [`Reconciler`] | The reconcile of one object. |
 //!
-//! [`main`] makes a program of them. This one is whole: each `Greeting` gets a `ConfigMap` of its name that holds its text.
+//! [`Custom`] and [`Dependent`] are ready-made cached forms. They keep a whole spec, or a few named fields.
+//! `examples/second_kind.rs` uses them.
+//!
+//! [`main`] makes a program of these items. The following program is complete. It gives each `Greeting` a `ConfigMap` of the
+//! same name that contains the text of the `Greeting`.
 //!
 //! ```no_run
 //! use std::{
@@ -54,28 +62,28 @@
 //! use serde::{Deserialize, Serialize};
 //! use serde_json::{Value, json};
 //!
-//! // 1. The API: what users write, what the controller reports, and the CRD that comes of both.
+//! // 1. The API types, from which the CRD is generated.
 //!
-//! /// What a Greeting says.
+//! /// The spec of a Greeting.
 //! #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 //! #[kube(group = "example.com", version = "v1", kind = "Greeting", plural = "greetings")]
 //! #[kube(namespaced, status = "GreetingStatus")]
 //! struct GreetingSpec {
-//!     /// The text.
+//!     /// The text of the ConfigMap.
 //!     text: String,
 //! }
 //!
-//! /// What has become of it.
+//! /// The observed state of a Greeting.
 //! #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 //! #[serde(rename_all = "camelCase", default)]
 //! struct GreetingStatus {
-//!     /// The generation that this is about.
+//!     /// The generation that was reconciled last.
 //!     observed_generation: i64,
-//!     /// Why it is not as it should be.
+//!     /// The error of the last reconcile.
 //!     error: Option<String>,
 //! }
 //!
-//! // 2. The cached forms: what the stores keep. All else is skipped while the JSON is read.
+//! // 2. The cached forms. The decoder skips all fields that they do not have.
 //!
 //! #[derive(Clone, Debug, PartialEq)]
 //! struct CachedGreeting {
@@ -83,7 +91,7 @@
 //!     uid: Box<str>,
 //!     generation: i64,
 //!     deleting: bool,
-//!     /// Or what is wrong with it: it may have been stored before the schema said so.
+//!     /// Or an error: the object may be older than the schema.
 //!     spec: Result<GreetingSpec, String>,
 //!     status: GreetingStatus,
 //! }
@@ -115,7 +123,7 @@
 //!     fn uid(&self) -> &str {
 //!         &self.uid
 //!     }
-//!     // The ConfigMap of its name: whatever happens to that one enqueues the Greeting.
+//!     // The ConfigMap of the same name. Each change of it enqueues the Greeting.
 //!     fn references(&self) -> impl Iterator<Item = &str> {
 //!         std::iter::once(self.name.as_str())
 //!     }
@@ -188,13 +196,13 @@
 //!     }
 //! }
 //!
-//! // 3. What can go wrong.
+//! // 3. The errors.
 //!
 //! #[derive(Debug, thiserror::Error)]
 //! enum Error {
 //!     #[error("spec: {0}")]
 //!     Invalid(String),
-//!     /// That the `ConfigMap` of its name is somebody else's, too.
+//!     /// Includes a `ConfigMap` of this name that the Greeting does not control.
 //!     #[error(transparent)]
 //!     Api(#[from] ApiError),
 //! }
@@ -214,21 +222,21 @@
 //!     }
 //!     fn retry(&self) -> Retry {
 //!         match self {
-//!             // A change of the Greeting enqueues it; until then, its status says why.
+//!             // A change of the Greeting enqueues it. Until then, its status has the error.
 //!             Self::Invalid(_) => Retry::OnChange,
 //!             Self::Api(error) => error.retry(),
 //!         }
 //!     }
 //! }
 //!
-//! // 4. The reconciler. A resync runs it, too, up to the first thing that it would do.
+//! // 4. The reconciler. A resync runs it as a dry run, up to its first action.
 //!
 //! struct Greeter {
 //!     greetings: Arc<Writer<CachedGreeting>>,
 //!     maps: Writer<ConfigMap>,
 //! }
 //!
-//! /// The patch that puts a `ConfigMap` right.
+//! /// Returns the patch that corrects the `ConfigMap`, if it differs.
 //! fn plan(text: &str, map: &ConfigMap) -> Option<Value> {
 //!     (map.text.as_deref() != Some(text)).then(|| json!({ "data": { "text": text } }))
 //! }
@@ -258,11 +266,11 @@
 //!         seen: &Snapshot<CachedGreeting>,
 //!     ) -> Result<Action, Error> {
 //!         if seen.view.deleting {
-//!             return Ok(Action::Done); // The garbage collector deletes what it owns.
+//!             return Ok(Action::Done); // The garbage collector deletes the ConfigMap.
 //!         }
 //!         let greeted = self.greet(cx, &seen.view).await;
 //!         let error = greeted.as_ref().err();
-//!         // What passes by itself has no reason, and is not reported.
+//!         // A transient error has no reason, and is not reported.
 //!         if error.is_none_or(|error| error.reason().is_some()) {
 //!             let status = GreetingStatus {
 //!                 observed_generation: seen.view.generation,
@@ -284,7 +292,7 @@
 //!     ..App::new("greeter", "0.1.0", "example.com", "greeting")
 //! };
 //!
-//! /// It adds nothing to the configuration.
+//! /// This program has no settings of its own.
 //! #[derive(Deserialize)]
 //! struct NoSettings {}
 //!
@@ -300,48 +308,62 @@
 //! }
 //! ```
 //!
-//! Its tests need neither a cluster nor an election: `testing::Harness`, with the feature `testing`, reconciles one object
-//! against a client of the test's, with what the test puts into the stores.
+//! Unit tests need neither a cluster nor an election. With the feature `testing`, `testing::Harness` reconciles one object.
+//! The test supplies the client and the contents of the stores.
 //!
-//! # What is guaranteed, and by what
+//! # Guarantees
 //!
-//! | | by what |
+//! | guarantee | mechanism |
 //! |---|---|
-//! | No replica writes that does not lead. | [`Writer`] is the only way to write, and its client has the [fence](election::fence) in it: a write (but for events and reviews) needs a live term when it begins, when its bytes are handed to the connection, and when that hands them to the kernel, and names to the API server when it has to be over. [`Context`] has no client. |
-//! | Two replicas do not lead at once. | One Lease, written only as it was read; a term with a deadline before the Lease's, on a clock that a suspended machine does not stop; see [`election`]. |
-//! | Nothing is overwritten that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] carry the UID and the resourceVersion of the [`Snapshot`] that they are given, or of a newer version whose cached form is the same; [`Writer::create`] is a plain create. Not covered are fields of the status that the kind's type does not name: [`Writer::update_status`] replaces it whole. |
-//! | A reconcile sees its own last write. | The answer to a write is in the [`Store`] before the write returns: but for that to a deletion, and while the kind is being listed anew, when the list shows it. |
-//! | One worker at a time has an object, and what happens meanwhile is not lost. | the work queue, whose promises are client-go's |
-//! | What fails is tried again, ever more slowly; also after a panic. | [`Failure::retry`] says how; the backoff of the configuration sets the pace |
-//! | What changes whenever it is worked on makes no loop: 20 times at once, and then once in a second. | the work queue |
-//! | What panics in whatever method of a kind is a matter of one object. | [`Reconciler`] says what becomes of that |
-//! | A change that is missed is noticed. | An informer that lists again compares; a resync asks [`Reconciler::is_up_to_date`] of every object, but where nothing that it refers to has changed since it was asked last. What no watch tells of takes [`Action::After`]. |
-//! | What the API server does not take over is not asked for again and again. | [`Writer`] remembers what an answer did not change, until somebody changes the object. |
-//! | Whoever undoes a write again and again, of whatever verb, is answered ever more slowly. | [`Writer`]: [`ApiError::Contested`] |
-//! | A stop loses nothing: no new work, running work drained, fence shut, Lease released. | [`run`] |
-//! | A part that dies ends the process, and one that is stuck fails liveness. | [`run`], [`telemetry::health`] |
+//! | Only the leader writes. | The client of each [`Writer`] contains the [fence](election::fence). [`Context`] has no client. |
+//! | Two replicas never lead at the same time. | One Lease with optimistic concurrency, and a term that ends before the Lease: [`election`]. |
+//! | A write never overwrites a version that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] send the UID and resourceVersion of their [`Snapshot`]. |
+//! | A reconcile sees its own last write. | The response is in the [`Store`] before the write returns. |
+//! | One worker at a time has an object, and no change is lost. | The work queue, with the semantics of client-go. |
+//! | Errors and panics are retried with backoff. | [`Failure::retry`] chooses the retry. The configuration sets the backoff. |
+//! | Feedback loops are rate-limited. | The work queue: changes hand out an object 20 times in a burst, then once per second. |
+//! | A panic affects one object. | [`Reconciler`] has the details. |
+//! | A missed change is noticed. | A relist compares all objects. A resync calls [`Reconciler::is_up_to_date`]. |
+//! | A patch without effect is not repeated. | [`Writer`] remembers it until the object or the patch changes. |
+//! | Disputes with other clients are rate-limited. | [`Writer`] delays its corrections: [`ApiError::Contested`]. |
+//! | A shutdown loses no work. | [`run`]: no new work, running work drained, fence closed, Lease released. |
+//! | A failed task ends the process, and a stalled task fails liveness. | [`run`], [`telemetry::health`] |
 //!
-//! What the first two rest on beyond the process, and what they do not cover, is the argument of `docs/design.md`.
+//! `docs/design.md` argues the first two guarantees, with their assumptions and limits.
 //!
-//! What is **not** taken care of: a reconciler that asks for something else each time writes each time. What it wants must
-//! follow from what is in the stores.
+//! Details and exceptions:
 //!
-//! # What it costs
+//! - The fence checks the term three times: when a write begins, when the connection receives its bytes, and when the kernel
+//!   does. Each write also carries its time limit to the API server (`timeout=`).
+//! - Events and reviews pass the fence without a term.
+//! - The clock of the term continues while the machine is suspended.
+//! - [`Writer::update_status`] may send the resourceVersion of a newer version with the same cached form. It replaces the whole
+//!   status, including fields that the Rust type does not declare.
+//! - [`Writer::create`] has no precondition: it fails if the object exists.
+//! - The store shows a deletion only after the watch delivers it. During a relist, it shows a write only after the list.
+//! - A resync skips an object that was up to date before, unless it or an object that it refers to has changed since.
+//! - State that no watch reports needs [`Action::After`].
+//! - A patch or status without effect is sent again after a relist, because the schema may have changed.
 //!
-//! - Memory: one cached form for each object of each watched kind, in every replica, leader or not: what
-//!   [`Cached::decode`] keeps, and its key.
-//! - Requests: one watch for each watched kind and namespace (or all of them), and a standby's of the Lease, each opened anew
-//!   after 290 s; each write that is to be made; a renewal of the Lease every `retry_period`. At rest there are no others, but for
-//!   reviews of the tokens that scrape, if [`http.metrics_auth`](config::Http::metrics_auth) is on: a resync sends none where
-//!   nothing is to be done.
-//! - Time: one thread. A reconcile that waits for a request blocks nobody; one that computes holds up all others, and
-//!   [`Store::for_each`] holds up the store.
-//! - A failover: `lease_duration` where a leader dies; where it stops, as long as its running work takes.
+//! There is **no** protection against a desired state that differs each time: such a reconciler writes each time. Derive the
+//! desired state from the stores.
 //!
-//! # Only a part of it
+//! # Costs
 //!
-//! An operator that keeps kube's own `Controller` takes the election and the fence alone: a [`candidate()`], which publishes
-//! the term and has the client that writes only under it, as in `examples/kube_controller.rs`.
+//! - Memory: the result of [`Cached::decode`] and the key, for each object of each watched resource type. Every replica needs
+//!   it, leader or not.
+//! - Requests: the writes, and a renewal of the Lease every `retry_period`. Watches: one for each watched resource type and
+//!   namespace (or for all namespaces), and a watch of the Lease on a standby. Each is reopened after 290 s.
+//! - Idle requests: the renewals and watches. [`http.metrics_auth`](config::Http::metrics_auth) adds reviews of the tokens of
+//!   scrapers. A resync without work sends none.
+//! - CPU: one thread. While a reconcile waits for a response, others run. While it computes, all others wait.
+//!   [`Store::for_each`] locks its store.
+//! - Failover: `lease_duration` if the leader dies. If it stops, the duration of its running work.
+//!
+//! # Use with another controller
+//!
+//! An operator with kube's own `Controller` can use the election and the fence alone. [`candidate()`] publishes the term, and
+//! returns a client that writes only during a term. `examples/kube_controller.rs` uses it.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
