@@ -1,4 +1,4 @@
-//! The command line: flags → configuration → run → exit code.
+//! The command line: from flags to the configuration, the run and the exit code.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -28,12 +28,13 @@ use crate::{
     },
 };
 
-/// How long the end of the process waits for a standard error that does not take the last lines; and after a second signal.
+/// Longest time to flush a blocked standard error before the process exits. [`LAST_LINE`] applies after a second signal.
 const LAST_LINES: Duration = Duration::from_millis(500);
 const LAST_LINE: Duration = Duration::from_millis(50);
 
-/// The whole program: flags → configuration → [`run`](crate::run) → exit code. `crds` are printed by its command `crd`;
-/// `build` declares what is watched, and is given the application's part of the configuration.
+/// Runs the program: parses the flags, loads the configuration, calls [`run`](crate::run), and returns the exit code.
+///
+/// The command `crd` prints `crds`. `build` receives the application's settings and declares the watched resource types.
 pub fn main<R: Reconciler, C: DeserializeOwned>(
     app: &'static App,
     crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
@@ -41,7 +42,7 @@ pub fn main<R: Reconciler, C: DeserializeOwned>(
 ) -> ExitCode {
     let code = match run(app, crds, build) {
         Ok(code) => code,
-        // --help and --version, too, come here; clap knows what they exit with.
+        // Also --help and --version: clap supplies their exit code.
         Err(Failure::Usage(answer)) => {
             let _ = answer.print();
             ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2))
@@ -52,7 +53,7 @@ pub fn main<R: Reconciler, C: DeserializeOwned>(
             }
             ExitCode::from(2)
         }
-        // `config | head -1`: the reader has what it wanted.
+        // `config | head -1`: the reader needs no more lines.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             stderr::line(&format!("error: {failure}"));
@@ -67,7 +68,7 @@ pub fn main<R: Reconciler, C: DeserializeOwned>(
     code
 }
 
-/// Why the program did not do what it was asked to.
+/// An error that ends the program.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -115,7 +116,7 @@ fn run<R: Reconciler, C: DeserializeOwned>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The version, and the commit where the build says it. For clap, which takes a text that lives as long as the process.
+/// Returns the version, with the commit if the build recorded it. clap needs a `'static` text.
 fn version(app: &App) -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(|| match build_info::commit() {
@@ -124,7 +125,7 @@ fn version(app: &App) -> &'static str {
     })
 }
 
-/// The command line of an application, of which [`main`] takes its flags: for a manual page, or a shell's completions.
+/// Returns the command line that [`main`] parses, for example to generate a manual page or shell completions.
 #[must_use]
 pub fn command(app: &'static App) -> Command {
     Command::new(app.name)
@@ -156,7 +157,7 @@ pub fn command(app: &'static App) -> Command {
         ))
 }
 
-/// Sends SIGHUP to the controller of this container, in which there is nothing else that could.
+/// Sends SIGHUP to process 1 of this container, the controller. The image contains no other program that can.
 fn ask_to_reload() -> Result<(), Failure> {
     let ours = std::env::current_exe()?;
     if std::fs::read_link("/proc/1/exe").ok() != Some(ours) {
@@ -166,7 +167,7 @@ fn ask_to_reload() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is applied to a cluster: one document for each.
+/// Returns the CRDs as YAML documents for `kubectl apply`.
 fn yaml(crds: &[CustomResourceDefinition]) -> Result<String, Failure> {
     let documents: Result<Vec<_>, _> = crds.iter().map(serde_saphyr::to_string).collect();
     Ok(format!(
@@ -175,7 +176,7 @@ fn yaml(crds: &[CustomResourceDefinition]) -> Result<String, Failure> {
     ))
 }
 
-/// Prints what is found in the cluster, and says whether something is wrong.
+/// Prints the report of `doctor`, and returns failure if it contains an error.
 fn examine<R: Reconciler, C: DeserializeOwned>(
     app: &'static App,
     host: &Host,
@@ -188,7 +189,7 @@ fn examine<R: Reconciler, C: DeserializeOwned>(
     let build = |builder: &mut Builder<R::Primary>| build(builder, part);
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(doctor::examine(app, host, config, crds, build));
-    // A name that is still being resolved is not waited for.
+    // Does not wait for a DNS lookup in a blocking thread.
     runtime.shutdown_background();
     let report = report?;
     write!(io::stdout(), "{report}")?;
@@ -206,8 +207,8 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
     build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
 ) -> Result<(), Failure> {
     let (config, settings) = config::load(app, flags, host.variables())?;
-    // One thread is enough: an object takes half a millisecond of it, its requests the API server ten times that. More
-    // threads would have to notify one another of each answer, which costs a fifth more, and a MiB.
+    // A single thread is enough: a reconcile takes half a millisecond of CPU, and the API server needs ten times that for its
+    // requests. More threads cost a fifth more CPU, for notifications between them, and 1 MiB of memory.
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let telemetry = Telemetry::start(app, host, &config)?;
@@ -232,13 +233,13 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
         telemetry.finish(limit.saturating_sub(took)).await;
         Ok(result?)
     });
-    // What is left has had its time: the work was drained within `shutdown_timeout`.
+    // Remaining tasks have had their time: `shutdown_timeout`.
     runtime.shutdown_background();
     result
 }
 
-/// At each SIGHUP, what the configuration says by now is logged, and nothing else of it counts. One that is
-/// wrong changes nothing.
+/// Applies `log.level` of the current configuration at each SIGHUP, and no other setting. An invalid configuration changes
+/// nothing.
 async fn reload(
     app: &'static App,
     host: Host,
@@ -266,7 +267,7 @@ async fn reload(
     }
 }
 
-/// Completes at SIGINT or SIGTERM. From then on, another one ends the process with 1.
+/// Returns a future that completes at SIGINT or SIGTERM. A second signal ends the process with exit code 1.
 ///
 /// # Errors
 /// The handlers cannot be installed.

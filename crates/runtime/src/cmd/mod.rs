@@ -1,4 +1,4 @@
-//! Entry points: the command line, the order of start and stop, `doctor`.
+//! Entry points: the command line, the order of start and stop, and `doctor`.
 
 pub mod cli;
 pub(crate) mod doctor;

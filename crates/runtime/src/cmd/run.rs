@@ -1,4 +1,4 @@
-//! The order of start and stop of one replica.
+//! The start and stop of one replica.
 
 use std::convert::Infallible;
 
@@ -35,36 +35,37 @@ use crate::{
     },
 };
 
-/// Why [`run`] came to an end that nobody asked for.
+/// An error that ended [`run`] before its shutdown was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No way to the cluster is configured, or it cannot be read.
+    /// The configuration of the client is missing or invalid.
     #[error(transparent)]
     Client(#[from] client::error::Error),
-    /// Health or metrics cannot be served as they are asked for.
+    /// The HTTP server for health and metrics cannot start.
     #[error(transparent)]
     Http(#[from] telemetry::server::Error),
-    /// No election can be held: no identity, or no client.
+    /// The election cannot start: it has no identity or no client.
     #[error(transparent)]
     Election(#[from] election::error::Error),
-    /// A part of the controller exited unexpectedly.
+    /// A task of the controller exited unexpectedly.
     #[error(transparent)]
     Died(#[from] Died),
 }
 
 impl Error {
-    /// Whether the operator's settings are at fault rather than the cluster or the program.
+    /// Whether the cause is the configuration rather than the cluster or the program.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         !matches!(self, Self::Died(_))
     }
 }
 
-/// Runs one replica until `shutdown` resolves, and then ends in the order that lets no two leaders overlap:
-/// no new work, running work drained, fence shut, Lease released. `build` declares what is watched.
+/// Runs one replica until `shutdown` resolves. `build` declares the watched resource types.
+///
+/// The order of the stop keeps two leaders from overlapping: no new work, running work drained, fence closed, Lease released.
 ///
 /// # Errors
-/// See [`Error`]. An API server that cannot be reached is none: that is waited for.
+/// See [`Error`]. An unreachable API server is not an error: the replica retries.
 pub async fn run<R: Reconciler>(
     host: &Host,
     mut cluster: Cluster,
@@ -140,7 +141,7 @@ pub async fn run<R: Reconciler>(
     Ok(())
 }
 
-/// What is to be known of this replica, whenever it is called.
+/// Returns a function that reports the current state of this replica.
 fn state<R: Reconciler>(
     host: &Host,
     config: &Config,
@@ -175,7 +176,7 @@ fn state<R: Reconciler>(
     }
 }
 
-/// Who would run for leader; where the Lease is by default, the configuration says then.
+/// Returns the identity of this replica, and sets the default namespace of the Lease in `config`.
 pub(crate) fn identity(
     app: &App,
     host: &Host,
@@ -191,7 +192,7 @@ pub(crate) fn identity(
     Ok(identity)
 }
 
-/// The same, alone under its name.
+/// Returns the identity, and a claim that keeps other processes of the pod from using it for the same Lease.
 fn claimed_identity(
     app: &App,
     host: &Host,
@@ -208,28 +209,28 @@ fn claimed_identity(
     Ok((identity, claim))
 }
 
-/// A replica that runs for leader beside a controller of one's own.
+/// The election and the fenced client, for another controller than the runtime's.
 pub struct Candidate {
-    /// Reads at any time, and [writes](crate::client::fence) only while this replica leads.
+    /// A client that reads at any time, but [writes](crate::client::fence) only while this replica leads.
     pub client: Client,
-    /// The term, while this replica leads: what the controller is to run under. What it would write without one is refused.
+    /// The term, while this replica leads. Run the controller during a term: without one, its writes fail.
     pub term: watch::Receiver<Option<Term>>,
-    /// Ends when the Lease has been given back. An end before that is to end the process.
+    /// The election task. It ends after the release of the Lease. If it ends earlier, exit the process.
     pub election: JoinHandle<Result<(), election::error::Error>>,
 }
 
-/// Runs for leader, for those who bring a controller of their own, such as kube's: the election and the fence of [`run`], and
-/// nothing else of it. `drained` is to resolve when the controller was asked to stop and has ended: then the Lease is given
-/// back.
+/// Starts the election and the fence of [`run`] for another controller, such as kube's.
 ///
-/// Under no term, too, the fence lets through:
+/// Resolve `drained` when the controller has stopped: then the election releases the Lease.
 ///
-/// - what is no write: `GET`, `HEAD` and `OPTIONS`, whatever comes of them. Over a `GET`, which may become a WebSocket,
-///   `exec`, `attach`, `portforward` and `proxy` act on what runs in a pod;
-/// - whatever is done to events, of either API group: also where they are what the controller reconciles;
-/// - reviews of who may do what, which store nothing.
+/// Without a term, the fence passes these requests:
 ///
-/// A controller that does one of these as its work looks at `term` before.
+/// - `GET`, `HEAD` and `OPTIONS`. As a WebSocket, a `GET` also runs `exec`, `attach`, `portforward` and `proxy`, which act on
+///   the processes of a pod;
+/// - all requests for events, of both API groups;
+/// - access reviews and token reviews, which store nothing.
+///
+/// A controller whose work consists of such requests must check `term` itself.
 ///
 /// # Errors
 /// See [`Error`].

@@ -1,5 +1,6 @@
-//! Reads of the cluster that several checks share. Lists are bounded, and objects are dropped page by page: in a container, doctor
-//! shares the memory limit with the replica.
+//! Cluster reads that several checks share.
+//!
+//! Lists are bounded, and objects are dropped page by page: in a container, `doctor` shares the memory limit with the replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +18,17 @@ use super::{
 };
 use crate::api::{failure::brief, kind::Kind};
 
-/// Objects in a page, and pages of one list.
+/// Objects per page. [`PAGES`] limits the pages of one list.
 const PAGE: u32 = 500;
 const PAGES: usize = 20;
 
-/// How long a finalizer may take.
+/// Longest normal duration of a finalizer.
 const FINALIZING: SignedDuration = SignedDuration::from_mins(5);
 
-/// Names in a line.
+/// Names listed in one line.
 const NAMED: usize = 3;
 
-/// Requests a list of objects page by page, and returns whether it was read to its end.
+/// Passes the objects of a list to `take`, page by page. Returns whether the list was read to its end.
 ///
 /// # Errors
 /// The first request that failed.
@@ -48,7 +49,7 @@ pub async fn each(
     Ok(false)
 }
 
-/// All objects of a cluster-scoped kind, or of a namespaced one in all namespaces.
+/// Returns all objects of a cluster-scoped resource type, or of a namespaced type in all namespaces.
 ///
 /// # Errors
 /// The first request that failed.
@@ -61,12 +62,12 @@ pub async fn all<K: Resource<DynamicType = ()>>(
     Ok(all)
 }
 
-/// Objects as they are: the code that would read each field of a kind is large.
+/// Returns an API for untyped objects: the deserialization code of the typed objects is large.
 pub fn api<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
-/// Objects of a kind by its names, in one namespace or in all.
+/// Returns an API for the objects of `kind` in one namespace or in all.
 pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<DynamicObject> {
     let resource = ApiResource {
         group: kind.group.to_owned(),
@@ -81,7 +82,7 @@ pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<Dyna
     }
 }
 
-/// The verdict on a read that failed: without the permission, the check is skipped.
+/// Returns the verdict for a failed read. Without the permission, the check is skipped.
 pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
     if is_forbidden(error) {
         skipped(format!(
@@ -92,10 +93,10 @@ pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
     }
 }
 
-/// The namespaces that are served.
+/// Returns the served namespaces, and the controller's own.
 ///
 /// # Errors
-/// A list that failed, or that is not allowed.
+/// The list failed or is forbidden.
 pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
     let read = doctor.namespaces.get_or_init(async || {
         let mut all = Vec::new();
@@ -122,10 +123,10 @@ pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
     read.await.as_deref().map_err(Clone::clone)
 }
 
-/// Objects of the primary kind, by namespace, up to a bound.
+/// Returns a summary of the primary objects for each namespace, up to the limit of a list.
 ///
 /// # Errors
-/// A list that failed, or that is not allowed.
+/// The list failed or is forbidden.
 pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, Verdict> {
     let read = doctor.primaries.get_or_init(async || {
         let kind = &doctor.needs.primary;
@@ -135,7 +136,7 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
             let namespace = object.namespace().unwrap_or_default();
             found.entry(namespace).or_default().add(&object, now);
         };
-        // Many namespaces would take as many requests.
+        // Each namespace takes a request, so more than ten are listed together.
         let configured = &doctor.config.namespaces;
         let namespaces: Vec<_> = match configured.len() {
             1..=10 => configured.iter().map(|it| Some(&**it)).collect(),
@@ -185,7 +186,7 @@ pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Names for a line: a few of them, and the number of the others.
+/// Joins the first [`NAMED`] names, and adds the number of the others.
 pub fn few<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let mut names = names.into_iter();
     let mut text = String::new();

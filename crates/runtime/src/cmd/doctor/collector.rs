@@ -1,4 +1,4 @@
-//! The OpenTelemetry collector: whether there is one to connect to. Nothing is sent to it.
+//! The OpenTelemetry Collector: whether each endpoint accepts connections. Sends no data.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::verdict::{Verdict, ok, skipped, warning};
 use crate::{api::failure::root_cause, telemetry::export::Way};
 
-/// How long a connection may take to be made, TLS and all.
+/// Time limit to open a connection, with its TLS handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub async fn examine(ways: Vec<Way>) -> Verdict {

@@ -1,4 +1,4 @@
-//! A CRD: whether it is there, serves, and is the one that this program prints.
+//! A CRD: whether it is installed and served, and equals the CRD that this program prints.
 
 use std::collections::BTreeSet;
 
@@ -33,13 +33,13 @@ pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdic
             judge(ours, &theirs, down.as_deref())
         }
         Ok(None) => missing(doctor, ours).await,
-        // The controller itself has no permission to read it.
+        // The controller itself has no permission to read CRDs.
         Err(error) if is_forbidden(&error) => is_served(doctor, ours).await,
         Err(error) => failed("get it", &error),
     }
 }
 
-/// A CRD that is being deleted, and the cause where that does not end.
+/// Reports a terminating CRD, with the finalizers that block its deletion.
 async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let kind = &ours.spec.names.kind;
     let finalizers = match primaries(doctor).await {
@@ -58,7 +58,7 @@ async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdic
     ))
 }
 
-/// No CRD: also whether objects are left that the garbage collector deletes as soon as there is one.
+/// Reports a missing CRD, with the remaining owned objects. The garbage collector deletes them once the CRD is back.
 async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let (group, kind) = (&ours.spec.group, &ours.spec.names.kind);
     let is_owner = |owner: &OwnerReference| {
@@ -77,7 +77,7 @@ async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
             }
         };
         let api = api_of(&doctor.client, &right.kind, None);
-        // Without the permission, they are not looked at.
+        // Without the permission to list them, they are not reported.
         if each(&api, &ListParams::default(), take).await.is_err() {
             break;
         }
@@ -92,7 +92,7 @@ async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     error(format!("missing: {APPLY}{left}"))
 }
 
-/// What everybody may know of it.
+/// Checks the discovery API, which all users may read.
 async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let client = &doctor.client;
     let (group, plural) = (&ours.spec.group, &ours.spec.names.plural);
@@ -112,7 +112,7 @@ async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict 
     )
 }
 
-/// `conversion` is why the conversion webhook cannot be called.
+/// Compares two CRDs. `conversion`: why the conversion webhook cannot be called.
 fn judge(
     ours: &CustomResourceDefinition,
     theirs: &DynamicObject,
@@ -173,15 +173,15 @@ fn judge(
     judged(format!("{age}: {text}{more}: {mend}"))
 }
 
-/// What matters most, first.
+/// The effect of a difference, most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Differs,
-    /// The cluster's lacks what this program's has.
+    /// The CRD in the cluster lacks a part of this program's CRD.
     Lacks,
-    /// The cluster's has a field or a version more, which does no harm.
+    /// The CRD in the cluster has an additional field or version, which is harmless.
     Knows,
-    /// It describes or shows something otherwise.
+    /// Only a description, a column, a short name or a category differs.
     Shows,
 }
 
@@ -191,13 +191,13 @@ struct Difference {
 }
 
 impl Difference {
-    /// Whether the API server stores, admits or serves another thing for it.
+    /// Whether the difference changes the objects that the API server stores, admits or serves.
     fn matters(&self) -> bool {
         matches!(self.change, Change::Lacks | Change::Differs)
     }
 }
 
-/// What is compared of a CRD's spec: what the controller or its users can notice, and has no default.
+/// Returns the compared parts of a CRD's spec: fields that the controller or its users notice, without defaults.
 fn comparable(spec: &Value) -> Value {
     let names = &spec["names"];
     let mut all = json!({
@@ -219,11 +219,11 @@ fn comparable(spec: &Value) -> Value {
     all
 }
 
-/// What the API server stores for a field: nothing, where it is its default.
+/// Returns the value that the API server stores for a field: null for a default.
 fn stored<'a>(key: &str, of: &'a Value) -> &'a Value {
     let value = &of[key];
     let is_default = match value {
-        // What is in these is the users', as it stands; that it serves is said in any case.
+        // These keywords have no default. `served` is always stored.
         _ if matches!(key, "default" | "enum" | "example" | "served") => false,
         Value::Bool(value) => !value,
         Value::String(text) => text.is_empty(),
@@ -253,7 +253,7 @@ fn compare(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<Difference>
                 found.push(difference(path, ours, theirs));
             }
         }
-        // However they are written: `1`, or `1.0`.
+        // `1` and `1.0` are equal.
         (Value::Number(ours), Value::Number(theirs)) if ours.as_f64() == theirs.as_f64() => {}
         _ if ours != theirs => found.push(difference(path, ours, theirs)),
         _ => {}
@@ -268,7 +268,7 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
         "categories",
     ];
     let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
-    // A field may be called as one of these, too.
+    // A field of the spec may have one of these names.
     let is_shown = SHOWN.contains(&key) && !ours.is_object() && !theirs.is_object();
     let is_field = parent.is_empty() || parent.ends_with(".properties");
     let change = match (ours, theirs) {
@@ -280,7 +280,7 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
     let text = match (ours, theirs) {
         (_, Value::Null) => format!("it lacks {path}"),
         (Value::Null, _) => format!("it has {path}"),
-        // What is long is not told.
+        // Long values are not printed.
         (Value::Array(_) | Value::Object(_), _) | (_, Value::Array(_) | Value::Object(_)) => {
             format!("{path} differs")
         }
@@ -299,7 +299,7 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
 mod tests {
     use super::*;
 
-    /// The changes from `ours` to `theirs`, each with its words.
+    /// The changes from `ours` to `theirs`, each with its text.
     fn changes(ours: &Value, theirs: &Value) -> Vec<String> {
         let mut found = Vec::new();
         compare("", ours, theirs, &mut found);
@@ -313,7 +313,7 @@ mod tests {
         let ours = json!({ "nullable": false, "format": "", "required": [], "columns": [{ "name": "a", "priority": 0 }] });
         let theirs = json!({ "columns": [{ "name": "a" }] });
         assert_eq!(changes(&ours, &theirs), [""; 0]);
-        // Of what stands for itself, each value is another.
+        // `default` has no default of its own.
         let [none, no] = [json!({}), json!({ "default": false })];
         assert_eq!(changes(&no, &none), ["Lacks: it lacks default"]);
     }
@@ -334,7 +334,7 @@ mod tests {
             changes(&none, &old),
             ["Knows: it has v1.properties.description"]
         );
-        // A bound that this program does not know may refuse what it writes.
+        // An unknown limit may reject the values that this program writes.
         let bound = of(json!({ "description": "a", "type": "string", "maxLength": 1 }));
         assert_eq!(
             changes(&old, &bound),

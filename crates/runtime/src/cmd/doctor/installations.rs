@@ -1,4 +1,4 @@
-//! Other installations in the cluster: whether one serves the same objects, and whether this one's `ClusterRoleBinding` is another's.
+//! Other installations in the cluster: whether they serve the same objects, or have taken over the `ClusterRoleBinding`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{api::failure::brief, config::app::App};
 
-/// The label of all objects in `deploy/`: the application's name.
+/// The label of all objects in `deploy/`. Its value is the application's name.
 pub const LABEL: &str = "app.kubernetes.io/name";
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
@@ -71,7 +71,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
         .iter()
         .filter_map(|(place, other)| overlaps(place, other, &doctor.config.namespaces))
         .collect();
-    // With RoleBindings alone, the ClusterRoleBinding is not needed.
+    // An installation for certain namespaces may have RoleBindings instead.
     let needs_it = is_installed && doctor.config.namespaces.is_empty();
     verdicts.extend(is_bound(app.name, namespace, needs_it, &bindings));
     Ok(worst(verdicts, || match others.len() {
@@ -83,13 +83,13 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
 /// Another installation.
 #[derive(Debug, Default, PartialEq)]
 struct Other {
-    /// Its leader.
+    /// The leader's identity, while its Lease has not expired.
     holder: Option<String>,
-    /// The namespaces that it serves; empty means all.
+    /// The served namespaces; empty: all. `None`: unknown.
     namespaces: Option<Vec<String>>,
 }
 
-/// The namespaces that the replicas of a Deployment serve, where its pods' arguments or variables have them.
+/// Returns the namespaces that a Deployment's replicas serve, from the arguments or the variables of its pods.
 fn configured(app: &App, deployment: &DynamicObject) -> Option<Vec<String>> {
     let variable = format!("{}NAMESPACES", app.env_prefix());
     let containers = &deployment.data["spec"]["template"]["spec"]["containers"];
@@ -102,14 +102,14 @@ fn configured(app: &App, deployment: &DynamicObject) -> Option<Vec<String>> {
     }
     let mut variables = items(&container["env"]).filter(|it| it["name"] == *variable);
     let variable = variables.next()?;
-    // An empty value is not stored.
+    // The API server does not store an empty value.
     let is_empty = variable["value"].is_null() && variable["valueFrom"].is_null();
     let value = variable["value"].as_str().or(is_empty.then_some(""))?;
     let names = value.split(',').map(str::trim).filter(|it| !it.is_empty());
     Some(names.map(str::to_owned).collect())
 }
 
-/// The holder of a Lease, if that has not expired.
+/// Returns the holder of a Lease that has not expired.
 fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
     let holder = lease
         .holder_identity
@@ -120,7 +120,7 @@ fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
     (now.duration_since(renewed) <= duration).then(|| brief(holder))
 }
 
-/// Whether an installation in the namespace `place` reconciles objects that this one does, too.
+/// Returns an error if the installation in the namespace `place` reconciles objects of this one, and a warning if it may.
 fn overlaps(place: &str, other: &Other, ours: &[String]) -> Option<Verdict> {
     let Some(theirs) = &other.namespaces else {
         let leads = other.holder.as_ref();
@@ -143,7 +143,7 @@ fn overlaps(place: &str, other: &Other, ours: &[String]) -> Option<Verdict> {
     })
 }
 
-/// Whether the `ClusterRoleBinding` with the application's name is another installation's.
+/// Returns a finding if the `ClusterRoleBinding` with the application's name belongs to another installation.
 fn is_bound(
     name: &str,
     namespace: &str,
@@ -156,7 +156,7 @@ fn is_bound(
         let at = |it: &Value| text(&it["namespace"]).to_owned();
         accounts.map(at).collect::<Vec<_>>()
     };
-    // With a prefix, an installation has a binding of its own.
+    // The name of a binding may have a kustomize `namePrefix`.
     let ours = bindings.iter().filter(|it| it.name_any().contains(name));
     if ours
         .clone()

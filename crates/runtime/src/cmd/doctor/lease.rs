@@ -1,4 +1,4 @@
-//! The Lease: who holds it, and since when nobody has heard of them.
+//! The Lease: its holder, and the time since its last renewal.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
@@ -27,7 +27,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
                 Ok(None) => error(format!(
                     "there is no namespace {namespace}: create it, or name another as leader_election.lease_namespace"
                 )),
-                // Who may not know is not told.
+                // Without the permission to read namespaces, the namespace is assumed to exist.
                 Ok(Some(_)) | Err(_) => {
                     ok(format!("{object}: none yet, the first replica creates it"))
                 }
@@ -47,7 +47,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
     }
 }
 
-/// By the times in it, which a replica does not go by: it waits, and sees whether they change.
+/// Judges a Lease by its timestamps. (A replica ignores them, and waits for a change instead.)
 fn judge(object: &str, lease: &LeaseSpec, ours: SignedDuration, now: Timestamp) -> Verdict {
     let holder = lease.holder_identity.as_deref().unwrap_or_default();
     if holder.is_empty() {

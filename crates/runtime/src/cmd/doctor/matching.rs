@@ -1,8 +1,7 @@
-//! Which writes a webhook or an admission policy judges: its match rules, as the API server applies them
-//! (`pkg/admission/plugin/webhook/predicates` and `pkg/admission/plugin/policy/matching` of k8s.io/apiserver).
+//! The match rules of webhooks and admission policies, as the API server applies them: `pkg/admission/plugin/webhook/predicates`
+//! and `pkg/admission/plugin/policy/matching` of `k8s.io/apiserver`.
 //!
-//! CEL expressions are not evaluated, and the labels of an object that does not exist yet are not known: both make
-//! [`Judges::Maybe`].
+//! CEL expressions are not evaluated, and the labels of a new object are unknown. Both result in [`Judges::Maybe`].
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use serde_json::Value;
 
 pub type Labels = BTreeMap<String, String>;
 
-/// A write to an object in a namespace, as admission sees it.
+/// A write to a namespaced object, with the attributes that admission matches.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub operation: &'static str,
@@ -21,32 +20,32 @@ pub struct Write {
     pub version: String,
     pub plural: String,
     pub subresource: String,
-    /// Other groups and versions of the same objects: `matchPolicy: Equivalent` is about these, too.
+    /// Other groups and versions of the same objects, which `matchPolicy: Equivalent` also matches.
     pub equivalents: Vec<(String, String)>,
-    /// The object's name, where it is known.
+    /// The object's name, if known.
     pub name: Option<String>,
-    /// The object's labels, where they are known.
+    /// The object's labels, if known.
     pub labels: Option<Labels>,
 }
 
 impl Write {
-    /// The resource, as RBAC and kubectl call it.
+    /// Returns the resource as RBAC and kubectl name it, such as `foos/status`.
     pub fn resource(&self) -> String {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         format!("{}{slash}{}", self.plural, self.subresource)
     }
 }
 
-/// Whether a write is judged.
+/// Whether a webhook or policy applies to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Judges {
     No,
-    /// It depends on the object, or on a CEL expression.
+    /// Depends on the object or on a CEL expression.
     Maybe,
     Yes,
 }
 
-/// Whether `webhook`, of a webhook configuration, is called for a write in a namespace with these labels.
+/// Returns whether the API server calls `webhook` for a write in a namespace with these labels.
 pub fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
     let selected = selected(webhook, write, namespace);
     let conditions = depends(has_items(&webhook["matchConditions"]));
@@ -54,7 +53,7 @@ pub fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
     selected.min(rules).min(conditions)
 }
 
-/// Whether `spec`, of an admission policy, applies to a write by way of `binding`, the spec of its binding.
+/// Returns whether an admission policy applies to a write. `spec` and `binding` are the specs of the policy and its binding.
 pub fn policy(spec: &Value, binding: &Value, write: &Write, namespace: &Labels) -> Judges {
     let conditions = depends(has_items(&spec["matchConditions"]));
     let constraints = match_resources(&spec["matchConstraints"], write, namespace);
@@ -87,7 +86,7 @@ fn has_items(list: &Value) -> bool {
     list.as_array().is_some_and(|list| !list.is_empty())
 }
 
-/// By the namespace's labels and the object's.
+/// Applies the namespace selector and the object selector.
 fn selected(criteria: &Value, write: &Write, namespace: &Labels) -> Judges {
     if !selector(&criteria["namespaceSelector"]).matches(namespace) {
         return Judges::No;
@@ -101,7 +100,7 @@ fn selected(criteria: &Value, write: &Write, namespace: &Labels) -> Judges {
     }
 }
 
-/// Parses a `LabelSelector`. The API server admits no invalid one, and a missing one selects everything.
+/// Parses a `LabelSelector`. A missing selector selects everything. The API server rejects invalid selectors.
 fn selector(value: &Value) -> Selector {
     let selector = Option::<LabelSelector>::deserialize(value);
     let selector = selector.ok().flatten().unwrap_or_default();
@@ -112,7 +111,7 @@ fn rules(rules: &Value, match_policy: &Value, write: &Write) -> Judges {
     let exact = (&write.group, &write.version);
     let equivalents = write.equivalents.iter();
     let equivalents = equivalents.map(|(group, version)| (group, version));
-    // The API server stores the default, which is Equivalent.
+    // The API server fills in the default, `Equivalent`.
     let is_exact = match_policy == "Exact";
     let resources = std::iter::once(exact).chain(equivalents.filter(|_| !is_exact));
     let matches = resources.flat_map(|resource| {
@@ -129,7 +128,7 @@ fn rule(rule: &Value, write: &Write, (group, version): (&String, &String)) -> Ju
     };
     let resources = rule["resources"].as_array().into_iter().flatten();
     let is_of_resource = resources.filter_map(Value::as_str).any(|item| {
-        // `pods` is not about subresources, and `pods/*` is about the pods, too.
+        // `pods` matches no subresource. `pods/*` also matches the pods.
         let (plural, subresource) = item.split_once('/').unwrap_or((item, ""));
         (plural == "*" || plural == write.plural)
             && (subresource == "*" || subresource == write.subresource)
@@ -139,7 +138,7 @@ fn rule(rule: &Value, write: &Write, (group, version): (&String, &String)) -> Ju
         && has("apiGroups", group)
         && has("apiVersions", version)
         && is_of_resource;
-    // Of policies alone.
+    // Only policies have resource names.
     let names = &rule["resourceNames"];
     match &write.name {
         _ if !matches => Judges::No,
@@ -190,7 +189,7 @@ mod tests {
             .collect()
     }
 
-    /// Row by row like `rules.go` of the API server.
+    /// Rules match as in `rules.go` of the API server.
     #[test]
     fn rules_match_as_those_of_the_api_server() {
         let status = &write("UPDATE", "example.com/v1", "parents/status");

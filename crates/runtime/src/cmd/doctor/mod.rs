@@ -1,5 +1,6 @@
-//! The command `doctor`: what a replica would find in its cluster, in a line for each check. Nothing is written: its client
-//! has the fence in it, and never a term.
+//! The command `doctor`: checks the cluster as a replica would use it, and prints one line for each check.
+//!
+//! It writes nothing: its client contains the fence, and never has a term.
 
 mod cluster;
 mod collector;
@@ -41,7 +42,7 @@ use crate::{
     telemetry::{self, metrics::Metrics},
 };
 
-/// Why nothing can be looked at: what would keep a replica from its start, too.
+/// An error that prevents all checks, and also the start of a replica.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -50,11 +51,11 @@ pub enum Error {
     Run(#[from] run::Error),
 }
 
-/// All that was found, for standard output.
+/// The results of all checks, for standard output.
 pub struct Report(Vec<(String, Verdict)>);
 
 impl Report {
-    /// Whether nothing is wrong; warnings are no errors.
+    /// Whether no check found an error. Warnings are allowed.
     pub fn is_well(&self) -> bool {
         let mut grades = self.0.iter().map(|(_, (grade, _))| *grade);
         grades.all(|grade| grade != Grade::Error)
@@ -66,7 +67,7 @@ impl fmt::Display for Report {
         let longest = self.0.iter().map(|(check, _)| check.len()).max();
         let width = longest.unwrap_or_default();
         for (check, (grade, text)) in &self.0 {
-            // Whatever the API server and the replica say: a line stays one, and a terminal is told nothing.
+            // Texts of the API server and of the replica cannot break the line or control the terminal.
             let text = text.replace(is_hidden, " ");
             writeln!(f, "{:<7}  {check:<width$}  {text}", grade.word())?;
         }
@@ -74,10 +75,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Looks at everything. Must be called within a Tokio runtime.
+/// Runs all checks. Must be called within a Tokio runtime.
 ///
 /// # Errors
-/// See [`Error`]: an API server that does not answer is none.
+/// See [`Error`]. An API server that does not respond is a result, not an error.
 pub async fn examine<R: Reconciler>(
     app: &'static App,
     host: &Host,
@@ -154,7 +155,7 @@ async fn bounded((name, check): Check<'_>) -> (String, Verdict) {
 }
 
 impl Doctor {
-    /// The checks that ask the API server more than how it is.
+    /// The checks that need a working API server.
     fn checks<'a>(
         &'a self,
         crds: &'a [CustomResourceDefinition],
@@ -206,7 +207,7 @@ impl Doctor {
         checks
     }
 
-    /// Where the Lease is, and what it is called; none where there is no election.
+    /// Returns the namespace and the name of the Lease, or the skipped verdict without an election.
     fn lease(&self) -> Result<(&str, &str), Verdict> {
         let election = &self.config.leader_election;
         match &election.lease_namespace {
@@ -220,7 +221,7 @@ impl Doctor {
 mod tests {
     use super::*;
 
-    /// Whatever an API server calls things, a check is one line.
+    /// Control characters in a text of the API server do not break the line.
     #[test]
     fn a_check_is_one_line() {
         let said = "held by \u{1b}[2Jme\r\nok\u{2028}\u{202e}     all";

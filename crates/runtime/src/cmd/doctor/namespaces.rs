@@ -1,5 +1,5 @@
-//! The namespaces with objects of the primary kind: whether one refuses the pods of these objects, and whether their deletion is
-//! stuck; and whether the controller's own namespace refuses its pods.
+//! The namespaces with primary objects: whether pods are rejected, and whether deletions are stuck. Also whether the
+//! controller's own namespace rejects its pods.
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ResourceQuota};
 use kube::{
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::config::app::{App, PodSecurity};
 
-/// The label with the level of the Pod Security Standards that is enforced.
+/// The label with the enforced level of the Pod Security Standards.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
-/// The annotation of `OpenShift` with the user ids that pods of a namespace may run as.
+/// The annotation of `OpenShift` with the allowed user ids of the pods in a namespace.
 const UID_RANGE: &str = "openshift.io/sa.scc.uid-range";
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
@@ -47,7 +47,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
     }))
 }
 
-/// Whether a namespace that enforces `level` admits the pods of these objects.
+/// Returns a warning if a namespace that enforces `level` rejects the pods of these objects.
 fn refused(
     app: &App,
     plural: &str,
@@ -69,7 +69,7 @@ fn refused(
     })
 }
 
-/// Objects that report a cause of this kind, or that are not deleted.
+/// Returns warnings about rejected pods and stuck deletions that the objects themselves report.
 fn failing(plural: &str, namespace: &str, objects: &Primaries) -> Vec<Verdict> {
     let failure = objects.replica_failure.iter().map(|(name, message)| {
         warning(format!("pods of {namespace}/{name} are refused: {message}"))
@@ -83,13 +83,13 @@ fn failing(plural: &str, namespace: &str, objects: &Primaries) -> Vec<Verdict> {
     failure.chain(finalizers).collect()
 }
 
-/// Quotas that leave no room for another object, or for its pods.
+/// Returns warnings about quotas that leave no room for another object or its pods.
 async fn quotas(doctor: &Doctor, namespaces: Vec<&str>) -> Vec<Verdict> {
     if namespaces.is_empty() {
         return Vec::new();
     }
     let quotas = all::<ResourceQuota>(&doctor.client, &ListParams::default()).await;
-    // Without the permission, they are not looked at.
+    // Without the permission, the check is skipped.
     let quotas = quotas.unwrap_or_default();
     let written: Vec<_> = doctor
         .needs
@@ -118,10 +118,10 @@ async fn quotas(doctor: &Doctor, namespaces: Vec<&str>) -> Vec<Verdict> {
     .collect()
 }
 
-/// The resources of a quota that are used up and matter here.
+/// Returns the exhausted resources of a quota that pods or the controller's objects need.
 fn used_up(quota: &Value, written: &[String]) -> Vec<String> {
     let spec = &quota["spec"];
-    // These are about some pods alone.
+    // Such a quota applies to some of the pods only.
     if spec["scopeSelector"].is_object() || items(&spec["scopes"]).next().is_some() {
         return Vec::new();
     }
@@ -144,7 +144,7 @@ fn used_up(quota: &Value, written: &[String]) -> Vec<String> {
     used_up.collect()
 }
 
-/// The number that a quantity is, such as `1500m` or `2Gi`.
+/// Parses a quantity, such as `1500m` or `2Gi`.
 pub fn quantity(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text.get(digits.len()..)? {
@@ -169,7 +169,7 @@ pub fn quantity(text: &str) -> Option<f64> {
     Some(digits.parse::<f64>().ok()? * factor)
 }
 
-/// Whether `OpenShift` admits the controller's own pods.
+/// Returns a warning if `OpenShift` rejects the controller's own pods.
 async fn own_pods(doctor: &Doctor, namespaces: &[Namespace]) -> Option<Verdict> {
     let namespace = doctor.namespace.as_ref()?;
     let namespace = namespaces.iter().find(|it| it.name == *namespace)?;
@@ -187,7 +187,7 @@ async fn own_pods(doctor: &Doctor, namespaces: &[Namespace]) -> Option<Verdict> 
     })
 }
 
-/// The Deployments of this installation, or an empty list if they cannot be read.
+/// Returns the Deployments of this installation. The list is empty if it cannot be read.
 pub async fn own_deployments(doctor: &Doctor, namespace: &str) -> Vec<DynamicObject> {
     let resource = ApiResource::erase::<Deployment>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(doctor.client.clone(), namespace, &resource);
@@ -196,7 +196,7 @@ pub async fn own_deployments(doctor: &Doctor, namespace: &str) -> Vec<DynamicObj
     found.map(|found| found.items).unwrap_or_default()
 }
 
-/// A fixed user id of a pod or its containers that is not in a range such as `1000680000/10000` or `1000680000-1000689999`.
+/// Returns the first `runAsUser` of a pod that is outside a range such as `1000680000/10000` or `1000680000-1000689999`.
 fn outside(range: &str, pod: &Value) -> Option<i64> {
     let (first, last) = match (range.split_once('/'), range.split_once('-')) {
         (Some((first, size)), _) => {

@@ -1,4 +1,5 @@
-//! Server-side fencing (`deploy/components/fencing`): whether its policy judges, and by the Lease that this program goes by.
+//! Server-side fencing (`deploy/components/fencing`): whether its policy is in force, and uses the record of this program's
+//! Lease.
 
 use std::collections::BTreeMap;
 
@@ -27,23 +28,23 @@ use crate::{
 
 const APPLY: &str = "apply deploy/components/fencing";
 
-/// How the users begin that service accounts are.
+/// The prefix of a service account's user name.
 const ACCOUNT: &str = "system:serviceaccount:";
 
-/// What the policy is to go by.
+/// The state of the election that the policy must follow.
 struct Election {
     namespace: String,
-    /// The fencing record's name.
+    /// The name of the fencing record.
     record: String,
-    /// Its annotation that names the leader.
+    /// The annotation of the record with the leader's identity.
     key: String,
-    /// Whom that names, if there is a record.
+    /// The identity in that annotation, if the record exists.
     recorded: Option<String>,
-    /// Its annotation that names the controller's service account, and the user that it means.
+    /// The annotation of the record with the controller's service account, and the user name of that account.
     account: (String, String),
-    /// Whom the Lease names.
+    /// The holder of the Lease.
     holder: String,
-    /// Who that is to the API server, if its pod is there.
+    /// The user name of the holder, if its pod exists.
     user: Option<String>,
 }
 
@@ -53,7 +54,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
         Err(error) if is_forbidden(&error) => {
             skipped("not allowed to look at it: that takes the rights of an administrator")
         }
-        // Before 1.30.
+        // Kubernetes before 1.30 has no such API.
         Err(kube::Error::Api(status)) if status.code == 404 => {
             skipped("this API server has none: Kubernetes 1.30 or later has")
         }
@@ -66,7 +67,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     let settings = &doctor.config.leader_election;
     let part = format!("{}-fencing", doctor.app.name);
     let mut policies = all::<ValidatingAdmissionPolicy>(client, &ListParams::default()).await?;
-    // As the fence knows its refusals.
+    // The fence recognizes the policy's rejections by the same part of the name.
     policies.retain(|it| it.name_any().contains(&part));
     let bindings = all::<ValidatingAdmissionPolicyBinding>(client, &ListParams::default()).await?;
     let Some(namespace) = doctor.namespace.as_deref() else {
@@ -80,7 +81,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     let named = named.map_or(doctor.app.name, String::as_str);
     let user = format!("{ACCOUNT}{namespace}:{named}");
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-    // Without an election, the Lease is no matter.
+    // Replicas without an election do not use the Lease.
     let lease = if settings.enabled {
         leases.get_opt(&settings.lease_name).await?
     } else {
@@ -108,7 +109,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
             elsewhere.push((text(&spec["policyName"]).to_owned(), at.to_owned()));
         }
     }
-    // Another installation's, with a record of its own.
+    // Policies of other installations, which have a record of their own.
     policies.retain(|it| !elsewhere.iter().any(|(name, _)| *name == it.name_any()));
     if policies.is_empty()
         && let Some((name, at)) = elsewhere.first()
@@ -124,8 +125,8 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
 }
 
-/// Whether a policy rejects all writes of a replica that runs without an election: outside a pod, without the namespace of a
-/// record, that replica can be named by none.
+/// Judges the policies for a replica without an election and without a namespace. No record can name such a replica, so a
+/// bound policy rejects all its writes.
 fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
     let names = policies.iter().map(ResourceExt::name_any);
     let mut bound = names.filter(|name| {
@@ -141,7 +142,7 @@ fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
     }
 }
 
-/// The annotations of a fencing record, if there is one.
+/// Returns the annotations of a fencing record, if it exists.
 async fn record_in(
     client: &Client,
     namespace: &str,
@@ -152,7 +153,7 @@ async fn record_in(
     Ok(found.map(|it| it.metadata.annotations.unwrap_or_default()))
 }
 
-/// Whether the service account that the record names exists, and may write the record.
+/// Returns an error unless the service account that the record names exists and may write the record.
 async fn has_an_account(client: &Client, election: &Election) -> kube::Result<Option<Verdict>> {
     let Election {
         namespace,
@@ -184,7 +185,7 @@ async fn has_an_account(client: &Client, election: &Election) -> kube::Result<Op
         ..SubjectAccessReview::default()
     };
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
-    // Without the permission to ask, it is not known.
+    // Without the permission to create a review, the result is unknown.
     let answer = reviews.create(&PostParams::default(), &review).await;
     let status = answer.ok().and_then(|it| it.status);
     let is_refused = status.is_some_and(|it| !it.allowed && it.evaluation_error.is_none());
@@ -195,7 +196,7 @@ async fn has_an_account(client: &Client, election: &Election) -> kube::Result<Op
     }))
 }
 
-/// The service account of the pod that holds the Lease, as long as that is in the Lease's namespace.
+/// Returns the user name of the Lease's holder. The pod must be in the namespace of the Lease.
 async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result<Option<String>> {
     let Some((pod, uid)) = holder.rsplit_once('_').filter(|(pod, _)| !pod.is_empty()) else {
         return Ok(None);
@@ -218,7 +219,7 @@ fn judge(
 ) -> Verdict {
     let part = format!("{}-fencing", app.name);
     let all: Vec<_> = policies.iter().collect();
-    // Others may be another installation's.
+    // The other policies may belong to other installations.
     let goes_by_ours = |policy: &&&DynamicObject| {
         bindings.iter().any(|binding| {
             let spec = &binding.data["spec"];
@@ -252,12 +253,12 @@ fn judge(
     })
 }
 
-/// The namespace and the name of the record that a binding has its policy go by.
+/// Returns the namespace and the name of the record in a binding.
 fn record_of(binding: &Value) -> [&str; 2] {
     ["namespace", "name"].map(|field| text(&binding["paramRef"][field]))
 }
 
-/// Whether the policy itself looks at a record.
+/// Checks that the policy reads the leader's identity from a record.
 fn follows(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
     let name = policy.name_any();
     let spec = &policy.data["spec"];
@@ -279,7 +280,7 @@ fn follows(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// Whether one of its bindings has it refuse by the record of this Lease, and none by another.
+/// Checks that the policy is bound, and that all its bindings deny writes by the record of this Lease.
 fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Result<(), Verdict> {
     let Election {
         namespace, record, ..
@@ -310,7 +311,7 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
     Ok(())
 }
 
-/// Whether it is about whoever leads, and refuses what it cannot judge.
+/// Checks that the policy applies to the leader's writes, and rejects writes that it cannot evaluate.
 fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
     let name = policy.name_any();
     let spec = &policy.data["spec"];
@@ -339,14 +340,14 @@ fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), 
     Ok(())
 }
 
-/// Whether a condition lets the writes of this user be judged: by the record's annotation, or by a literal of its own.
+/// Returns whether a condition selects the writes of this user: by the record's annotation, or by a literal.
 fn judges(election: &Election, condition: &str, user: &str) -> bool {
     let (key, annotated) = &election.account;
     let mut literals = condition.split(['\'', '"']);
     literals.any(|literal| literal == user || (literal == key && annotated == user))
 }
 
-/// Whether the record is there, and names whom the Lease names.
+/// Checks that the record exists and names the holder of the Lease.
 fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
     let Election {
         namespace,
@@ -360,7 +361,7 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
             "{name} judges nothing: serviceaccount/{record} in {namespace}, which it goes by, is missing; {APPLY}"
         )));
     };
-    // Nobody writes before having been named.
+    // A new leader writes only after the record names it.
     if !holder.is_empty() && recorded != holder {
         let [recorded, holder] = [recorded, holder].map(|name| brief(name));
         return Err(warning(format!(
@@ -385,7 +386,7 @@ mod tests {
         object
     }
 
-    /// What protects another installation is neither judged as ours nor to be deleted.
+    /// The policy of another installation is not judged, and its deletion is not proposed.
     #[test]
     fn another_installations_policy_is_left_alone() {
         let election = Election {
@@ -430,7 +431,7 @@ mod tests {
         );
         let two = format!("{ours} is not the only one that goes by this record: there is {older}");
         assert!(judged.1.starts_with(&two), "{judged:?}");
-        // Without an election and a namespace, any of them may be ours.
+        // Each policy may be ours if there is neither an election nor a namespace.
         let (grade, text) = nowhere(&all, &[bound(&ours, "n")]);
         assert_eq!(grade, Grade::Warning, "{text}");
         assert!(text.contains(&format!("{ours} rejects")), "{text}");

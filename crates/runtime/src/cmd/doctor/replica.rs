@@ -1,4 +1,4 @@
-//! The replica that runs here, in this container or behind a forwarded port: what it says of itself at `/debug/state`.
+//! The state of one replica, from `/debug/state`: the replica in this container, or behind a forwarded port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -19,18 +19,19 @@ use crate::{
     telemetry::state::{self, Cache, Failing, Lease, PATH, Queue, State},
 };
 
-/// A cache that is older is behind: bookmarks come about once a minute.
+/// Age in seconds from which a cache is behind. Bookmarks arrive about once a minute.
 const OLD: f64 = 300.;
 
-/// So many bytes are read: whoever listens at a forwarded port may send them without end. A thousand namespaces take less than 1 MiB.
+/// Maximum size of a state, in bytes. A thousand namespaces need less than 1 MiB. Another server at the forwarded port may
+/// send data without end.
 const LARGEST: usize = 16 << 20;
 
-/// So many objects that fail, and caches, are told of; the rest is at the path.
+/// Failing objects and caches that are listed. `/debug/state` has the others.
 const TOLD: usize = 5;
 
 type Line = (String, Verdict);
 
-/// Its lines, the first of them about the replica as such.
+/// Returns the lines about the replica.
 pub(super) async fn examine(doctor: &Doctor) -> Vec<Line> {
     match timeout(LIMIT, find(doctor)).await {
         Ok(Ok(state)) => report(&state),
@@ -42,7 +43,7 @@ pub(super) async fn examine(doctor: &Doctor) -> Vec<Line> {
     }
 }
 
-/// The state of the replica that serves it where these settings say, on this machine.
+/// Requests the state at the configured address, on this machine.
 async fn find(doctor: &Doctor) -> Result<State, Verdict> {
     let http = &doctor.config.http;
     if !http.debug_state {
@@ -50,7 +51,7 @@ async fn find(doctor: &Doctor) -> Result<State, Verdict> {
     }
     let is_pod = is_pods_own(&doctor.host, &doctor.config);
     let (address, kube) = if http.metrics_auth {
-        // Nobody else's token goes to whoever listens there: its certificate may be anybody's.
+        // The certificate of the server is not verified, so a user's own token is never sent.
         if !is_pod {
             return Err(skipped(
                 "with http.metrics_auth, it is asked from within its container alone: kubectl exec -n NAMESPACE POD -- /proc/1/exe \
@@ -77,7 +78,7 @@ async fn find(doctor: &Doctor) -> Result<State, Verdict> {
     })
 }
 
-/// Where a process of this machine reaches what listens at this address.
+/// Replaces the unspecified address by the loopback address.
 fn here(addr: SocketAddr) -> SocketAddr {
     if addr.ip().is_unspecified() {
         return (Ipv4Addr::LOCALHOST, addr.port()).into();
@@ -85,11 +86,11 @@ fn here(addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// What is served there, to the credentials of `kube`.
+/// Requests the state at `address`, with the credentials of `kube`.
 pub(crate) async fn ask(address: &str, mut kube: KubeConfig) -> Result<State, String> {
     kube.cluster_url = address.parse().map_err(|error| format!("{error}"))?;
     kube.proxy_url = None;
-    // It is this machine's, and made for this process.
+    // The server is on this machine, and its certificate is generated at its start.
     kube.accept_invalid_certs = true;
     kube.root_cert = Some(Vec::new());
     kube.root_cert_file = None;
@@ -167,7 +168,7 @@ fn caches(caches: &[Cache]) -> Verdict {
     ))
 }
 
-/// The first of them, and how many there are beyond.
+/// Joins the first [`TOLD`] texts, and adds the number of the others.
 fn some(all: &[String], between: &str) -> String {
     let told = all.iter().take(TOLD).cloned();
     let more = all.len().saturating_sub(TOLD);
@@ -285,7 +286,7 @@ fn failure(object: &Failing) -> Verdict {
     ))
 }
 
-/// In whole seconds, as people read them.
+/// Formats a duration in whole seconds, such as `1h 2m 3s`.
 fn span(seconds: f64) -> String {
     let whole = SignedDuration::try_from_secs_f64(seconds.round());
     format!("{:#}", whole.unwrap_or(SignedDuration::MAX))
@@ -297,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines about a replica of which all is well but for this.
+    /// The lines about a healthy replica whose state differs in these fields.
     fn lines(differ: &Value) -> Vec<String> {
         let mut state = json!({
             "identity": "a_1", "version": "0.1.0", "commit": null, "uptimeSeconds": 3723.4,
@@ -389,7 +390,7 @@ mod tests {
         }
     }
 
-    /// A replica may serve a thousand namespaces, and a line is one that people read.
+    /// A line stays short with a thousand namespaces.
     #[test]
     fn of_many_caches_a_few_are_told() {
         let cache = |number: usize, failure: Value| {
@@ -411,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Of many that fail, a few are told.
+    /// The first failures are listed.
     #[test]
     fn failures_are_told_with_their_retries() {
         let object = |name: usize| {

@@ -1,4 +1,4 @@
-//! What may be done: what a replica asks for as it starts, and what else it does, by the same reviews.
+//! Permissions: those that a replica reviews at its start, and the others that it needs.
 
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 use k8s_openapi::api::{
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// So many are asked for at once.
+/// Concurrent access reviews.
 const AT_ONCE: usize = 8;
 
 fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Right> {
@@ -29,18 +29,18 @@ fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Right>
     })
 }
 
-/// To events, of which nobody asks whether they may be written.
+/// Permissions for events, which a replica does not review.
 fn to_events() -> impl Iterator<Item = Right> {
     to(&["create", "patch"], Kind::of::<Event>())
 }
 
-/// A right, and to what object alone, if it is not all of them.
+/// A permission, with the name of the object if it is limited to one.
 type Named<'a> = (Right, Option<&'a str>);
 
-/// Those that are missing in a namespace (`None`: in all).
+/// Returns the missing permissions in a namespace (`None`: in all namespaces).
 ///
 /// # Errors
-/// That there is no answer.
+/// A review failed or was undecided.
 async fn missing(
     doctor: &Doctor,
     namespace: Option<&str>,
@@ -78,7 +78,7 @@ fn judge(missing: Result<Vec<String>, Verdict>, place: &str, mend: &str) -> Verd
     }
 }
 
-/// To the kinds, in a scope.
+/// Checks the permissions for the resource types in a namespace or in all of them.
 pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let needs = &doctor.needs;
     let watched = needs.watched.iter();
@@ -91,7 +91,7 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     judge(missing, &Place(namespace).to_string(), mend)
 }
 
-/// To the Lease, which is created without its name being looked at, and to the events about it.
+/// Checks the permissions for the Lease and for its events. RBAC cannot limit `create` to a name.
 pub async fn of_lease(doctor: &Doctor) -> Verdict {
     let (namespace, name) = match doctor.lease() {
         Ok(lease) => lease,
@@ -106,9 +106,10 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
     judge(missing, &Place(Some(namespace)).to_string(), mend)
 }
 
-/// To the fencing record. Who may not read it takes server-side fencing for not installed.
+/// Checks the permissions for the fencing record. A replica that cannot read it assumes that server-side fencing is not
+/// installed.
 pub async fn of_record(doctor: &Doctor) -> Verdict {
-    // Without an election there is one, too.
+    // A replica without an election also has a record.
     let Some(namespace) = doctor.namespace.as_deref() else {
         return skipped("leader_election.lease_namespace is not set");
     };

@@ -1,4 +1,4 @@
-//! The API server's version, and its clock, by one answer.
+//! The version of the API server, and its clock, from one response.
 
 use http::{Request, StatusCode, Uri, header::DATE};
 use http_body_util::{BodyExt as _, Limited};
@@ -12,31 +12,31 @@ use super::{
 };
 use crate::api::failure::brief;
 
-/// The oldest and the newest version 1.x that all tests run on.
+/// Oldest Kubernetes version 1.x that all tests run on. [`NEWEST`] is the newest.
 const OLDEST: u32 = 33;
 const NEWEST: u32 = 37;
 
-/// How far the clocks may be apart.
+/// Longest accepted difference between the two clocks.
 const APART: SignedDuration = SignedDuration::from_secs(5);
 
-/// So many bytes of an answer are read: an API server's has a few hundred, and what else is at that address may send them without
-/// end.
+/// Maximum size of a response, in bytes. The API server sends a few hundred. Another server at the address may send data
+/// without end.
 const LARGEST: usize = 1 << 20;
 
-/// What `/version` is answered with, and when, by our clock and the API server's.
+/// The response to `/version`, with its time by the local clock and by the API server's.
 pub struct Answer {
     status: StatusCode,
     body: Vec<u8>,
     asked: Timestamp,
     answered: Timestamp,
-    /// In whole seconds, rounded down.
+    /// The `Date` header: whole seconds, rounded down.
     date: Option<Timestamp>,
 }
 
-/// Asks.
+/// Requests `/version`.
 ///
 /// # Errors
-/// Why there is no answer.
+/// The reason if no response can be read.
 pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
     let asked = doctor.host.now();
     let request = Request::get("/version").body(Body::empty());
@@ -81,7 +81,7 @@ pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
         ));
     };
     let found = format!("{} at {address}", brief(&info.git_version));
-    // Some have a plus at its end.
+    // Some distributions append a plus sign.
     let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
     match (&*info.major, minor.parse::<u32>()) {
         ("1", Ok(OLDEST..=NEWEST)) => ok(found),
@@ -99,7 +99,7 @@ pub fn clock(answer: &Result<Answer, String>) -> Verdict {
     let Some(date) = answer.date else {
         return skipped("the API server's answer has no date");
     };
-    // What it is at least, however long the request was on its way.
+    // The minimum difference: the date may have been written at any time during the request.
     let ahead = answer.asked.duration_since(date) - SignedDuration::from_secs(1);
     let behind = date.duration_since(answer.answered);
     let (apart, which) = if ahead > behind {
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// The date has no fractions of a second, and was written at some time between question and answer.
+    /// The date is in whole seconds, and its time between request and response is unknown.
     #[test]
     fn a_clock_is_off_by_what_cannot_be_the_requests_own_time() {
         let found = |asked: i64, answered: i64, date: i64| {

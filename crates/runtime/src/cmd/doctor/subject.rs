@@ -1,4 +1,4 @@
-//! The input that the checks share.
+//! The input of all checks.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     config::{app::App, environment::Host, settings::Config},
 };
 
-/// What the checks have in common.
+/// The input of all checks, and lists that several checks share.
 pub(super) struct Doctor {
     pub(super) app: &'static App,
     pub(super) host: Host,
@@ -26,7 +26,7 @@ pub(super) struct Doctor {
     pub(super) hooks: OnceCell<Result<Vec<Hook>, Verdict>>,
 }
 
-/// A namespace that is served, or the controller's own.
+/// A served namespace, or the controller's own.
 #[derive(Clone)]
 pub struct Namespace {
     pub name: String,
@@ -34,21 +34,21 @@ pub struct Namespace {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Objects of the primary kind in one namespace.
+/// Summary of the primary objects in one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Primaries {
     pub count: usize,
-    /// Finalizers that block a deletion of some time ago, with the number of objects for each.
+    /// Finalizers that have blocked a deletion for minutes, with the number of objects for each.
     pub finalizers: BTreeMap<String, usize>,
-    /// The name of an object with the reason `ReplicaFailure` in a condition, and the condition's message.
+    /// The name of the first object with a condition `ReplicaFailure`, and the message of the condition.
     pub replica_failure: Option<(String, String)>,
 }
 
-/// A webhook of a configuration.
+/// A webhook of a webhook configuration.
 pub struct Hook {
-    /// Its name and its configuration's.
+    /// The names of the webhook and of its configuration.
     pub(super) id: String,
     pub(super) spec: Value,
-    /// Why it cannot be called, if that can be seen.
+    /// Why the webhook cannot be called, if known.
     pub(super) down: Option<String>,
 }

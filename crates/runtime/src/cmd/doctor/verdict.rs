@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use crate::api::failure::{brief, with_causes};
 
-/// How long a check may take. One after the other there are at most two: the others do not wait for each other.
+/// Time limit of a check. `doctor` takes at most twice this time: first the API server's version, then all other checks
+/// concurrently.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
-/// How a check came out.
+/// The grade of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grade {
     Ok,
     /// The controller works, but not as well as it could.
     Warning,
-    /// The controller does not work, or not as it says.
+    /// The controller does not work, or not as documented.
     Error,
-    /// Nothing is known, or there is nothing to know.
+    /// The check is not possible, or not needed.
     Skipped,
 }
 
@@ -30,7 +31,7 @@ impl Grade {
     }
 }
 
-/// What a check found, and how it is mended.
+/// The grade of a check, with its finding and the remedy.
 pub(super) type Verdict = (Grade, String);
 
 pub(super) fn ok(text: impl Into<String>) -> Verdict {
@@ -49,10 +50,11 @@ pub(super) fn skipped(text: impl Into<String>) -> Verdict {
     (Grade::Skipped, text.into())
 }
 
-/// Findings in a line.
+/// Findings listed in one line.
 pub(super) const FOUND: usize = 3;
 
-/// Returns one verdict of many findings: the errors come first, and those beyond [`FOUND`] are counted. `well` is for no finding.
+/// Combines many findings into one verdict: lists the first [`FOUND`], errors first, and counts the others. Returns `well()`
+/// without findings.
 pub(super) fn worst(mut found: Vec<Verdict>, well: impl FnOnce() -> Verdict) -> Verdict {
     found.sort_by_key(|(grade, _)| *grade != Grade::Error);
     let Some(&(grade, _)) = found.first() else {
@@ -66,7 +68,7 @@ pub(super) fn worst(mut found: Vec<Verdict>, well: impl FnOnce() -> Verdict) -> 
     (grade, format!("{}{more}", texts.join("; ")))
 }
 
-/// That a request failed: what it was to do, and why it did not.
+/// Returns the error for a failed request. `what` names its purpose.
 pub(super) fn failed(what: &str, cause: &kube::Error) -> Verdict {
     error(format!("cannot {what}: {}", why(cause)))
 }

@@ -1,4 +1,5 @@
-//! Admission webhooks and policies that judge the controller's writes: whether one is down, slow, or in the way of the Lease.
+//! Admission webhooks and policies for the controller's writes: unavailable webhooks, slow webhooks, and webhooks that can
+//! stop the renewal of the Lease.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -31,13 +32,13 @@ use crate::{
     client::fence::permit::limit as write_limit, config::settings::MUTATION_TIMEOUT,
 };
 
-/// `timeoutSeconds` where none is given.
+/// Default of `timeoutSeconds`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Requests at once for the Services of webhooks.
+/// Concurrent requests for the Services of webhooks.
 const AT_ONCE: usize = 8;
 
-/// The namespace label that each namespace has.
+/// The label with the namespace's own name, which each namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 impl Hook {
@@ -46,22 +47,22 @@ impl Hook {
         seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs)
     }
 
-    /// Whether a write fails where the webhook does. The API server stores the default, which is Fail.
+    /// Whether a write fails if the webhook fails. The API server fills in the default, `Fail`.
     fn fails(&self) -> bool {
         self.spec["failurePolicy"] != "Ignore"
     }
 
-    /// Its id, with its failure policy and timeout.
+    /// Returns the id, the failure policy and the timeout.
     fn described(&self) -> String {
         let policy = if self.fails() { "Fail" } else { "Ignore" };
         format!("{} ({policy}, {:?})", self.id, self.timeout())
     }
 }
 
-/// All webhooks.
+/// Returns all webhooks.
 ///
 /// # Errors
-/// A list that failed, or that is not allowed.
+/// A list failed or is forbidden.
 async fn hooks(doctor: &Doctor) -> Result<&[Hook], Verdict> {
     let read = doctor.hooks.get_or_init(async || {
         let client = &doctor.client;
@@ -90,7 +91,7 @@ async fn of_kind<K: Resource<DynamicType = ()>>(client: &Client) -> Result<Vec<H
     Ok(hooks.buffered(AT_ONCE).collect().await)
 }
 
-/// Why a webhook cannot be called, or `None` where it can be or that is not known: a URL is not looked at.
+/// Returns why a webhook cannot be called. `None` means that it can be called, or that this is unknown: URLs are not checked.
 pub async fn down(client: &Client, config: &Value) -> Option<String> {
     let service = config["service"].as_object()?;
     let [namespace, name] = ["namespace", "name"].map(|key| service.get(key).map_or("", text));
@@ -115,7 +116,7 @@ pub async fn down(client: &Client, config: &Value) -> Option<String> {
     let mut endpoints = slices
         .iter()
         .flat_map(|slice| items(&slice.data["endpoints"]));
-    // Unknown counts as ready.
+    // An unknown state counts as ready.
     if !endpoints.any(|it| it["conditions"]["ready"] != false) {
         return Some(format!("{place} has no ready endpoint"));
     }
@@ -124,7 +125,7 @@ pub async fn down(client: &Client, config: &Value) -> Option<String> {
         .then(|| "its clientConfig has no caBundle".to_owned())
 }
 
-/// A write of the Lease, or of its fencing record.
+/// A write to the Lease or to the fencing record.
 fn to(kind: Kind, operation: &'static str, name: &str, labels: Labels) -> Write {
     Write {
         name: Some(name.to_owned()),
@@ -154,7 +155,7 @@ fn written(
     }
 }
 
-/// The webhooks that judge the Lease, and the fencing record where there is one.
+/// Checks the webhooks that match writes to the Lease and to the fencing record, if that exists.
 pub async fn on_lease(doctor: &Doctor) -> Verdict {
     match lease_findings(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
@@ -194,12 +195,12 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     }))
 }
 
-/// The writes of an election.
+/// Returns the writes of an election.
 async fn lease_writes(doctor: &Doctor, namespace: &str, name: &str) -> Result<Vec<Write>, Verdict> {
     let leases: Api<Lease> = Api::namespaced(doctor.client.clone(), namespace);
     let lease = leases.get_metadata_opt(name).await;
     let lease = lease.map_err(|error| unreadable("leases", &error))?;
-    // A new one has no labels.
+    // A new Lease has no labels.
     let labels = lease.and_then(|lease| lease.metadata.labels);
     let labels = labels.unwrap_or_default();
     let mut writes: Vec<_> = ["CREATE", "UPDATE"]
@@ -215,7 +216,7 @@ async fn lease_writes(doctor: &Doctor, namespace: &str, name: &str) -> Result<Ve
     Ok(writes)
 }
 
-/// The effect of a webhook on renewals, where there may be one.
+/// Returns the possible effect of a webhook on renewals.
 fn on_renewals(hook: &Hook, judged: &Judged, renewal: Duration) -> Option<Verdict> {
     let Hook { id, down, .. } = hook;
     let limit = hook.timeout();
@@ -238,7 +239,7 @@ fn on_renewals(hook: &Hook, judged: &Judged, renewal: Duration) -> Option<Verdic
     }
 }
 
-/// The webhooks that judge the other writes.
+/// Checks the webhooks that match the other writes.
 pub async fn on_writes(doctor: &Doctor) -> Verdict {
     match write_findings(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
@@ -252,7 +253,7 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let writes = writes(doctor).await;
     let election = &doctor.config.leader_election;
     let limit = if election.enabled {
-        // At the end of a retry period, just before a renewal.
+        // The worst case: just before a renewal, at the end of a retry period.
         let room = election.renew_deadline + election.overtime();
         write_limit(room.saturating_sub(election.retry_period))
     } else {
@@ -281,7 +282,9 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     }))
 }
 
-/// The effect of a webhook on the controller's writes, if any. `is_broad`: a namespace has an object, or all are affected.
+/// Returns the effect of a webhook on the controller's writes, if any.
+///
+/// `is_broad`: an affected namespace has an object, or all served namespaces are affected.
 fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> Option<Verdict> {
     let Hook { id, down, .. } = hook;
     let resources = judged.resources();
@@ -310,12 +313,12 @@ fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> 
     }
 }
 
-/// The writes that a webhook or a policy judges.
+/// The writes that a webhook or a policy matches.
 struct Judged<'a> {
     judges: Judges,
     resources: BTreeSet<String>,
     namespaces: Vec<&'a str>,
-    /// Whether there is more among the resources than events.
+    /// Whether the resources include more than events.
     is_work: bool,
 }
 
@@ -356,7 +359,7 @@ fn judged<'a>(
     (all.judges > Judges::No).then_some(all)
 }
 
-/// The namespaces that are served.
+/// Returns the served namespaces.
 async fn served(doctor: &Doctor) -> Result<Vec<&Namespace>, Verdict> {
     let configured = &doctor.config.namespaces;
     let all = namespaces(doctor).await?.iter();
@@ -364,7 +367,7 @@ async fn served(doctor: &Doctor) -> Result<Vec<&Namespace>, Verdict> {
     Ok(served.collect())
 }
 
-/// The writes to owned objects, to the primary kind and to events.
+/// Returns the writes to owned objects, to primary objects and to events.
 async fn writes(doctor: &Doctor) -> Vec<Write> {
     let primary = doctor.needs.primary;
     let versions = versions(&doctor.client, primary.group).await;
@@ -381,20 +384,20 @@ async fn writes(doctor: &Doctor) -> Vec<Write> {
         let others: Vec<_> = others.collect();
         let mut add = |operation| all.push(written(*kind, operation, subresource, &others));
         match *verb {
-            // An object that is made may be deleted, too.
+            // The reconciler may also delete the objects that it creates.
             "create" => ["CREATE", "DELETE"].into_iter().for_each(add),
             "patch" | "update" => add("UPDATE"),
             _ => {}
         }
     }
-    // The API server stores both in the same place.
+    // The API server stores the events of both groups in the same place.
     let core = [("", "v1")];
     let events = ["CREATE", "UPDATE"];
     all.extend(events.map(|operation| written(Kind::of::<Event>(), operation, "", &core)));
     all
 }
 
-/// The versions that a group is served in.
+/// Returns the served versions of a group.
 async fn versions(client: &Client, group: &str) -> Vec<String> {
     let groups = client.list_api_groups().await;
     let groups = groups.into_iter().flat_map(|all| all.groups);
@@ -403,7 +406,7 @@ async fn versions(client: &Client, group: &str) -> Vec<String> {
     versions.map(|version| version.version).collect()
 }
 
-/// The policies that can refuse or change a write: these are in the API server, and so none is ever down.
+/// Lists the policies that can reject or change a write. They run in the API server, so they are always available.
 pub async fn policies(doctor: &Doctor) -> Verdict {
     match policy_findings(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
@@ -454,10 +457,10 @@ async fn policy_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     })
 }
 
-/// The specs of policies and of their bindings, with the policies' names.
+/// Returns the name and the spec of each bound policy, with the spec of its binding.
 ///
 /// # Errors
-/// A list that failed, or that is not allowed.
+/// A list failed or is forbidden.
 async fn bound<P, B>(client: &Client) -> Result<Vec<(String, Value, Value)>, Verdict>
 where
     P: Resource<DynamicType = ()>,
@@ -475,7 +478,7 @@ where
     Ok(all)
 }
 
-/// All objects of a kind that not every supported API server has.
+/// Returns all objects of a resource type that some supported API servers do not have.
 async fn optional<K: Resource<DynamicType = ()>>(
     client: &Client,
 ) -> Result<Vec<DynamicObject>, Verdict> {
