@@ -1,6 +1,6 @@
-//! kube's own `Controller`, under the runtime's election and behind its fence, for those who want nothing else of it.
+//! kube's own `Controller` with the election and the fence of the runtime.
 //!
-//! Each `ConfigMap` labelled `mirror=yes` gets another one with the same data, `<name>-mirror`.
+//! Each `ConfigMap` with the label `mirror=yes` gets a copy of its data, the `ConfigMap` `<name>-mirror`.
 
 use std::{error::Error, future::ready, sync::Arc, time::Duration};
 
@@ -40,8 +40,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             _ = terminate.recv() => break,
             ended = &mut election => return Ok(ended??),
         };
-        // With the term, or the program, all that runs is dropped: what was not sent by then never is, and the Lease is not given
-        // back before what was sent is over.
+        // The end of the term or of the program drops the controller: it sends no more requests. The Lease is released only
+        // after its writes in flight have ended.
         tokio::select! {
             () = run(client.clone()) => {}
             lost = term.wait_for(|term| term.as_ref().map(Term::id) != id) => drop(lost?),

@@ -1,7 +1,8 @@
-//! An operator of another kind, whole: what a kind has to bring.
+//! A complete operator for another resource type.
 //!
-//! A `Relay` has a `ConfigMap` with its configuration and a `Service`, both of its name. It reads a token from a `Secret` that
-//! it names and does not own. And it is registered outside the cluster: as a file in a folder, which a finalizer takes back.
+//! Each `Relay` gets a `ConfigMap` with its configuration and a `Service`, both of the same name. Its spec names a `Secret`
+//! with a token, which the `Relay` does not own. Each `Relay` is also registered outside the cluster, as a file in a folder. A
+//! finalizer removes the file.
 
 use std::{collections::BTreeMap, fs, io, path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     operator_runtime::main(&APP, || vec![Manifest::crd()], build)
 }
 
-/// A Relay as it is cached.
+/// The cached form of a Relay.
 type Relay = Custom<RelaySpec>;
 
 #[derive(Deserialize)]
@@ -44,7 +45,7 @@ struct Settings {
     registry: PathBuf,
 }
 
-/// What is watched and written.
+/// Declares the watched and the owned resource types.
 fn build(builder: &mut Builder<Relay>, settings: Settings) -> RelayReconciler {
     RelayReconciler {
         relays: builder.primary(),
@@ -77,7 +78,7 @@ impl Spec for RelaySpec {
     const KIND: Kind = Kind::custom("example.com", "v1", "Relay", "relays");
     type Status = RelayStatus;
 
-    /// What it makes, and the Secret.
+    /// The owned objects, which have the name of the Relay, and the Secret.
     fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         [name, &*self.secret_name].into_iter()
     }
@@ -125,7 +126,7 @@ struct RelayReconciler {
     registry: PathBuf,
 }
 
-/// What a Relay should have.
+/// The desired state for a Relay.
 struct Desired {
     port: i32,
     data: BTreeMap<String, String>,
@@ -184,17 +185,17 @@ impl Reconciler for RelayReconciler {
             let event = error.map_or(Event::normal("Synced", "Relay synced"), Event::failed);
             self.relays.report(cx, relay, &status, event).await?;
         }
-        made.map(|()| Action::After(std::time::Duration::from_mins(5))) // What no watch tells of.
+        made.map(|()| Action::After(std::time::Duration::from_mins(5))) // No watch reports a change of the file.
     }
 }
 
 impl RelayReconciler {
-    /// Where a Relay is registered. Namespace and name together can be too long for the name of a file.
+    /// Returns the file of a Relay, `<namespace>/<name>`. Both together may be too long for one file name.
     fn place(&self, key: &Key) -> PathBuf {
         self.registry.join(key.namespace()).join(key.name())
     }
 
-    /// What a Relay should have, or what is missing for that.
+    /// Returns the desired state, or a message if the spec is invalid or the token is missing.
     fn plan(&self, key: &Key, relay: &Relay) -> Result<Desired, String> {
         let spec = relay.spec.as_ref().map_err(Clone::clone)?;
         let secret = self.secrets.get(&key.sibling(&spec.secret_name));
@@ -225,7 +226,7 @@ impl RelayReconciler {
     }
 }
 
-/// Nothing is reported of what passes by itself.
+/// Returns the status, or `None` for a transient error.
 fn status(
     relay: &Relay,
     missing: Option<&String>,

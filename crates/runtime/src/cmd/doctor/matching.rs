@@ -1,5 +1,5 @@
-//! The match rules of webhooks and admission policies, as the API server applies them: `pkg/admission/plugin/webhook/predicates`
-//! and `pkg/admission/plugin/policy/matching` of `k8s.io/apiserver`.
+//! The match rules of webhooks and admission policies, as the API server applies them
+//! (`pkg/admission/plugin/webhook/predicates` and `pkg/admission/plugin/policy/matching` of `k8s.io/apiserver`).
 //!
 //! CEL expressions are not evaluated, and the labels of a new object are unknown. Both result in [`Judges::Maybe`].
 
