@@ -1,5 +1,6 @@
-//! The Foo controller: each `Foo` gets a Deployment, which is reconciled, and a status that reports how it is. What it
-//! runs on knows no Foo and is the crate `operator-runtime`.
+//! The Foo controller: reconciles a Deployment for each `Foo`, and reports its state in the status of the `Foo`.
+//!
+//! The crate `operator-runtime` contains all code that does not depend on `Foo`.
 
 pub mod foo;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use operator_runtime::{
 
 pub use foo::{FooConfig, api};
 
-/// This program.
+/// The description of this program for the runtime.
 pub static APP: App = App {
     name: env!("CARGO_PKG_NAME"),
     about: env!("CARGO_PKG_DESCRIPTION"),
@@ -46,11 +47,11 @@ pub static APP: App = App {
         },
     ],
     crates: &["foo_controller"],
-    // The image that the pods run is the user's; nginx, by default, runs as root.
+    // The user chooses the image. The default, nginx, runs as root.
     pod_security: PodSecurity::Baseline,
 };
 
-/// All metrics, by what they are about.
+/// Returns all metrics, grouped by section.
 pub fn metrics() -> impl Iterator<Item = (&'static str, &'static [Metric])> {
     let foos: (&str, &[Metric]) = ("Foos", &[foo::FOOS, foo::ROLLOUTS]);
     SECTIONS.iter().copied().chain([foos])

@@ -1,4 +1,4 @@
-//! The Foo controller, as a program.
+//! The program `foo-controller`.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
-//! The `Foo` API: what users write (`spec`), what the controller reports to them (`status`), and the CRD that
-//! the API server checks both against.
+//! The `Foo` API: the spec, the status, and the CRD.
 //!
-//! What a webhook would check is checked by CEL rules in the CRD: no certificates, nothing to be down.
+//! The CRD validates with CEL rules instead of a webhook, which would need certificates and could be unavailable.
 #![allow(
     clippy::doc_markdown,
     reason = "these docs are what `kubectl explain` shows"
@@ -23,14 +22,14 @@ use operator_runtime::dns::is_subdomain;
 pub const GROUP: &str = "samplecontroller.k8s.io";
 /// The version of the API group.
 pub const VERSION: &str = "v1alpha1";
-/// The kind.
+/// The kind of the resource.
 pub const KIND: &str = "Foo";
-/// The resource's name in URLs and in RBAC.
+/// The resource name in URLs and in RBAC.
 pub const PLURAL: &str = "foos";
 
-/// The longest name of a Foo and of its Deployment: both become label values. The CRD says so, too.
+/// Maximum length of the names of a Foo and its Deployment, because both become label values. The CRD has the same limit.
 const LONGEST_NAME: usize = 63;
-/// The replicas that a Foo may ask for. The CRD says so, too.
+/// Allowed replicas of a Foo. The CRD has the same limits.
 const REPLICAS: RangeInclusive<i32> = 1..=10;
 
 /// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
@@ -83,18 +82,19 @@ pub struct FooSpec {
     ///
     /// Leave it out to leave the Deployment's replicas alone, for instance to a HorizontalPodAutoscaler. To scale the Foo itself,
     /// set it once.
-    // Not nullable, so that the API server takes a null for what is left out: for the scale subresource it must be no null.
+    // Not nullable, so that the API server treats a null as absent. The scale subresource accepts no null.
     #[schemars(with = "i32", range(min = 1, max = 10))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 }
 
 impl FooSpec {
-    /// Holds a Foo called `name` to what the CRD demands: it may have been stored before the CRD did,
-    /// or name no Deployment.
+    /// Validates the spec of the Foo `name` by the rules of the CRD.
+    ///
+    /// The Foo may be older than the rules. Also rejects an empty `deploymentName`, which the CRD allows.
     ///
     /// # Errors
-    /// What is wrong, and with which field.
+    /// A message that names the field and the rule.
     pub fn check(&self, name: &str) -> Result<(), String> {
         if name.len() > LONGEST_NAME {
             return Err(format!(
@@ -121,8 +121,9 @@ impl FooSpec {
 }
 
 /// What the controller last saw of a Foo's Deployment. Written by the controller alone.
-// What there is nothing to say of is left out: the API server takes no null for the scale subresource's selector.
-// The default gives a Foo without a status an observedGeneration. By it, kstatus (Flux, Helm) sees that no controller has seen the Foo.
+// Absent fields are omitted: the API server rejects a null for the selector of the scale subresource.
+// The default gives a Foo without a status an observedGeneration. It shows kstatus (Flux, Helm) that no controller has seen the
+// Foo.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[schemars(extend("default" = {}))]
 #[serde(rename_all = "camelCase")]
@@ -160,13 +161,13 @@ pub struct FooStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Group and version as they are in a manifest's `apiVersion`.
+/// Returns the `apiVersion` of a manifest.
 #[must_use]
 pub fn api_version() -> String {
     format!("{GROUP}/{VERSION}")
 }
 
-/// The CustomResourceDefinition, as `foo-controller crd` prints it.
+/// Returns the CustomResourceDefinition that `foo-controller crd` prints.
 #[must_use]
 pub fn crd() -> CustomResourceDefinition {
     Foo::crd()

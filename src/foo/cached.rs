@@ -1,5 +1,7 @@
-//! What the stores keep of a Foo and of a Deployment. A Foo whose spec or status has another shape is kept with the
-//! error, so that it can be reported on it and the others are not held up.
+//! The cached forms of Foos and Deployments.
+//!
+//! A Foo with an undecodable spec is cached with the error. The error is reported in its status, and other Foos are not
+//! affected.
 
 mod deployment;
 mod foo;

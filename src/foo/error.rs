@@ -1,73 +1,74 @@
-//! What can go wrong with one Foo, and who has to know.
+//! Errors of the reconcile of one Foo: whether they are retried, and whether they are reported to the user.
 
 use std::time::Duration;
 
 use operator_runtime::{ApiError, Failure, Retry};
 
-/// Why a reconcile did not come to its end.
+/// An error of a reconcile.
+///
+/// A [`Duration`] in a variant is the `Retry-After` of the API server (zero: none), unless its documentation differs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The user has to change the Foo. Not retried: the change enqueues it.
+    /// The spec is invalid. Not retried: a change of the Foo enqueues it.
     #[error("{0}")]
     InvalidSpec(String),
 
-    /// The Foo does not control the Deployment of that name. The command that changes that, if the controller once made it.
+    /// The Foo does not control the Deployment with the specified name. The second field contains the command to adopt the
+    /// Deployment, if that is possible.
     #[error("Resource \"{0}\" already exists and is not managed by Foo{1}")]
     ResourceExists(String, String),
 
-    /// The API server refuses the Deployment: a quota, an admission policy, missing rights; and the time that it asks for, zero
-    /// where it asks for none.
+    /// The API server rejects the Deployment because of a quota, an admission policy or missing permissions.
     #[error("the API server refuses the Deployment: {0}")]
     Rejected(String, Duration),
 
-    /// The Deployment of the Foo's earlier name is not deleted. The one that replaces it is as it should be. With what is to
-    /// come next.
+    /// The superseded Deployment cannot be deleted. Its replacement is complete.
     #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
     DeletionFailed(String, Retry),
 
-    /// The API server took a change of the Deployment and stored something else: an admission policy or a webhook has the
-    /// last word. Asked again when the Foo or the Deployment changes.
+    /// An admission policy or a webhook mutated a change of the Deployment. The change is sent again when the Foo or the
+    /// Deployment changes.
     #[error(
         "the Deployment is stored otherwise than asked, by an admission policy or a webhook: wanted {0}"
     )]
     Overruled(String),
 
-    /// Somebody changes the Deployment, or deletes it, whenever it is as it should be. The next correction waits so long.
+    /// Another client keeps reverting or deleting the Deployment. The [`Duration`] is the delay of the next correction.
     #[error("somebody else changes the Deployment {0:?} again and again: wanted {1}")]
     Contested(String, String, Duration),
 
-    /// Somebody changes the Foo's status whenever it is reported. The next report waits so long. (The user is told by an event of
-    /// the runtime's.)
+    /// Another client keeps changing the Foo's status. The [`Duration`] is the delay of the next report. The runtime sends an
+    /// event to the user.
     #[error("{0}")]
     StatusContested(String, Duration),
 
-    /// The API server refuses the Foo's status: missing rights, or a Foo from before the schema. The time is as above.
+    /// The API server rejects the Foo's status: missing permissions, or the Foo is older than the schema.
     #[error("the API server refuses the Foo's status: {0}")]
     StatusRejected(String, Duration),
 
-    /// The namespace is going away, and the Foo with it: nothing can be created there.
+    /// The namespace is terminating, with the Foo. No object can be created there.
     #[error("the namespace is being deleted")]
     NamespaceTerminating,
 
-    /// The object changed between reading and writing: another reconcile will do.
+    /// The object changed between read and write. The next reconcile uses the new version.
     #[error("conflict: the object changed since it was read")]
     Conflict,
 
-    /// This replica does not lead (any more): whoever leads goes on.
+    /// This replica does not lead, or no longer. The leader continues.
     #[error("not leading: nothing was written")]
     NotLeading,
 
-    /// The API server did not complete a write of the Deployment in the time that it had. It may have been done.
+    /// A write of the Deployment timed out in the API server. Its outcome is unknown.
     #[error("{0}")]
     TimedOut(String),
 
-    /// The API server did not do it, for a reason that passes; and the time that it asks for, zero where it asks for none.
+    /// A transient failure of the API server.
     #[error("{0}")]
     Transient(String, Duration),
 }
 
 impl Error {
-    /// The time that the API server asks for.
+    /// Returns the `Retry-After` of the API server, or zero.
     #[must_use]
     pub fn asks(&self) -> Duration {
         match self.retry() {
@@ -76,13 +77,13 @@ impl Error {
         }
     }
 
-    /// Whether it is put off.
+    /// Whether the retry has a fixed delay rather than the backoff.
     #[must_use]
     pub fn is_put_off(&self) -> bool {
         matches!(self.retry(), Retry::After(_))
     }
 
-    /// The same, and what is put off comes after this time at the soonest, and within the other if that is later.
+    /// Limits the delay of a postponed error to `limit`, but keeps it at `least` or longer.
     #[must_use]
     pub fn between(self, least: Duration, limit: Duration) -> Self {
         let within = |time: Duration| time.min(limit).max(least);
@@ -146,7 +147,7 @@ impl Failure for Error {
     }
 }
 
-/// What the API server's answer to a write of the Deployment means.
+/// Maps an error of a Deployment write.
 impl From<ApiError> for Error {
     fn from(error: ApiError) -> Self {
         match error {
@@ -168,8 +169,7 @@ impl From<ApiError> for Error {
 mod tests {
     use super::*;
 
-    /// Rows R4, R7 and P3: which errors wait for a change, which are part of everyday life, and which are reported to
-    /// the user.
+    /// Each error has the right retry, and is reported to the user or not.
     #[test]
     fn each_error_is_tried_again_as_it_should_be() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));

@@ -5,14 +5,14 @@ use operator_runtime::{Cached, Object};
 
 use super::cached::{Deployment, Foo, made_for};
 
-/// The object that this YAML is.
+/// Parses an object from YAML.
 pub fn object<V: Cached>(yaml: &str) -> Object<V> {
     let options = serde_saphyr::options! { strict_booleans: true };
     let value: serde_json::Value = serde_saphyr::from_str_with_options(yaml, options).unwrap();
     serde_json::from_str(&value.to_string()).unwrap()
 }
 
-/// `default/foo`, generation 2, that wants the Deployment `web` with three replicas.
+/// The Foo `default/foo` at generation 2, which specifies the Deployment `web` with three replicas.
 pub fn foo() -> Object<Foo> {
     object(
         "
@@ -21,7 +21,7 @@ pub fn foo() -> Object<Foo> {
     )
 }
 
-/// Its Deployment, as it should be and with all its pods available.
+/// The Deployment of the fixture Foo, in its desired state and with all pods available.
 pub fn deployment() -> Object<Deployment> {
     let text = "
         metadata:

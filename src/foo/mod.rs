@@ -1,4 +1,4 @@
-//! The Foo controller: each Foo gets a Deployment.
+//! The controller for Foos and their Deployments.
 
 pub mod api;
 pub mod cached;
@@ -27,7 +27,7 @@ use serde::Deserialize;
 
 use self::{cached::Foo, reconcile::FooReconciler, rollouts::Rollouts, status::ROLLOUT_QUEUED};
 
-/// Foos by whether they are ready.
+/// Number of Foos by readiness.
 pub const FOOS: Metric = Metric {
     template: "{app}_foos",
     kind: Kind::Gauge,
@@ -36,7 +36,7 @@ pub const FOOS: Metric = Metric {
     help: "Foos by the status of their condition Ready: true, false or unknown.",
 };
 
-/// Rollouts of Deployments.
+/// Number of rollouts by state.
 pub const ROLLOUTS: Metric = Metric {
     template: "{app}_rollouts",
     kind: Kind::Gauge,
@@ -45,16 +45,16 @@ pub const ROLLOUTS: Metric = Metric {
     help: "Rollouts of Foos' Deployments by state: under_way, or queued for a place (max_rollouts).",
 };
 
-/// What Foo adds to the configuration.
+/// The settings of the Foo controller.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FooConfig {
     /// The image of every Deployment's container, not empty.
     pub image: String,
-    /// The limit on rollouts under way; 0: none.
+    /// The maximum number of concurrent rollouts; 0: no limit.
     pub max_rollouts: usize,
 }
 
-/// What is watched: Foos, and the Deployments that they own.
+/// Declares the watched resource types: Foos, and the Deployments that they own.
 pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
     let FooConfig {
         image,
@@ -95,7 +95,7 @@ fn observe_rollouts(metrics: &Metrics, foos: Arc<Store<Foo>>, rollouts: Arc<Roll
     });
 }
 
-/// Counted when somebody asks, rather than at each change.
+/// Counts Foos at each collection of the metrics rather than at each change.
 fn observe(metrics: &Metrics, foos: Arc<Store<Foo>>) {
     metrics.observe(&FOOS, move |see| {
         let (mut ready, mut not, mut unknown) = (0, 0, 0);

@@ -1,5 +1,4 @@
-//! From a Foo to what its Deployment should be, and to what is wrong with the one that there is. Pure: no
-//! client in sight.
+//! The desired Deployment of a Foo, and its difference from the actual Deployment. Pure functions without a client.
 
 use k8s_openapi::{
     api::{
@@ -20,7 +19,7 @@ use super::{
     error::Error,
 };
 
-/// What a Foo's Deployment should be.
+/// The desired Deployment of a Foo.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired<'a> {
     /// The Deployment's key.
@@ -29,22 +28,22 @@ pub struct Desired<'a> {
     foo_name: &'a str,
     /// The Foo's UID.
     foo_uid: &'a str,
-    /// The Foo's generation that this was made from.
+    /// The generation of the Foo.
     generation: i64,
-    /// On the Deployment, in its selector and on its pods alike.
+    /// The labels of the Deployment, its selector and its pods.
     labels: Labels,
-    /// `None`: not ours to say.
+    /// `None`: not controlled by the Foo.
     replicas: Option<i32>,
     image: &'a str,
-    /// Whether the pod template of the Deployment stays as it is.
+    /// Whether the pod template must not be changed yet.
     keeps_template: bool,
 }
 
 impl<'a> Desired<'a> {
-    /// What the Foo `key` asks for.
+    /// Returns the desired Deployment of the Foo `key`.
     ///
     /// # Errors
-    /// [`Error::InvalidSpec`] where it asks for nothing that could be.
+    /// [`Error::InvalidSpec`] if the spec is undecodable or invalid.
     pub fn of(key: &'a Key, foo: &'a Foo, image: &'a str) -> Result<Self, Error> {
         let spec = foo
             .spec
@@ -66,14 +65,14 @@ impl<'a> Desired<'a> {
         })
     }
 
-    /// The same, but for the pod template, whose rollout has to wait.
+    /// Leaves out the pod template, whose rollout has to wait.
     #[must_use]
     pub fn keeping_template(mut self) -> Self {
         self.keeps_template = true;
         self
     }
 
-    /// Whether the pod template stays as it is.
+    /// Whether the pod template is left out.
     #[must_use]
     pub fn keeps_template(&self) -> bool {
         self.keeps_template
@@ -93,12 +92,11 @@ impl<'a> Desired<'a> {
         *actual.pod_labels != self.labels
     }
 
-    /// What puts the Deployment of that name right, as a strategic merge patch of just the fields that
-    /// differ; `None` where none does, or where it is on its way out and can only be
-    /// waited for.
+    /// Returns a strategic merge patch of the fields that differ. Returns `None` if no field differs, or if the Deployment is
+    /// being deleted.
     ///
     /// # Errors
-    /// [`Error::ResourceExists`] where this Foo does not control it (invariant I5).
+    /// [`Error::ResourceExists`] if the Foo does not control the Deployment.
     pub fn difference(&self, actual: &Deployment) -> Result<Option<Value>, Error> {
         let owner = actual.owner.as_ref();
         if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
@@ -111,14 +109,16 @@ impl<'a> Desired<'a> {
         Ok(self.patch(actual))
     }
 
-    /// How to give the Foo a Deployment that the controller made for a Foo of this name, and that nothing controls; else empty.
-    /// The selector cannot be changed afterwards.
+    /// Returns the command for the user to adopt the Deployment, or an empty text if it cannot be adopted.
+    ///
+    /// A Deployment can be adopted if the controller created it for a Foo of this name, and nothing controls it now. All labels
+    /// must match, because the selector is immutable.
     fn adoption(&self, actual: &Deployment) -> String {
         let labels = [&actual.labels, &actual.selector, &actual.pod_labels];
         if !actual.orphaned || labels.iter().any(|labels| ***labels != self.labels) {
             return String::new();
         }
-        // By the UID of an owner: other owners stay.
+        // A strategic merge patch merges owner references by UID, so other owners stay.
         let patch = json!({ "metadata": { "ownerReferences": [self.owner()] } });
         format!(
             "; it was made for a Foo of this name. To give it to this Foo: kubectl patch deployment {} -n {} -p '{patch}'",
@@ -138,13 +138,13 @@ impl<'a> Desired<'a> {
         }
     }
 
-    /// The [difference](Self::difference), for a Deployment that is known to be this Foo's.
+    /// Returns the [difference](Self::difference) of a Deployment that the Foo is known to control.
     #[must_use]
     pub fn plan(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
         self.difference(&actual.view).ok().flatten()
     }
 
-    /// The same Foo, for its Deployment of an earlier name, of which only the replicas still count.
+    /// Returns the desired state for the Deployment of an earlier name. Use it only to [scale](Self::scale).
     #[must_use]
     pub fn of_earlier(&self, key: Key) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl<'a> Desired<'a> {
         }
     }
 
-    /// The patch that scales the Deployment of an earlier name, which serves until the new one is available.
+    /// Returns the patch that scales the Deployment of an earlier name, which serves until the new Deployment is available.
     #[must_use]
     pub fn scale(&self, actual: &Deployment) -> Option<Value> {
         let replicas = self.replicas.filter(|wanted| *wanted != actual.replicas)?;
@@ -165,16 +165,17 @@ impl<'a> Desired<'a> {
         Some(patch)
     }
 
-    /// Whether the Deployment names a newer generation of the Foo than this one (invariant I7). Then the cache is behind, and
-    /// must not undo what the newer Foo asked for; or somebody has edited the annotation.
+    /// Whether the Deployment names a newer generation of the Foo than the cached Foo has.
+    ///
+    /// Either the cache is behind, and must not revert the newer Foo's changes. Or a client has edited the annotation.
     #[must_use]
     pub fn is_behind(&self, actual: &Deployment) -> bool {
         let made_from = actual.foo_generation;
         made_from.is_some_and(|generation| generation > self.generation)
     }
 
-    /// The Deployment, new. Where the Foo does not say how many replicas, it begins with as many as the
-    /// Deployment that it replaces.
+    /// Returns the manifest of the new Deployment. If the Foo does not specify replicas, they are copied from the `replaced`
+    /// Deployment.
     #[must_use]
     pub fn manifest(&self, replaced: Option<&Deployment>) -> Manifest {
         let labels = self.labels.to_map();
@@ -217,7 +218,7 @@ impl<'a> Desired<'a> {
         }
     }
 
-    /// What it is made from (invariant I7).
+    /// Returns the annotations that identify the Foo and its generation.
     fn annotations(&self) -> [(&'static str, String); 2] {
         let made_for = made_for(self.foo_uid, self.key.name());
         [
@@ -226,9 +227,9 @@ impl<'a> Desired<'a> {
         ]
     }
 
-    /// What somebody added beside our fields stays.
+    /// Returns a patch of the differing fields. Fields of other clients stay.
     fn patch(&self, actual: &Deployment) -> Option<Value> {
-        // Taken apart without `..`: a field that is kept must be compared, or not, on purpose.
+        // Destructured without `..`, so that each new field is compared or ignored deliberately.
         let Deployment {
             uid: _,
             owner: _,
@@ -236,13 +237,13 @@ impl<'a> Desired<'a> {
             generation: _,
             foo_generation: _,
             labels,
-            // Immutable: what the API server accepted at the creation stays.
+            // Immutable.
             selector: _,
-            // Of the template.
+            // Compared below, unless the template is left out.
             pod_labels: _,
             image: _,
             replicas,
-            // A person's, who resumes it.
+            // Users pause and resume rollouts.
             paused: _,
             orphaned: _,
             progress: _,

@@ -1,6 +1,6 @@
-//! One Foo, from what is to what should be: observe, decide, apply, delete what it replaces, report.
+//! The reconcile of one Foo: observe, decide, apply, delete superseded Deployments, report.
 //!
-//! What to do is decided in [`plan`](super::plan) and [`status`](super::status), without a client; here it is done.
+//! [`plan`](super::plan) and [`status`](super::status) decide without a client. This module sends the requests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,11 +19,11 @@ use super::{
     status::{self, Deployed, Serving},
 };
 
-/// What reconcile works with.
+/// The reconciler for Foos.
 pub struct FooReconciler {
     /// All Foos.
     pub foos: Arc<Writer<Foo>>,
-    /// All Deployments, whoever made them.
+    /// All Deployments, with or without a controlling Foo.
     pub deployments: Writer<Deployment>,
     /// The container image of every Deployment.
     pub image: String,
@@ -31,12 +31,12 @@ pub struct FooReconciler {
     pub rollouts: Arc<Rollouts>,
 }
 
-/// What a Foo's Deployment needs.
+/// The next write to a Foo's Deployment.
 enum Need<'a> {
-    /// Nothing that would help: it is right, or as right as the API server lets it be.
+    /// No write: the Deployment is in its desired state, or as close to it as admission allows.
     Nothing(Deployed),
     Create(Desired<'a>),
-    /// To be put right.
+    /// A correction.
     Patch(Desired<'a>, Snapshot<Deployment>),
 }
 
@@ -44,14 +44,14 @@ impl Reconciler for FooReconciler {
     type Primary = Foo;
     type Error = Error;
 
-    /// Brings the Foo's Deployment, and then its status, to what they should be. Without anything to
-    /// change, no request is sent (invariant I6). While others wait, who may need a Deployment, the status of one that
-    /// has just got it can wait.
+    /// Reconciles the Foo's Deployment, and then its status. Sends no request if nothing differs.
+    ///
+    /// While other Foos wait that may need a Deployment, the status after a successful write is postponed.
     async fn reconcile(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> Result<Action, Error> {
         self.wake(cx);
         if foo.view.deleting {
             trace::decided("nothing: the Foo is gone");
-            return Ok(Action::Done); // Row R8.
+            return Ok(Action::Done); // The garbage collector deletes the Deployment.
         }
         let (deployed, result) = self.deploy(cx, foo).await;
         let error = result.as_ref().err();
@@ -85,7 +85,7 @@ impl Reconciler for FooReconciler {
 }
 
 impl FooReconciler {
-    /// Enqueues the Foos for whose rollouts there are places now.
+    /// Enqueues queued Foos, one for each free rollout place.
     fn wake(&self, cx: &Context<'_, Foo>) {
         let exists = |foo: &Key| self.foos.store().version(foo).is_some();
         for foo in self.rollouts.released(exists) {
@@ -93,7 +93,8 @@ impl FooReconciler {
         }
     }
 
-    /// The Deployment, and none of the Foo's beside it. Until it is available, the one of an earlier name is scaled.
+    /// Applies the specified Deployment. Then scales the Deployment of an earlier name, or deletes it once the specified one is
+    /// complete.
     async fn deploy(
         &self,
         cx: &Context<'_, Foo>,
@@ -201,8 +202,9 @@ impl FooReconciler {
             self.deployments
                 .may_patch(cx, &desired.key, actual, &patch)?;
         }
-        // Where the Foo is current, no Foo has had the generation that this version of the Deployment names: it is an
-        // edit like any other. What a newer Foo makes of it meanwhile is another version.
+        // The Deployment names a newer generation than the cached Foo. If a live read confirms the cached Foo, a client has
+        // edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the resourceVersion, and this
+        // patch fails.
         if desired.is_behind(&actual.view) {
             self.foos.confirm(cx, foo).await?;
         }
@@ -210,7 +212,7 @@ impl FooReconciler {
         Ok(patched.await?)
     }
 
-    /// What the Deployment needs: to be created, to be put right, or nothing.
+    /// Compares the specified Deployment with the cached one.
     fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Need<'a>, Error> {
         self.need(Desired::of(key, foo, &self.image)?)
     }
@@ -237,7 +239,7 @@ impl FooReconciler {
         }))
     }
 
-    /// The Deployment that serves the Foo. `deployed` is newer than the cache.
+    /// Returns the Deployment that serves the Foo. `deployed` takes precedence over the cache, which may be older.
     fn serving(
         &self,
         key: &Key,
@@ -268,8 +270,10 @@ impl FooReconciler {
         Serving::of(foo, specified, earlier, error)
     }
 
-    /// The Deployment that serves under an earlier name with other replicas than the Foo specifies. It is scaled whether the one
-    /// of the present name cannot be had or is still to become available; of an invalid Foo, nothing is known.
+    /// Returns the Deployment that serves under an earlier name, if the Foo specifies other replicas.
+    ///
+    /// It is scaled while the specified Deployment is not complete or not controlled by the Foo, or while writes to it are
+    /// rejected, disputed or timed out.
     fn unscaled<'a>(
         &'a self,
         key: &'a Key,
@@ -299,9 +303,11 @@ impl FooReconciler {
         patch.map(|_| (desired, actual))
     }
 
-    /// What the Foo had under earlier names, `wanted` being the present one: the Deployment that its status names, which
-    /// comes first, and those that the controller made and that were never available. A Deployment that somebody else
-    /// made is not among them, even if it is a copy that names the Foo as its controller.
+    /// Returns the Foo's Deployments of earlier names. `wanted` is the specified Deployment.
+    ///
+    /// First comes the Deployment that the status names. Then come Deployments that the controller created but that never
+    /// became available. A Deployment that another client created is not included, even if it is a copy that names the Foo as
+    /// its controller.
     fn earlier(&self, key: &Key, foo: &Foo, wanted: &Key) -> Vec<(Key, Snapshot<Deployment>)> {
         let deployments = self.deployments.store();
         let served = |old: &Key| foo.status.deployment_name.as_deref() == Some(old.name());
@@ -318,7 +324,7 @@ impl FooReconciler {
         earlier
     }
 
-    /// What is to be deleted of it, once the new one is available.
+    /// Returns the Deployments of earlier names to delete. The list is empty until the new Deployment is complete.
     fn superseded(&self, key: &Key, foo: &Foo, new: &Deployed) -> Vec<(Key, Snapshot<Deployment>)> {
         if !new.view.is_complete() {
             return Vec::new();
@@ -328,8 +334,10 @@ impl FooReconciler {
         earlier
     }
 
-    /// Only for a Foo that is current: one that has been renamed back wants the old Deployment. And only while the `new` one
-    /// serves, which may have gone while the watch was behind.
+    /// Deletes the superseded Deployment `old`, after two live reads.
+    ///
+    /// The first read confirms the cached Foo: a newer Foo may specify the old name again. The second read confirms that the
+    /// `new` Deployment is complete: the watch may be behind.
     async fn delete(
         &self,
         cx: &Context<'_, Foo>,
@@ -338,7 +346,7 @@ impl FooReconciler {
         old: &Key,
         actual: &Snapshot<Deployment>,
     ) -> Result<(), Error> {
-        // Nor is it deleted while it cannot be looked whether it may be.
+        // A failed live read also counts as a failed deletion.
         let failed = |error: ApiError| {
             let retry = error.retry();
             match error {
@@ -359,8 +367,7 @@ impl FooReconciler {
         deleted.map_err(failed)
     }
 
-    /// Writes the status where it says something new, and an event where something was done or went
-    /// wrong in a new way.
+    /// Writes the status if it differs, and an event after a change or for a new error.
     async fn report(
         &self,
         cx: &Context<'_, Foo>,
@@ -404,8 +411,10 @@ impl FooReconciler {
         Ok(Action::Done)
     }
 
-    /// A Foo from before the schema may be so far from it that no status can be written. What is wrong with the Foo, if
-    /// anything is, decides about trying again then.
+    /// Writes the status.
+    ///
+    /// The API server may reject every status of a Foo that is older than the schema. If the reconcile itself failed
+    /// (`is_wrong`), such a rejection is only logged, and the error of the reconcile decides on the retry.
     async fn update_status(
         &self,
         cx: &Context<'_, Foo>,
@@ -423,7 +432,7 @@ impl FooReconciler {
                 self.foos.give_up(cx, foo, status);
                 Ok(())
             }
-            // Which the Foo may have nothing to do with: tried again as long as it is so.
+            // The cause may lie outside the Foo, so it is always retried.
             Err(ApiError::Denied(words, time)) => Err(Error::StatusRejected(words, time)),
             Err(error @ ApiError::Contested(.., time)) => {
                 Err(Error::StatusContested(error.to_string(), time))
@@ -434,7 +443,7 @@ impl FooReconciler {
     }
 }
 
-/// What an admission policy or a webhook keeps from being stored.
+/// Returns the error for changes that a policy or a webhook keeps from being stored.
 fn overruled(missing: &Value) -> Error {
     Error::Overruled(wanted(missing))
 }
@@ -444,9 +453,16 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
     owner.is_some_and(|owner| owner.uid == foo.uid)
 }
 
-/// How a reconcile ended whose status was reported so. What is final is not tried again: it must have been reported. What is put
-/// off is tried no later for that, and the status soon. What the API server asks for is heeded, whichever the request. And a status
-/// that passes by itself, as where the watch is behind, does not wait for as long as the Foo has failed.
+/// Merges the results of the reconcile and of its status report.
+///
+/// If both failed, the error of the report wins in three cases:
+///
+/// - The error of the reconcile is final. It must be reported first.
+/// - The error of the report is quiet (for example a conflict), and the reconcile has no `Retry-After`.
+/// - The report has the longer `Retry-After`.
+///
+/// A postponed reconcile keeps its delay, but at most the delay of the report (10 s if it has none), and at least the
+/// `Retry-After` of the report.
 fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {

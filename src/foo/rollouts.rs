@@ -1,8 +1,8 @@
-//! The limit on Deployments that roll out a new pod template at once.
+//! The limit on concurrent rollouts of pod templates.
 //!
-//! A new version of the controller, or another `image`, gives every Deployment another template. Were all of them patched at once,
-//! a bad image would stop every Foo, and a good one would start as many pods as there are Foos. So a template is patched only while
-//! fewer than `max_rollouts` Deployments hold a place; the other Foos are queued.
+//! A new controller version or another `image` changes the pod template of every Deployment. Without a limit, a bad image would
+//! stop all Foos, and a good image would start pods for all of them at the same time. So a template is patched only while fewer
+//! than `max_rollouts` Deployments hold a place. The other Foos are queued.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::cached::Deployment;
 
-/// The places, which rollouts hold as the store shows them, and the queue for them.
+/// The places for rollouts, and the queue of Foos that wait for a place.
 pub struct Rollouts {
     deployments: Arc<Store<Deployment>>,
     image: String,
@@ -28,20 +28,21 @@ pub struct Rollouts {
 struct State {
     /// [`Store::changes`] when `under_way` was read.
     changes: Option<u64>,
-    /// The Deployments that roll out.
+    /// The Deployments that the store shows in a rollout.
     under_way: Vec<Key>,
-    /// The Deployments whose patch is in flight, or made and not yet in the store, which takes no answer while it is listed anew.
+    /// Deployments with a patch in flight, or patched and not yet updated in the store. During a relist, the store ignores
+    /// responses.
     starting: BTreeMap<Key, Start>,
     queue: Queue,
 }
 
 struct Start {
-    /// The version that the patch is based on.
+    /// The resourceVersion that the patch is based on.
     from: u64,
     is_patched: bool,
 }
 
-/// Foos, each once, first in, first out.
+/// FIFO queue that holds each Foo at most once.
 #[derive(Default)]
 struct Queue {
     next: u64,
@@ -72,7 +73,7 @@ impl Queue {
 }
 
 impl Rollouts {
-    /// At most `max` rollouts of `image` at once, or all of them.
+    /// Limits concurrent rollouts of `image` to `max`; `None`: no limit.
     #[must_use]
     pub fn new(
         deployments: Arc<Store<Deployment>>,
@@ -87,8 +88,9 @@ impl Rollouts {
         }
     }
 
-    /// Takes a place for as long as the result lives; `None`: all are taken, and the Foo is queued. A Deployment whose pods are being
-    /// replaced may be given another template.
+    /// Takes a place for the patch of a pod template. Returns `None` if all places are taken, and queues the Foo.
+    ///
+    /// A Deployment that is already replacing its pods, or holds a place, always gets one.
     #[must_use]
     pub fn start(
         &self,
@@ -119,7 +121,7 @@ impl Rollouts {
         })
     }
 
-    /// Takes as many of the Foos out of the queue as there are places, of those that exist.
+    /// Removes one existing Foo from the queue for each free place, and returns them.
     #[must_use]
     pub fn released(&self, exists: impl Fn(&Key) -> bool) -> Vec<Key> {
         let mut state = self.state.lock();
@@ -131,7 +133,7 @@ impl Rollouts {
         released.filter(exists).take(free).collect()
     }
 
-    /// The rollouts that are under way.
+    /// Returns the number of rollouts under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
         let mut state = self.state.lock();
@@ -139,7 +141,7 @@ impl Rollouts {
         state.under_way.len()
     }
 
-    /// How many more may start, this one left out.
+    /// Returns the number of free places. The Deployment `this` is not counted as a holder.
     fn free(&self, state: &mut State, this: Option<&Key>) -> usize {
         let Some(max) = self.max.map(NonZeroUsize::get) else {
             return usize::MAX;
@@ -148,7 +150,7 @@ impl Rollouts {
             let stored = self.deployments.get(deployment);
             stored.is_some_and(|it| it.view.rolls_out(&self.image))
         };
-        // Spares a look at all Deployments at each event of any while rollouts are stuck.
+        // While rollouts are stuck, this avoids a scan of all Deployments at each event.
         let others = |it: &&Key| Some(*it) != this;
         let known = state.under_way.iter().filter(others);
         if known.filter(|it| rolls_out(it)).count() >= max {
@@ -167,7 +169,7 @@ impl Rollouts {
     }
 
     fn read(&self, state: &mut State) {
-        // Before the Deployments: a change in between has them read again.
+        // Read before the Deployments: after a change in between, the next call reads them again.
         let changes = self.deployments.changes();
         if state.changes != Some(changes) {
             let all = &self.deployments;
@@ -177,17 +179,17 @@ impl Rollouts {
     }
 }
 
-/// A patch that starts a rollout.
+/// A place for a patch that starts a rollout. Dropping it returns the place unless the patch succeeded.
 pub struct Starting<'a> {
     rollouts: &'a Rollouts,
     deployment: Key,
-    /// Whether it took the place.
+    /// Whether this value took the place. Otherwise an earlier patch already held it.
     is_new: bool,
     is_patched: bool,
 }
 
 impl Starting<'_> {
-    /// The patch has changed the Deployment.
+    /// Keeps the place: the patch has changed the Deployment.
     pub fn succeed(mut self) {
         self.is_patched = true;
     }

@@ -1,4 +1,4 @@
-//! From a Foo and its Deployment to the Foo's status. Pure: no client in sight, and the time is given.
+//! The status of a Foo, computed from the Foo and its Deployment. Pure functions: no client, and the time is an argument.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -13,33 +13,36 @@ use super::{
     error::Error,
 };
 
-/// What became of a Foo's Deployment.
+/// The Deployment of a Foo after a reconcile.
 #[derive(Debug)]
 pub struct Deployed {
     /// The Deployment's key.
     pub key: Key,
-    /// The Deployment as it is now.
+    /// The current Deployment.
     pub view: std::sync::Arc<Deployment>,
-    /// Whether anything was written to get there.
+    /// Whether the reconcile wrote it.
     pub changed: bool,
-    /// What keeps it from being as the Foo says, where the API server stores something else: [`Error::Overruled`].
+    /// [`Error::Overruled`] if admission keeps the Deployment from its desired state.
     pub overruled: Option<Error>,
     /// Whether its pod template waits for other rollouts to end.
     pub is_queued: bool,
 }
 
-/// The Deployment that serves a Foo, which its status names and counts.
+/// The Deployment that serves a Foo. The Foo's status contains its name and its pod counts.
 #[derive(Clone, Debug)]
 pub struct Serving {
-    /// Its key.
+    /// The Deployment's key.
     pub key: Key,
-    /// As it is now.
+    /// The current Deployment.
     pub view: std::sync::Arc<Deployment>,
 }
 
 impl Serving {
-    /// Of the Deployment that the Foo specifies and the one of an `earlier` name, where they are there. The earlier one serves
-    /// until the other is available, and is named for as long as nothing else shows that it is this Foo's to delete.
+    /// Chooses between the Deployment that the Foo specifies and the Deployment of an `earlier` name.
+    ///
+    /// If the status names the earlier Deployment, it serves until the specified one is available, and while the reconcile
+    /// fails. After a failed deletion it serves only if it has no valid generation annotation. In that case, only the name in
+    /// the status shows that the Foo may delete it.
     #[must_use]
     pub fn of(
         foo: &Foo,
@@ -64,8 +67,9 @@ impl Serving {
     }
 }
 
-/// The status that reports how it went; `None` where that is nothing to bother the user with. `deployed` is the Deployment that
-/// the Foo specifies, where it is as it should be or as close as it gets.
+/// Returns the status after a reconcile, or `None` if the user need not know of the error.
+///
+/// `deployed` is the specified Deployment, if it is in its desired state or as close to it as possible.
 #[must_use]
 pub fn of(
     foo: &Foo,
@@ -87,7 +91,7 @@ pub fn of(
         ..FooStatus::default()
     };
     if matches!(error, Some(Error::Transient(..))) {
-        // What keeps the Deployment from being written does not keep its pods from dying, nor itself from being gone.
+        // The pods may die and the Deployment may be deleted while writes fail, so the counts are updated.
         return old.observed_generation.is_some().then(|| FooStatus {
             observed_generation: old.observed_generation,
             conditions: old.conditions.clone(),
@@ -96,7 +100,7 @@ pub fn of(
     }
     let (ready, progressing) = match (deployed, error) {
         (Some(deployed), None) => verdicts(foo, deployed, serving),
-        // What the Foo asks for is there; what it asked for before is, too.
+        // The specified Deployment is complete; only the superseded one remains.
         (Some(deployed), Some(error @ Error::DeletionFailed(..))) => {
             (verdicts(foo, deployed, serving).0, Verdict::failed(error)?)
         }
@@ -124,7 +128,7 @@ pub fn of(
     })
 }
 
-/// The conditions that the controller writes. kstatus takes `Stalled=True` for a failure.
+/// The condition types that the controller writes. kstatus reports `Stalled=True` as a failure.
 const TYPES: [&str; 3] = ["Ready", "Progressing", "Stalled"];
 
 /// The pods, or the `ReplicaSet`, are refused.
@@ -133,10 +137,11 @@ const REPLICA_FAILURE: &str = "ReplicaFailure";
 const PAUSED: &str = "DeploymentPaused";
 /// The pod template waits for other rollouts.
 pub const ROLLOUT_QUEUED: &str = "RolloutQueued";
-/// As the Deployment's own condition.
+/// The reason of the Deployment's own condition.
 const DEADLINE: &str = "ProgressDeadlineExceeded";
 
-/// The Warning event of a status whose reason is new and comes from the Deployment. Errors of the reconcile have theirs already.
+/// Returns a Warning event if the status has a new reason that comes from the Deployment. Reconcile errors have their own
+/// event.
 #[must_use]
 pub fn warning(old: &FooStatus, new: &FooStatus) -> Option<Event> {
     let [was, now] =
@@ -153,7 +158,7 @@ struct Verdict {
     status: bool,
     reason: &'static str,
     message: String,
-    /// Whether only a person can change it.
+    /// Whether the Foo stalls until a user acts.
     stalls: bool,
 }
 
@@ -221,7 +226,7 @@ fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdi
     }
 }
 
-/// The missing replicas of a rollout, in the order in which `kubectl rollout status` waits for them.
+/// Describes the missing replicas of a rollout. `kubectl rollout status` waits for them in the same order.
 fn count(view: &Deployment, wanted: i32) -> String {
     let progress = &view.progress;
     let (updated, all) = (progress.updated, progress.replicas);
@@ -251,7 +256,8 @@ impl Verdict {
         })
     }
 
-    /// A condition that stays as it is keeps its time, so that comparing statuses compares what they say.
+    /// Converts the verdict to a condition. The transition time is kept while the condition's status is unchanged, so that
+    /// equal verdicts give equal conditions.
     fn into_condition(self, type_: &str, foo: &Foo, now: Timestamp) -> Condition {
         let status = if self.status { "True" } else { "False" };
         let old = foo
@@ -270,7 +276,7 @@ impl Verdict {
     }
 }
 
-/// The labels as the text that the scale subresource wants.
+/// Formats labels as a selector for the scale subresource.
 fn selector(labels: &Labels) -> String {
     let pairs = labels
         .to_map()

@@ -1,4 +1,4 @@
-//! What the stores keep of a Deployment, whoever made it.
+//! The cached form of a Deployment. The cache holds all Deployments, also those of other owners.
 
 use std::{
     collections::BTreeMap,
@@ -12,18 +12,18 @@ use serde::Deserialize;
 
 use super::foo::Foo;
 
-/// The name of the pod's one container.
+/// The name of the pod's only container.
 pub const CONTAINER: &str = "nginx";
 
-/// The annotation on a Deployment that says which generation of its Foo it was made from (invariant I7).
+/// The annotation of a Deployment with the generation of the Foo at its last write.
 pub const GENERATION_ANNOTATION: &str = "samplecontroller.k8s.io/foo-generation";
 
-/// The annotation that binds the generation to the Foo and the Deployment that it is about: see [`made_for`].
+/// The annotation that binds the generation to its Foo and Deployment: see [`made_for`].
 pub const MADE_FOR_ANNOTATION: &str = "samplecontroller.k8s.io/made-for";
 
-/// What the controller writes on the Deployment of this name that it makes for the Foo of this UID. A copy of the
-/// Deployment under another name carries one that does not match, whatever else in it was renamed, and so does a
-/// Deployment that was given to another Foo.
+/// Returns the value of [`MADE_FOR_ANNOTATION`]: a hash of the Foo's UID and the Deployment's name.
+///
+/// The value does not match in a copy of the Deployment under another name, or after a transfer to another Foo.
 #[must_use]
 pub fn made_for(foo_uid: &str, deployment: &str) -> String {
     let text = format!("{foo_uid}/{deployment}");
@@ -33,7 +33,7 @@ pub fn made_for(foo_uid: &str, deployment: &str) -> String {
     format!("{number:016x}")
 }
 
-/// A Deployment as the cache keeps it, whoever made it.
+/// The cached form of a Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deployment {
     /// `metadata.uid`.
@@ -44,14 +44,14 @@ pub struct Deployment {
     pub deleting: bool,
     /// `metadata.generation`.
     pub generation: i64,
-    /// The generation of its Foo that it was last made from ([`GENERATION_ANNOTATION`]); `None` unless the controller
-    /// made it, under this name and for the Foo that controls it ([`made_for`]).
+    /// The generation of the Foo at the last write ([`GENERATION_ANNOTATION`]). `None` unless the controller created the
+    /// Deployment under this name, for the Foo that controls it ([`made_for`]).
     pub foo_generation: Option<i64>,
     /// `metadata.labels`.
     pub labels: Arc<Labels>,
-    /// `spec.selector.matchLabels`; where they are the same, the same copy.
+    /// `spec.selector.matchLabels`; shares memory with equal `labels`.
     pub selector: Arc<Labels>,
-    /// `spec.template.metadata.labels`, likewise.
+    /// `spec.template.metadata.labels`; shares memory with equal `labels`.
     pub pod_labels: Arc<Labels>,
     /// The image of the container `nginx`.
     pub image: Option<Box<str>>,
@@ -59,15 +59,15 @@ pub struct Deployment {
     pub replicas: i32,
     /// `spec.paused`.
     pub paused: bool,
-    /// Whether the controller made it, for any Foo, and nothing controls it: a restored backup, or the result of an orphaning
-    /// deletion.
+    /// Whether the controller created it for some Foo, and nothing controls it now: after a restore from a backup, or after a
+    /// deletion with the orphan policy.
     pub orphaned: bool,
-    /// What the Deployment controller says of it.
+    /// The status, written by the Deployment controller.
     pub progress: Progress,
 }
 
 impl Deployment {
-    /// Whether all that it asks for is there: `kubectl rollout status` would say so, too.
+    /// Whether the rollout is complete, as `kubectl rollout status` defines it.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let progress = &self.progress;
@@ -84,27 +84,32 @@ impl Deployment {
         self.progress.observed_generation >= self.generation
     }
 
-    /// Whether its rollout holds a place while `image` is the configured one: from the patch until the Deployment controller has
-    /// observed it and no pod of the earlier template is left. Left out: a paused rollout; one past its deadline, or whose pods are
-    /// refused, with an image that is not the configured one.
+    /// Whether the Deployment holds a place for its rollout. `image` is the configured image.
+    ///
+    /// A rollout lasts from the patch until the Deployment controller has observed it and no pod of an earlier template is
+    /// left. These rollouts hold no place:
+    ///
+    /// - a paused rollout;
+    /// - a rollout of another image that has exceeded its deadline, or whose pods are rejected;
+    /// - a rollout of a terminating Deployment, or of a Deployment that the controller did not create.
     #[must_use]
     pub fn rolls_out(&self, image: &str) -> bool {
         let progress = &self.progress;
         let is_ours = self.foo_generation.is_some() && !self.deleting;
         let is_blocked = progress.stuck || progress.failure.is_some();
         let is_given_up = is_blocked && self.image.as_deref() != Some(image);
-        // Without a Deployment controller, no pod is replaced.
+        // Zero: no Deployment controller has seen it, so no pod is replaced.
         let is_to_begin = !self.is_observed() && progress.observed_generation > 0;
         is_ours && (is_to_begin || self.is_replacing()) && !self.paused && !is_given_up
     }
 
-    /// Whether there are pods of an earlier template beside those of the present one.
+    /// Whether pods of an earlier template remain.
     #[must_use]
     pub fn is_replacing(&self) -> bool {
         self.is_observed() && self.progress.replicas > self.progress.updated
     }
 
-    /// Whether its rollout waits for `kubectl rollout resume`. A paused Deployment is scaled nevertheless.
+    /// Whether the rollout waits for `kubectl rollout resume`. Scaling does not wait.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let progress = &self.progress;
@@ -114,11 +119,11 @@ impl Deployment {
     }
 }
 
-/// The labels that the controller owns; others are nobody's business here.
+/// The labels that the controller owns. Other labels are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// `app`
+    /// `app`: always `nginx`.
     pub app: Option<Box<str>>,
     /// `controller`: the Foo's name.
     pub controller: Option<Box<str>>,
@@ -127,17 +132,17 @@ pub struct Labels {
 /// `status` of a Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The Deployment's generation that the counts are about.
+    /// The Deployment's generation that the counts belong to.
     pub observed_generation: i64,
-    /// Pods that it has.
+    /// The number of pods.
     pub replicas: i32,
-    /// Pods that are made from its current template.
+    /// The number of pods of the current template.
     pub updated: i32,
-    /// Pods that are available.
+    /// The number of available pods.
     pub available: i32,
-    /// Whether it has given up making progress (`ProgressDeadlineExceeded`).
+    /// Whether the rollout has exceeded its deadline (`ProgressDeadlineExceeded`).
     pub stuck: bool,
-    /// Why it gets no pods, or no `ReplicaSet`: the message of its condition.
+    /// The message of the condition that reports rejected pods or a rejected `ReplicaSet`.
     pub failure: Option<Box<str>>,
 }
 
@@ -150,7 +155,7 @@ struct Annotations {
 }
 
 impl Annotations {
-    /// The generation of the Foo of this UID that the Deployment of this name was made from.
+    /// Returns the annotated generation if it belongs to this Foo and this Deployment.
     fn generation_for(&self, foo_uid: &str, deployment: &str) -> Option<i64> {
         let generation = self.generation.as_ref()?.parse().ok()?;
         (*self.made_for.as_ref()? == made_for(foo_uid, deployment)).then_some(generation)
@@ -170,7 +175,7 @@ pub struct DeploymentWire {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct DeploymentSpecWire {
-    // The API server fills in its own default before anything is stored.
+    // Never absent: the API server fills in its default.
     replicas: i32,
     paused: bool,
     selector: SelectorWire,
@@ -229,7 +234,10 @@ struct ConditionWire {
 }
 
 impl DeploymentStatusWire {
-    /// A refused pod belongs to the observed generation. With a refused `ReplicaSet`, the generation is never observed.
+    /// Returns the message about rejected pods or a rejected `ReplicaSet`.
+    ///
+    /// A pod failure counts only for the observed generation. While a `ReplicaSet` is rejected, the generation is never
+    /// observed.
     fn failure(&self, generation: i64) -> Option<Box<str>> {
         let is_observed = self.observed_generation >= generation;
         let failed = self.conditions.iter().find(|c| match &*c.type_ {
@@ -295,7 +303,7 @@ impl Cached for Deployment {
         &self.uid
     }
 
-    /// The Foo that controls it.
+    /// The controlling Foo.
     fn references(&self) -> impl Iterator<Item = &str> {
         self.owner.iter().map(|owner| &*owner.name)
     }
@@ -304,8 +312,8 @@ impl Cached for Deployment {
         self.owner.as_ref()
     }
 
-    /// Its rollout is no change that somebody makes. A restored backup counts generations anew. Taken apart without `..`: what is
-    /// added is content, or not, on purpose.
+    /// Excludes the progress of the rollout, which is not a change by a client. Hashes more than the generation, because an
+    /// etcd restore reuses generations. Destructured without `..`, so that each new field is hashed or ignored deliberately.
     fn content(&self, state: &mut impl Hasher) {
         let Self {
             uid: _,
@@ -326,7 +334,7 @@ impl Cached for Deployment {
         (image, replicas, paused).hash(state);
     }
 
-    /// Whether a rollout has merely come further: the counts differ and nothing else, and it is not done.
+    /// Whether only the counts of an unfinished rollout differ.
     fn is_progress(old: &Self, new: &Self) -> bool {
         let counts_alone = Self {
             progress: new.progress.clone(),
@@ -340,7 +348,7 @@ impl Cached for Deployment {
 }
 
 impl Labels {
-    /// As label map of an object.
+    /// Returns the label map of an object.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
         [("app", &self.app), ("controller", &self.controller)]

@@ -1,4 +1,4 @@
-//! What the stores keep of a Foo.
+//! The cached form of a Foo.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,20 +9,20 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use crate::foo::api::{self, FooSpec, FooStatus};
 
-/// A Foo as the cache keeps it.
+/// The cached form of a Foo.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Foo {
     /// `metadata.uid`: distinguishes this Foo from an earlier one of the same name.
     pub uid: Box<str>,
-    /// `metadata.generation`: grows with each change of the spec.
+    /// `metadata.generation`: incremented by each change of the spec.
     pub generation: i64,
     /// Whether the Foo is being deleted.
     pub deleting: bool,
-    /// The trace that changed it, where an annotation names one.
+    /// The trace of the last change, from the annotation `foo-controller/traceparent`.
     pub trace: Option<Box<SpanContext>>,
-    /// The spec, or what is wrong with it.
+    /// The spec, or its decoding error.
     pub spec: Result<FooSpec, Box<str>>,
-    /// The status as last written; the default when there is none or it has another shape.
+    /// The stored status, or the default if it is missing or undecodable.
     pub status: FooStatus,
 }
 
@@ -48,9 +48,9 @@ impl Cached for Foo {
 
     fn decode(mut wire: FooWire) -> (Meta, Self) {
         let mut status = wire.status.or_default();
-        // The schema's default stands for an absent field.
+        // The schema's default, -1, means that the field is absent.
         status.observed_generation = status.observed_generation.filter(|seen| *seen >= 0);
-        // Serde grows it to twice what it holds.
+        // Serde leaves up to twice the needed capacity.
         status.conditions.shrink_to_fit();
         let view = Self {
             uid: std::mem::take(&mut wire.metadata.uid),
@@ -74,7 +74,7 @@ impl Cached for Foo {
         &self.uid
     }
 
-    /// The Deployment that it asks for, and the one that it had before, which serves until that is available.
+    /// The specified Deployment, and the Deployment that the status names, which serves until the specified one is available.
     fn references(&self) -> impl Iterator<Item = &str> {
         let wanted = self.spec.as_ref().ok();
         let wanted = wanted.map(|spec| spec.deployment_name.as_str());
@@ -84,7 +84,7 @@ impl Cached for Foo {
             .chain(served.filter(move |served| Some(*served) != wanted))
     }
 
-    /// A restored backup counts generations anew.
+    /// The spec is hashed with the generation, because an etcd restore reuses generations.
     fn content(&self, state: &mut impl Hasher) {
         (self.generation, &self.spec).hash(state);
     }
@@ -109,7 +109,8 @@ impl Primary for Foo {
         self.status.observed_generation == Some(self.generation)
     }
 
-    /// All but since when a condition is as it is. Taken apart without `..`: what is added says something, or not, on purpose.
+    /// Hashes everything except the transition times of conditions. Destructured without `..`, so that each new field is
+    /// hashed or ignored deliberately.
     fn says(status: &FooStatus, state: &mut impl Hasher) {
         let FooStatus {
             available_replicas,
