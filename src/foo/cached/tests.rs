@@ -18,7 +18,7 @@ use operator_runtime::{Cached, Object};
 
 use super::*;
 
-/// Row R7 and "bad input": a Foo of whatever shape is read, so that a list with it in is.
+/// An undecodable spec does not make the Foo, or a list that contains it, undecodable.
 #[test]
 fn a_foo_of_any_shape_can_be_read() {
     for (spec, error) in [
@@ -64,8 +64,7 @@ fn a_foo_of_any_shape_can_be_read() {
     assert_eq!(odd.view.status, FooStatus::default());
 }
 
-/// Whatever is stored in whichever field, and however deep: the object is read, as are those beside it in a list, and
-/// what is in the other fields is kept.
+/// No value in any field, at any depth, makes an object or its list undecodable. The other fields are kept.
 #[test]
 fn no_field_can_make_an_object_undecodable() {
     const DEEP: usize = 10_000;
@@ -127,8 +126,8 @@ fn no_field_can_make_an_object_undecodable() {
     }
 }
 
-/// The object with each of these values in the place of each of its fields in turn, and in which: as it comes in a list, by
-/// a watch and as an answer. What the API server itself makes sure of stays.
+/// Decodes the object once for each field and value, with that value in that field: from a list, a watch event and a response.
+/// Returns each field with the decoded object. Fields that the API server guarantees stay.
 fn any_field_is<V: Cached>(object: &Value, values: &[&str]) -> Vec<(String, Object<V>)> {
     const HERE: &str = "\"this field\"";
     let certain = ["name", "namespace", "uid", "resourceVersion"];
@@ -163,7 +162,7 @@ fn any_field_is<V: Cached>(object: &Value, values: &[&str]) -> Vec<(String, Obje
     read
 }
 
-/// Where there is a value in this one, as JSON pointers.
+/// Returns JSON pointers to all values inside `value`.
 fn places(value: &Value, place: &str) -> Vec<String> {
     let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
     let below: Vec<(String, &Value)> = match value {
@@ -179,7 +178,7 @@ fn places(value: &Value, place: &str) -> Vec<String> {
     below.collect()
 }
 
-/// Row R10: a controller reference to a Foo of our group, in any version, and nothing else.
+/// Only a controller reference to a Foo of the controller's API group counts, in any version.
 #[test]
 fn only_a_foo_can_be_the_owner() {
     let owner = |reference: &str| {
@@ -212,8 +211,7 @@ fn only_a_foo_can_be_the_owner() {
     assert_eq!(owner(""), None);
 }
 
-/// Invariant I7: a generation is one of a certain Foo, and says nothing of another one, nor of a copy that somebody
-/// made.
+/// A generation annotation is valid for one Foo and one Deployment name: not for another Foo, and not for a copy.
 #[test]
 fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
     let generation = |name: &str, owner: &str, made_for: &str| {
@@ -237,12 +235,11 @@ fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
     assert_eq!(generation("web", "the-next-foo", &ours), None);
     assert_eq!(generation("web-copy", "foo-uid", &ours), None);
     assert_eq!(generation("web", "foo-uid", "by: hand"), None);
-    // As any version before has written it.
+    // Earlier versions have written the same value.
     assert_eq!(made_for("uid", "web"), "8ec4771fe8120f2b");
 }
 
-/// Row A5: why there are no pods, or no `ReplicaSet`, in the Deployment's words; whether it is paused; and whether it has lost its
-/// Foo.
+/// The cache keeps the message about missing pods or a missing `ReplicaSet`, and whether the Deployment is paused or orphaned.
 #[test]
 fn what_keeps_a_deployment_from_getting_further_is_kept() {
     let read = |spec: &str, status: &str, owners: &str| {
@@ -270,7 +267,7 @@ fn what_keeps_a_deployment_from_getting_further_is_kept() {
     assert_eq!(failure(3, refused).as_deref(), Some("why"));
     assert_eq!(failure(2, refused), None, "it is of the spec before");
     assert_eq!(failure(3, &refused.replace("True", "False")), None);
-    // The Deployment controller observes no generation then.
+    // The Deployment controller does not observe the generation in this case.
     let not_made = "type: Progressing, status: 'False', reason: ReplicaSetCreateError";
     assert_eq!(failure(2, not_made).as_deref(), Some("why"));
     let going = "type: Progressing, status: 'True', reason: ReplicaSetUpdated";
@@ -285,7 +282,7 @@ fn what_keeps_a_deployment_from_getting_further_is_kept() {
     assert!(!read("replicas: 1", "", &owner(true)).orphaned);
 }
 
-/// The begin and the end of a failure are enqueued without delay.
+/// The start and the end of a failure are enqueued without delay.
 #[test]
 fn a_failure_is_no_mere_progress() {
     let at = |change: fn(&mut Deployment)| {
@@ -324,7 +321,7 @@ fn what_reconcile_reads_is_kept() {
     assert_eq!(view.foo_generation, Some(2));
     assert_eq!(view.image.as_deref(), Some("nginx:latest"));
     assert_eq!((view.replicas, view.progress.available), (3, 3));
-    // The same labels thrice are kept once.
+    // Equal labels share memory.
     assert_eq!(view.labels.controller.as_deref(), Some("foo"));
     assert!(Arc::ptr_eq(&view.labels, &view.selector));
     assert!(Arc::ptr_eq(&view.labels, &view.pod_labels));

@@ -6,7 +6,7 @@ use super::*;
 use crate::foo::fixtures::{deployment, foo};
 use operator_runtime::{Failure as _, Object, Retry};
 
-/// What the fixture Foo finds wrong with this Deployment.
+/// The difference between the fixture Foo's desired state and this Deployment.
 fn difference(actual: &Object<Deployment>) -> Result<Option<Value>, Error> {
     let foo = foo();
     let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
@@ -17,7 +17,7 @@ fn patch(actual: &Object<Deployment>) -> Value {
     difference(actual).unwrap().unwrap()
 }
 
-/// Rows R1 and R2, and the generation of invariant I7.
+/// The manifest follows the Foo, and carries the annotations.
 #[test]
 fn a_new_deployment_is_as_the_foo_says() {
     let foo = foo();
@@ -51,7 +51,7 @@ fn a_new_deployment_is_as_the_foo_says() {
     assert_eq!(said.replicas, Some(3), "the Foo says how many");
 }
 
-/// Row A3.
+/// A Foo without replicas leaves the replicas to other clients, such as a `HorizontalPodAutoscaler`.
 #[test]
 fn without_replicas_the_deployments_replicas_are_left_alone() {
     let mut foo = foo();
@@ -64,13 +64,12 @@ fn without_replicas_the_deployments_replicas_are_left_alone() {
     assert_eq!(desired.difference(&scaled.view).unwrap(), None);
 }
 
-/// Invariant I6.
 #[test]
 fn nothing_differs_nothing_is_written() {
     assert_eq!(difference(&deployment()).unwrap(), None);
 }
 
-/// Rows R3 and R6: just the fields that differ, based on what was seen.
+/// The patch contains only the fields that differ.
 #[test]
 fn what_differs_is_put_right() {
     let metadata = |more: Value| {
@@ -117,7 +116,7 @@ fn what_differs_is_put_right() {
     );
 }
 
-/// Rows A3 and R11: where the Foo leaves the replicas alone, a rename does, too.
+/// If the Foo does not specify replicas, a rename keeps those of the old Deployment.
 #[test]
 fn a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
     let mut foo = foo();
@@ -132,7 +131,7 @@ fn a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
     }
 }
 
-/// Row R4, invariants I4 and I5: by UID, not by name.
+/// Ownership is decided by UID, not by name.
 #[test]
 fn a_deployment_of_somebody_else_is_never_touched() {
     let mut actual = deployment();
@@ -153,7 +152,7 @@ fn a_deployment_of_somebody_else_is_never_touched() {
     ));
 }
 
-/// Row R4: a Deployment without an owner, after a restore or an orphaning deletion, is not changed. The message has the command.
+/// A Deployment without an owner, after a restore or an orphaning deletion, is not changed. The message contains the command.
 #[test]
 fn what_was_made_for_a_foo_of_this_name_can_be_given_to_it() {
     let words = |change: fn(&mut Deployment)| {
@@ -182,7 +181,7 @@ fn what_was_made_for_a_foo_of_this_name_can_be_given_to_it() {
     }
 }
 
-/// Row R11: until the one of the new name is available, only the replicas of the one before are the Foo's.
+/// Until the new Deployment is available, the earlier Deployment is scaled and not changed otherwise.
 #[test]
 fn what_serves_under_an_earlier_name_is_scaled_and_not_changed_otherwise() {
     let foo = foo();
@@ -201,7 +200,7 @@ fn what_serves_under_an_earlier_name_is_scaled_and_not_changed_otherwise() {
     assert_eq!(desired.scale(&old), None);
 }
 
-/// A Deployment that is on its way out cannot be put right; when it is gone, a new one is made.
+/// A terminating Deployment is not patched. After its deletion, a new Deployment is created.
 #[test]
 fn a_deployment_being_deleted_is_waited_for() {
     let mut actual = deployment();
@@ -210,7 +209,7 @@ fn a_deployment_being_deleted_is_waited_for() {
     assert_eq!(difference(&actual).unwrap(), None);
 }
 
-/// Invariant I7: a newer generation than the Foo's is seen, and put right where nothing else is wrong.
+/// A generation newer than the Foo's is a difference.
 #[test]
 fn a_newer_generation_is_a_difference() {
     let foo = foo();
@@ -229,7 +228,7 @@ fn a_newer_generation_is_a_difference() {
     }
 }
 
-/// Row R7.
+/// An empty name, replicas out of range and an undecodable spec are invalid, and not retried.
 #[test]
 fn a_foo_that_asks_for_nothing_possible_is_invalid() {
     let mut empty = foo();

@@ -21,8 +21,7 @@ use crate::foo::{
     fixtures::{deployment, foo, object},
 };
 
-/// What somebody changes of a Foo beside what reconcile reads, while its Deployment is written, is no conflict; what
-/// it reads is one.
+/// A concurrent change of the Foo is a conflict only if it changes a cached field.
 #[tokio::test]
 async fn a_status_names_the_newest_version_that_reads_the_same() {
     let sent = Arc::<Mutex<Vec<Value>>>::default();
@@ -52,7 +51,7 @@ async fn a_status_names_the_newest_version_that_reads_the_same() {
     }
 }
 
-/// Row Q4: what a resync leaves alone is what reconcile would leave alone.
+/// A Foo is up to date exactly if a reconcile would change nothing.
 #[tokio::test]
 async fn settled_is_what_needs_nothing() {
     let changed = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
@@ -86,7 +85,7 @@ async fn settled_is_what_needs_nothing() {
     assert!(!changed(&|_, deployment| deployment.view.owner = None).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.key = key.sibling("other")).is_up_to_date(key));
 
-    // What was noted holds as long as both are as they were.
+    // The result holds until the Foo or the Deployment changes.
     let noted = changed(&|_, _| {});
     for _ in 0..2 {
         assert!(noted.is_up_to_date(key));
@@ -115,8 +114,7 @@ async fn settled_is_what_needs_nothing() {
     assert!(two.is_up_to_date(&gone.key));
 }
 
-/// Rows Q4 and R5: what a resync leaves alone, it leaves alone until something changes that the status reports, also
-/// where what is asked for cannot be had and an earlier Deployment serves.
+/// A Foo whose spec cannot be applied is up to date until the earlier Deployment, which serves, changes its counts.
 #[tokio::test]
 async fn what_serves_is_checked_though_it_is_not_what_is_asked_for() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
@@ -151,8 +149,8 @@ async fn what_serves_is_checked_though_it_is_not_what_is_asked_for() {
     }
 }
 
-/// An API server that answers each request with what `answer` makes of its method, path and body; and what it was
-/// asked, in a few words.
+/// Returns the client of an API server that computes each response with `answer` from the method, the path and the body. Also
+/// returns the log of the requests.
 fn server(
     answer: impl Fn(&Method, &str, &Value) -> (u16, Value) + Clone + Send + 'static,
 ) -> (Client, Arc<Mutex<Vec<String>>>) {
@@ -176,7 +174,7 @@ fn server(
     (Client::new(service, "default"), asked)
 }
 
-/// The fixture Deployment as the API server has it at this version, with this image.
+/// The JSON of the fixture Deployment with this version, image and number of replicas.
 fn stored(version: &str, image: &str, replicas: i32) -> Value {
     json!({
         "metadata": {
@@ -197,7 +195,7 @@ fn stored(version: &str, image: &str, replicas: i32) -> Value {
     })
 }
 
-/// A Foo whose status is as it was before anybody wrote one, whatever is written.
+/// The response to a status update whose status was pruned.
 fn pruned() -> (u16, Value) {
     let metadata = json!({
         "name": "foo", "namespace": "default", "uid": "foo-uid", "resourceVersion": "7", "generation": 2
@@ -206,7 +204,7 @@ fn pruned() -> (u16, Value) {
     (200, json!({ "metadata": metadata, "spec": spec }))
 }
 
-/// The list of one that a look-up gets: of the Foo, or of the Deployment, where there is any.
+/// The response to a live read of the Foo or the Deployment. Null means that the object does not exist.
 fn listed(path: &str, foo: &Value, deployment: &Value) -> (u16, Value) {
     let one = if path.ends_with("foos") {
         foo
@@ -220,8 +218,8 @@ fn listed(path: &str, foo: &Value, deployment: &Value) -> (u16, Value) {
     )
 }
 
-/// Invariant I6: a webhook that puts its own image in the place of ours, and stamps every write (so that the version
-/// moves each time), and a schema that prunes the status: each is asked once, until something changes.
+/// A write without effect is not repeated until an object changes. A webhook replaces the image (and stamps every write, so
+/// that the version changes each time), and the schema prunes the status.
 #[tokio::test]
 async fn what_is_stored_otherwise_is_not_asked_for_again() {
     for stamped in [false, true] {
@@ -250,20 +248,20 @@ async fn what_is_stored_otherwise_is_not_asked_for_again() {
             assert!(reconciler.is_up_to_date(key));
             assert_eq!(reconcile().await, [""; 0]);
         }
-        // A rollout, of which both the counts and the version show, is no reason to ask for the image again.
+        // The progress of a rollout is no reason to patch the image again.
         let mut rolling: Object<Deployment> =
             serde_json::from_str(&stored("11", "mirror", 3).to_string()).unwrap();
         rolling.view.progress.available = 2;
         reconciler.apply_deployment(rolling);
         assert!(!reconciler.is_up_to_date(key));
         assert_eq!(reconcile().await, ["PUT foos/foo/status"]);
-        // What somebody changes is.
+        // A change by another client is a reason.
         let mut edited: Object<Deployment> =
             serde_json::from_str(&stored("12", "theirs", 3).to_string()).unwrap();
         edited.view.generation = 5;
         reconciler.apply_deployment(edited);
         assert_eq!(reconcile().await[0], "PATCH deployments/web");
-        // And so is a Foo that asks for something else.
+        // So is a changed Foo.
         let mut changed = foo();
         (changed.version, changed.view.generation) = (13, 3);
         reconciler.apply_foo(changed);
@@ -274,7 +272,7 @@ async fn what_is_stored_otherwise_is_not_asked_for_again() {
     }
 }
 
-/// Row R8: the Foo is gone, and the watch has not reported it yet, while the garbage collector deletes what is made for it.
+/// The Foo is deleted, the watch has not delivered the deletion, and the garbage collector deletes the Deployment.
 #[tokio::test]
 async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caught_up() {
     for (code, message) in [
@@ -321,7 +319,7 @@ async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caugh
     }
 }
 
-/// The same, as long as the API server does not say whether it is gone.
+/// While the API server does not answer whether the Foo exists, no Deployment is created.
 #[tokio::test]
 async fn a_foo_that_may_be_gone_gets_no_deployment() {
     let (client, asked) = server(move |method, _, _| match *method {
@@ -348,8 +346,8 @@ async fn a_foo_that_may_be_gone_gets_no_deployment() {
     }
 }
 
-/// A CRD without the status subresource, which the API server answers as if the Foo were gone, or in another way: the Deployment is
-/// made and put right, and what is missing is said.
+/// Without the status subresource in the CRD, the Deployment is created and corrected, and the error names the subresource. The
+/// API server's response may be the same as for a deleted Foo.
 #[tokio::test]
 async fn a_missing_status_subresource_stops_no_deployment() {
     for (details, is_named) in [(json!({}), false), (json!({ "name": "foo" }), true)] {
@@ -384,8 +382,8 @@ async fn a_missing_status_subresource_stops_no_deployment() {
     }
 }
 
-/// Row R6 against somebody who changes the Deployment back at once, or deletes it: the first corrections are made at once,
-/// then ever more slowly, and that is reported to the user; what the Foo asks for next is not held up.
+/// Another client reverts or deletes the Deployment after each correction. The first corrections are sent without delay, then
+/// with exponential backoff, which is reported to the user. A change of the Foo is not delayed.
 #[tokio::test(start_paused = true)]
 async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() {
     for deletes in [false, true] {
@@ -433,7 +431,7 @@ async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() 
             (asked.iter().filter(is_write).count(), reasons)
         };
         let (writes, reasons) = fight(Duration::from_mins(10)).await;
-        // Ten at once, and then after 1, 2, 4, … s.
+        // Ten without delay, then after 1, 2, 4, … s.
         assert!(
             (16..=20).contains(&writes),
             "{writes} writes in ten minutes"
@@ -447,7 +445,7 @@ async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() 
     }
 }
 
-/// Row R5: the spec asks for nothing that can be had, and the pods of before are there: they are counted.
+/// With an invalid spec, the status counts the pods of the Deployment that serves.
 #[tokio::test]
 async fn what_serves_is_counted_where_the_spec_is_invalid() {
     let (client, _) = server(|_, _, _| (500, Value::Null));
@@ -466,7 +464,7 @@ async fn what_serves_is_counted_where_the_spec_is_invalid() {
     );
 }
 
-/// A reconciler that has seen this Foo and this Deployment.
+/// A reconciler whose stores contain this Foo and this Deployment.
 fn reconciler(client: &Client, foo: Object<Foo>, deployment: Object<Deployment>) -> Fixture {
     let config = FooConfig {
         image: "nginx:latest".into(),

@@ -52,7 +52,7 @@ fn reported(change: impl FnOnce(&mut Deployment)) -> FooStatus {
     of(&foo().view, Some(&deployed(change)), None, NOW).unwrap()
 }
 
-/// Rows R5, A5 and A6.
+/// The status contains the counts, the selector and the name of the Deployment.
 #[test]
 fn follows_the_deployment() {
     let status = reported(|_| {});
@@ -74,7 +74,7 @@ fn follows_the_deployment() {
     );
 }
 
-/// Row A5: Ready means what `kubectl rollout status` means.
+/// Ready has the same conditions as the success of `kubectl rollout status`.
 #[test]
 fn ready_means_that_the_rollout_is_complete() {
     let under_way = [
@@ -124,7 +124,7 @@ fn ready_means_that_the_rollout_is_complete() {
     assert_eq!(conditions(&reported(|d| d.deleting = true)), going);
 }
 
-/// Row A5: what an admission policy has otherwise is said as long as it is so; and Ready is what has as many replicas as are asked for.
+/// The message names mutated fields while they differ. The Foo is Ready only with the specified number of replicas.
 #[test]
 fn what_is_overruled_is_said() {
     for (replicas, is_ready) in [(3, true), (1, false)] {
@@ -153,7 +153,7 @@ fn what_is_overruled_is_said() {
     }
 }
 
-/// Row R4 and R7: it is reported to the user; what passes by itself is not the user's concern.
+/// Errors that a user must resolve are reported. Transient errors are not.
 #[test]
 fn errors_that_concern_the_user_are_reported() {
     let error = Error::ResourceExists("web".into(), String::new());
@@ -179,7 +179,7 @@ fn errors_that_concern_the_user_are_reported() {
     }
 }
 
-/// Row R5: pods are counted as they are, whatever goes wrong with the Deployment beside that.
+/// The status contains the current counts with every error.
 #[test]
 fn the_counts_are_the_deployments_whatever_the_error() {
     let mut foo = foo();
@@ -210,7 +210,7 @@ fn the_counts_are_the_deployments_whatever_the_error() {
     assert_eq!(again, foo.view.status, "and nothing else is");
 }
 
-/// Row R11: the new Deployment is there and complete, and that the old one is still there is said beside it.
+/// The Foo is Ready with the new Deployment, and Progressing reports the failed deletion of the old one.
 #[test]
 fn a_refused_deletion_does_not_make_the_foo_unready() {
     let mut foo = foo();
@@ -230,7 +230,7 @@ fn a_refused_deletion_does_not_make_the_foo_unready() {
     assert_eq!(status.conditions[1].message, refused.to_string());
 }
 
-/// What says the same at another time says the same; everything else makes a difference.
+/// The hash of a status excludes transition times, and includes everything else.
 #[test]
 fn the_content_is_all_but_the_time() {
     let status = reported(|_| {});
@@ -257,7 +257,7 @@ fn the_content_is_all_but_the_time() {
     }
 }
 
-/// Invariant I6: what is reported again is the same, times included, and so is not written.
+/// An unchanged condition keeps its transition time, so that an equal status is not written.
 #[test]
 fn what_stays_keeps_its_time() {
     let mut foo = foo();
@@ -275,7 +275,7 @@ fn what_stays_keeps_its_time() {
     assert_eq!(worse.conditions[0].last_transition_time, Time(later));
 }
 
-/// Others may keep conditions of their own on a Foo.
+/// Conditions of other clients stay in the status.
 #[test]
 fn conditions_of_others_stay() {
     let mut foo = foo();
@@ -286,7 +286,7 @@ fn conditions_of_others_stay() {
     assert_eq!(types, ["Audited", "Ready", "Progressing"]);
 }
 
-/// The name of the Deployment that serves, of two. The status counts the same one.
+/// Returns the name of the Deployment that serves, and checks that the status counts its pods.
 fn served(new: Option<&Deployed>, error: Option<&Error>, is_marked: bool) -> String {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
@@ -305,7 +305,7 @@ fn served(new: Option<&Deployed>, error: Option<&Error>, is_marked: bool) -> Str
     status.deployment_name.unwrap()
 }
 
-/// Rows R5 and R11: the old Deployment is named until the new one serves, and the status counts what it names.
+/// The status names the old Deployment, and counts its pods, until the new Deployment serves.
 #[test]
 fn a_renamed_foo_names_and_counts_its_old_deployment_until_the_new_one_is_available() {
     let begun = deployed(|d| d.progress.available = 0);
@@ -326,11 +326,11 @@ fn a_renamed_foo_names_and_counts_its_old_deployment_until_the_new_one_is_availa
     ] {
         assert_eq!(served(new, error, true), expected, "{new:?} {error:?}");
     }
-    // Nothing else remembers it.
+    // Without the annotation, only the status records the old Deployment.
     assert_eq!(served(Some(&complete), Some(&kept), false), "old");
 }
 
-/// Rows R5 and R11: the Deployment that served is deleted. The new one serves, or another earlier one.
+/// If the serving Deployment is deleted, the new Deployment serves, or another earlier one.
 #[test]
 fn what_is_gone_serves_no_longer() {
     let mut foo = foo();
@@ -347,7 +347,7 @@ fn what_is_gone_serves_no_longer() {
     assert_eq!(name(None), "earlier");
 }
 
-/// Row A5: the message counts the missing replicas, in the order of `kubectl rollout status`.
+/// The message counts the missing replicas, in the order of `kubectl rollout status`.
 #[test]
 fn messages_count_what_is_missing() {
     let says = |change: &dyn Fn(&mut Deployment)| {
@@ -379,7 +379,7 @@ fn messages_count_what_is_missing() {
     }
 }
 
-/// Row A5: a failure that only a person can mend has a reason of its own, and stalls the Foo.
+/// A failure that only a user can resolve has its own reason, and stalls the Foo.
 #[test]
 fn what_a_person_has_to_mend_is_said() {
     let words = "pods \"web-1\" is forbidden: exceeded quota: few";
@@ -423,12 +423,12 @@ fn what_a_person_has_to_mend_is_said() {
         let ready = reported(|_| {});
         assert!(warning(&status, &ready).is_none());
     }
-    // Paused, and scaled: its pods come nevertheless.
+    // A paused Deployment is scaled nevertheless.
     let scaled = reported(|d| {
         (d.paused, d.replicas) = (true, 4);
     });
     assert_eq!(scaled.conditions[0].reason, "DeploymentProgressing");
-    // Complete: an old failure does not matter.
+    // A complete Deployment ignores an old failure.
     let over = reported(|d| d.progress.failure = Some("no".into()));
     assert_eq!(over.conditions[0].reason, "DeploymentAvailable");
     assert_eq!(over.conditions.len(), 2);

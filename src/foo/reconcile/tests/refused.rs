@@ -1,8 +1,8 @@
-//! What the API server refuses, or puts off.
+//! Rejected and postponed writes.
 
 use super::*;
 
-/// A refusal: a status of this code, with the time that is asked for.
+/// A rejection with this status code and `Retry-After`.
 fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
     let details = json!({ "name": "foo", "retryAfterSeconds": retry_after });
     (
@@ -11,8 +11,7 @@ fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
     )
 }
 
-/// Rows R5 and R11: what is answered with a wish for time says as much as what is answered without, and the wish is
-/// heeded.
+/// `Retry-After` is honored, and the status is the same with and without it.
 #[tokio::test]
 async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time() {
     for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
@@ -40,7 +39,7 @@ async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time
             let reconciler = reconciler(&client, foo.clone(), new);
             let mut old = deployment();
             old.key = old.key.sibling("old");
-            // It serves until the new one is available.
+            // Serves until the new Deployment is available.
             old.view.progress.available = 2;
             reconciler.apply_deployment(old);
             let error = reconciler.reconcile(&foo.key).await.unwrap_err();
@@ -62,7 +61,7 @@ async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time
     }
 }
 
-/// What the API server asks for is heeded where the status, too, cannot be written, whichever of them was put off.
+/// If both the Deployment and the status cannot be written, the longer `Retry-After` is honored.
 #[tokio::test]
 async fn what_is_put_off_is_heeded_whatever_else_goes_wrong() {
     for (deployment_answer, status_answer, asked) in [
@@ -76,7 +75,7 @@ async fn what_is_put_off_is_heeded_whatever_else_goes_wrong() {
             _ => status_answer.clone(),
         });
         let (mut foo, mut wrong) = (foo(), deployment());
-        // There is something to report, whatever the answer.
+        // The status differs from the stored status in any case.
         foo.view.status.observed_generation = Some(2);
         wrong.view.replicas = 5;
         wrong.view.progress.available = 2;
@@ -87,7 +86,7 @@ async fn what_is_put_off_is_heeded_whatever_else_goes_wrong() {
     }
 }
 
-/// Whichever write is refused, and whatever else is wrong with the Foo: the rights are checked.
+/// Each write that is rejected with 403 triggers a review of the permissions.
 #[tokio::test]
 async fn every_refused_write_calls_for_a_check_of_the_rights() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
@@ -147,8 +146,8 @@ async fn every_refused_write_calls_for_a_check_of_the_rights() {
     }
 }
 
-/// Row R7 and invariant I6: a status that is not taken is not written again until the Foo changes. One that is forbidden is
-/// tried again: rights come back, without anybody being told where they were away for a moment.
+/// A rejected status is not written again until the Foo changes. A forbidden status is retried: permissions may be restored
+/// without a notification.
 #[tokio::test(start_paused = true)]
 async fn a_refused_status_is_written_again_when_there_is_cause() {
     for code in [403, 422] {
@@ -177,14 +176,14 @@ async fn a_refused_status_is_written_again_when_there_is_cause() {
         assert_eq!(written().await, (Retry::OnChange, 1));
         assert_eq!(written().await, (Retry::OnChange, 0));
         assert!(reconciler.is_up_to_date(key), "as a resync finds");
-        // The CRD may be another one by then.
+        // The CRD may have changed by then.
         tokio::time::advance(Duration::from_secs(1000)).await;
         assert!(!reconciler.is_up_to_date(key));
         assert_eq!(written().await, (Retry::OnChange, 1));
     }
 }
 
-/// What a policy or a webhook refuses of a Foo that is wrong in itself is tried again: they may be gone at any time.
+/// The status of an invalid Foo is retried after a rejection by a policy or a webhook, which may be removed at any time.
 #[tokio::test]
 async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
     let policy = "foos \"foo\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
@@ -223,8 +222,8 @@ async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
     }
 }
 
-/// A webhook that cannot be reached refuses the Deployment like one that says no: once said, it is no news with every attempt,
-/// though each is from another port.
+/// An unreachable webhook is reported like a rejection. The status is written once, although the source port in the message
+/// differs for each attempt.
 #[tokio::test]
 async fn a_webhook_that_is_down_is_reported() {
     let port = std::sync::atomic::AtomicU16::new(40_000);
@@ -258,8 +257,7 @@ async fn a_webhook_that_is_down_is_reported() {
     }
 }
 
-/// Rows R5 and R6: what the status could not say is not put off with the Deployment that somebody else keeps changing, nor that
-/// for as long as the status fails.
+/// A failed status report is not delayed as long as a disputed Deployment. The Deployment is not delayed by the status.
 #[test]
 fn what_is_not_reported_is_not_put_off() {
     use super::super::combined;
@@ -287,8 +285,7 @@ fn what_is_not_reported_is_not_put_off() {
     }
 }
 
-/// Row Q3: whatever is wrong with a Foo, a status that the fence rejects comes again as soon as the fence lets it pass, and one that
-/// met another version as soon as the watch has caught up.
+/// A fenced status or a conflict is retried without the backoff of the Foo's own error.
 #[test]
 fn q3_a_status_that_passes_by_itself_is_not_a_failure() {
     const ASKED: Duration = Duration::from_secs(2);
@@ -299,7 +296,7 @@ fn q3_a_status_that_passes_by_itself_is_not_a_failure() {
     for (wrong, unreported, expected) in [
         (exists(), Error::NotLeading, Retry::Quiet),
         (invalid(), Error::NotLeading, Retry::Quiet),
-        // The time that the API server asks for is heeded first.
+        // `Retry-After` takes precedence.
         (asks(), Error::NotLeading, Retry::Backoff(ASKED)),
         (exists(), Error::Conflict, Retry::Conflict),
         (invalid(), Error::Conflict, Retry::Conflict),

@@ -5,7 +5,7 @@ use crate::foo::cached::Progress;
 
 const OLD: &str = "nginx:old";
 
-/// A Foo and its Deployment of this name, with another image than the configured one.
+/// A Foo and its Deployment with this name. The image is not the configured image.
 fn outdated(name: &str) -> (Object<Foo>, Object<Deployment>) {
     let (mut foo, mut deployment) = (foo(), deployment());
     foo.key = foo.key.sibling(name);
@@ -21,7 +21,7 @@ fn outdated(name: &str) -> (Object<Foo>, Object<Deployment>) {
     (foo, deployment)
 }
 
-/// The new pods have not replaced the old ones.
+/// Adds old pods beside the new pods.
 fn roll_out(deployment: &mut Deployment) {
     deployment.image = Some("nginx:latest".into());
     deployment.progress = Progress {
@@ -31,7 +31,7 @@ fn roll_out(deployment: &mut Deployment) {
     };
 }
 
-/// Row R12: a full limit holds the pod template back, and nothing else. When a rollout is done, a Foo that waits is enqueued.
+/// If all places are taken, only the pod template waits. The end of a rollout enqueues a waiting Foo.
 #[tokio::test]
 async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     let patches = Arc::<Mutex<Vec<Value>>>::default();
@@ -76,13 +76,13 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     );
     assert!(!harness.is_up_to_date(&second.key), "a resync tries again");
 
-    // The user's change does not wait.
+    // The user's change of the replicas does not wait.
     (second.version, second.view.spec.as_mut().unwrap().replicas) = (8, Some(5));
     harness.apply_foo(second.clone());
     deploy(&second.key).await;
     assert_eq!(patches.lock().pop(), Some(json!({ "replicas": 5 })));
 
-    // Nor does the Deployment that rolls out.
+    // A Deployment that already rolls out does not wait.
     (rolling.version, rolling.view.image) = (10, Some("nginx:bad".into()));
     harness.apply_deployment(rolling.clone());
     deploy(&first.key).await;
@@ -101,7 +101,7 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     assert_eq!(patches.lock().pop(), Some(both));
 }
 
-/// A rollout of the configured image holds its place until it is done, whatever stops it.
+/// A rollout of the configured image holds its place until it is complete or paused, even if it fails.
 #[test]
 fn r12_a_rollout_holds_its_place() {
     let rolls_out = |change: fn(&mut Deployment)| {
@@ -126,7 +126,7 @@ fn r12_a_rollout_holds_its_place() {
     assert!(!rolls_out(|d| d.deleting = true));
     assert!(!rolls_out(|d| d.foo_generation = None));
     assert!(!rolls_out(|d| d.progress.replicas = 1), "all are new");
-    // Not observed: from the patch until the Deployment controller counts the pods of the new template.
+    // After the patch, before the Deployment controller has observed it.
     assert!(rolls_out(|d| {
         d.progress.replicas = 1;
         d.generation += 1;

@@ -1,10 +1,10 @@
-//! What a Foo had before it was renamed, and what a newer Foo has made of a Deployment.
+//! Deployments of earlier names, and Deployments that were written for a newer Foo.
 
 use super::*;
 use crate::foo::cached::made_for;
 
-/// Row R11: what is deleted is what the status names, and what the controller made; not a copy, nor what is another
-/// Foo's.
+/// Superseded are the Deployment that the status names, and Deployments that the controller created. Copies and Deployments of
+/// another Foo are not.
 #[tokio::test]
 async fn superseded_is_what_the_foo_had() {
     let (client, _) = server(|_, _, _| (500, Value::Null));
@@ -17,7 +17,7 @@ async fn superseded_is_what_the_foo_had() {
         change(&mut other.view);
         reconciler.apply_deployment(other);
     };
-    // From before the annotation, as every Deployment of an earlier release.
+    // A Deployment without the annotation, as earlier releases created it.
     add("served", |d| {
         d.foo_generation = None;
     });
@@ -44,7 +44,7 @@ async fn superseded_is_what_the_foo_had() {
     assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
 }
 
-/// Row R11: until the new one is available, or where it cannot be had, the replicas of the one before are the Foo's.
+/// The earlier Deployment is scaled while the new one is not available, or belongs to another owner.
 #[tokio::test]
 async fn what_serves_meanwhile_is_scaled() {
     for is_another in [false, true] {
@@ -76,7 +76,7 @@ async fn what_serves_meanwhile_is_scaled() {
     }
 }
 
-/// The fixture Foo, which had the Deployment `old` under its earlier name.
+/// A reconciler for the fixture Foo after a rename from the Deployment `old`.
 fn renamed(client: &Client) -> Fixture {
     let mut foo = foo();
     foo.view.status.deployment_name = Some("old".into());
@@ -87,17 +87,17 @@ fn renamed(client: &Client) -> Fixture {
     fixture
 }
 
-/// The UID, the generation and the Deployment's name that the API server has of a Foo.
+/// The UID, the generation and `spec.deploymentName` of the Foo in the API server.
 type Has = (&'static str, i64, &'static str);
 
-/// The last is of a backup that was restored, which counts generations anew.
+/// States in which the cached Foo is outdated. The last state follows an etcd restore, which reuses generations.
 const OTHERS: [Has; 3] = [
     ("foo-uid", 3, "web"),
     ("another", 2, "web"),
     ("foo-uid", 2, "old"),
 ];
 
-/// An API server for the fixture Foo, which it has so, and its Deployment.
+/// Returns the client and the request log of an API server with the Foo in this state, and the fixture Deployment.
 fn server_of(has: Has) -> (Client, Arc<Mutex<Vec<String>>>) {
     server_with(has, stored("9", "nginx:latest", 3))
 }
@@ -125,8 +125,8 @@ fn server_with(
     })
 }
 
-/// Invariant I7: a Deployment that names a newer generation is left alone as long as the Foo may have it, and is put right
-/// like after any edit (row R6) where the API server says that it has not.
+/// A Deployment that names a newer generation is not changed unless a live read shows that the Foo does not have that
+/// generation. Then the annotation is an edit, and is reverted.
 #[tokio::test]
 async fn a_generation_that_the_foo_never_had_is_an_edit() {
     let edits: [fn(&mut Deployment); 3] = [
@@ -142,7 +142,7 @@ async fn a_generation_that_the_foo_never_had_is_an_edit() {
             edited
         };
         let key = &foo().key;
-        // The Foo is another one, or at a later generation, and the cache is behind.
+        // The cache is behind: the Foo was replaced, or has a later generation.
         for has in OTHERS.into_iter().chain([("foo-uid", 99, "web")]) {
             let (client, asked) = server_of(has);
             let reconciler = reconciler(&client, foo(), edited());
@@ -171,8 +171,7 @@ async fn a_generation_that_the_foo_never_had_is_an_edit() {
     }
 }
 
-/// A Foo that cannot be looked up, by whatever answer, leaves the Deployment alone, and says why; and is looked up again: the
-/// answer says nothing of the Foo, be it one that says of a write what to wait for.
+/// If the live read of the Foo fails with any status code, the Deployment is not changed. The error is retried with backoff.
 #[tokio::test]
 async fn a_generation_that_cannot_be_confirmed_is_reported() {
     for code in 400..600 {
@@ -192,7 +191,7 @@ async fn a_generation_that_cannot_be_confirmed_is_reported() {
     }
 }
 
-/// Row R11 behind a watch that is late: a Foo that has been renamed back meanwhile wants what it had.
+/// The watch is behind: the Foo may have been renamed back, and specify the old Deployment again.
 #[tokio::test]
 async fn a_foo_that_is_not_current_deletes_nothing() {
     let current = [("foo-uid", 2, "web")];
@@ -216,7 +215,7 @@ async fn a_foo_that_is_not_current_deletes_nothing() {
     }
 }
 
-/// While it cannot be looked whether the earlier Deployment may go, it stays, and the user learns why.
+/// If a live read fails, the earlier Deployment is not deleted, and the status reports the error.
 #[tokio::test]
 async fn a_deletion_that_cannot_be_confirmed_is_reported() {
     for resource in ["foos", "deployments"] {
@@ -244,7 +243,7 @@ async fn a_deletion_that_cannot_be_confirmed_is_reported() {
     }
 }
 
-/// Row R11 behind a watch that is late: the new Deployment is gone meanwhile, another's, or serves no more.
+/// The watch is behind: the new Deployment is deleted, terminating, controlled by another Foo, or not available.
 #[tokio::test]
 async fn a_deployment_stays_until_the_new_one_serves_as_the_api_server_has_it() {
     let edits: [fn(&mut Value); 4] = [
