@@ -1,4 +1,4 @@
-//! What the API server's answers to writes mean.
+//! Classification of the API server's responses to writes.
 
 use std::time::Duration;
 
@@ -10,63 +10,64 @@ use crate::{
     client::fence,
 };
 
-/// What the API server's answer to a write means.
+/// Error of a write or a live read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// It refuses the object, which has to be another one: a schema, mostly.
+    /// The request is invalid, usually because the object violates its schema.
     #[error("{0}")]
     Rejected(String),
 
-    /// It is refused for what may be otherwise at any time: missing rights, a quota, an admission policy, a webhook; and the time
-    /// that is asked for, zero where none is.
+    /// The request is denied for a reason that may change at any time: missing permissions, a quota, an admission policy or a
+    /// webhook. The duration is the delay that the API server requests, or zero.
     #[error("{0}")]
     Denied(String, Duration),
 
-    /// The namespace is being deleted: nothing can be created there.
+    /// The namespace is terminating or deleted: nothing can be created in it.
     #[error("the namespace is being deleted")]
     NamespaceTerminating,
 
-    /// The object is not there any more, or changed between reading and writing: another look will do.
+    /// The object was changed or deleted after it was read. The next reconcile sees the new state.
     #[error("conflict: the object changed since it was read")]
     Conflict,
 
-    /// This replica does not lead (any more): whoever leads goes on.
+    /// This replica is not the leader. Nothing was written.
     #[error("not leading: nothing was written")]
     NotLeading,
 
-    /// There is an object of this kind and name, and what is being reconciled does not control it: it is not touched.
+    /// An object of this resource type and name exists, and the reconciled object does not control it. It is left unchanged.
     #[error("{0} {1:?} already exists and is controlled by somebody else, or nobody")]
     Foreign(&'static str, String),
 
-    /// It took a patch and stored something else: an admission policy or a webhook has the last word. Nothing is asked again until
-    /// somebody changes the object.
+    /// The API server accepted a patch, but an admission policy or a webhook stored other values. The patch is not sent again
+    /// until the object changes or is relisted.
     #[error(
         "{0} {1:?} is stored otherwise than asked, by an admission policy or a webhook: wanted {2}"
     )]
     Overruled(&'static str, String, String),
 
-    /// Somebody else changes the object, or deletes it, whenever it is as it should be. The next correction waits so long.
+    /// Another client keeps changing the object back, or keeps deleting it. The duration is the delay until the next
+    /// correction.
     #[error("somebody else changes {0:?} again and again: wanted {1}")]
     Contested(String, String, Duration),
 
-    /// The API server did not complete it in the time that it was given, which is longer than a webhook takes by default. It may
-    /// have been done.
+    /// The API server did not complete the write within the request's timeout. The write may have been carried out.
     #[error("{0}")]
     TimedOut(String),
 
-    /// It was not done, for a reason that passes; and the time that the API server asks for, zero where it asks for none.
+    /// A temporary failure, such as a lost connection or a 5xx status. The write may have been carried out. The duration is the
+    /// delay that the API server requests, or zero.
     #[error("{0}")]
     Transient(String, Duration),
 }
 
 impl ApiError {
-    /// What passes, and in no certain time.
+    /// Returns a [`Transient`](Self::Transient) error without a requested delay.
     pub fn transient(words: impl Into<String>) -> Self {
         Self::Transient(words.into(), Duration::ZERO)
     }
 }
 
-/// For a kind that has no errors of its own: `type Error = ApiError`.
+/// For reconcilers without an error type of their own: `type Error = ApiError`.
 impl Failure for ApiError {
     fn name(&self) -> &'static str {
         match self {
@@ -119,11 +120,11 @@ impl From<kube::Error> for ApiError {
         let asks = retry_after(&error).unwrap_or_default();
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
-            // Webhooks say no by whatever code. Rights come back, and of those that were away for a moment nobody learns it.
+            // Webhooks deny with any status code. A missing permission may be restored unnoticed, so a 403 is retried as well.
             code if code == 403 || is_denied(&status.message) => {
                 Self::Denied(brief(&without_ports(&status.message)), asks)
             }
-            // 404: the object was deleted meanwhile.
+            // 404: the object was deleted after it was read.
             404 | 409 => Self::Conflict,
             400 | 405 | 413 | 415 | 422 => Self::Rejected(brief(&status.message)),
             504 if status.message.contains("request did not complete within") => {
@@ -137,13 +138,13 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// What a write comes to that an admission webhook takes too long for: the API server's words name neither. The same words for
-/// each of them, so that none of them is news.
+/// Message for a write that the API server did not complete in time. The API server's own message mentions no webhook. The text
+/// is constant, so that a repeated failure does not change the status.
 const SLOW: &str = "the API server did not complete the write in the time that it had: an admission webhook that hangs is the \
                     usual cause, see the ValidatingWebhookConfigurations and MutatingWebhookConfigurations that cover the namespace";
 
-/// What the API server says of a webhook that it cannot reach has the port of that attempt (`read tcp FROM->TO: …`), which would
-/// make each of them news.
+/// Removes the local address from the API server's message about an unreachable webhook (`read tcp FROM->TO: …`). Its port
+/// differs in each attempt, so each failure would have a new message.
 fn without_ports(message: &str) -> String {
     let words = message.split(' ');
     let words = words.map(|word| word.split_once("->").map_or(word, |(_, to)| to));
@@ -156,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows R4 and Q3: a webhook's no is one whatever its code, for the user to see; and whoever asks for time is given it.
+    /// A webhook's denial is reported to the user with any status code. A requested delay is honored for every error.
     #[test]
     fn q3_time_that_is_asked_for_is_given_whoever_asks() {
         let denied = "admission webhook \"w.example\" denied the request: no";

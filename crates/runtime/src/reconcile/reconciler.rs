@@ -1,4 +1,4 @@
-//! What a kind brings: what is watched, and how one object gets to be as it should be.
+//! The reconciler of a resource type, and the context of one reconcile.
 
 use std::{
     fmt,
@@ -27,47 +27,48 @@ use crate::{
     },
 };
 
-/// Brings the objects of one kind, and what they ask for, to what they should be.
+/// Brings the objects of one resource type to their desired state.
 ///
-/// What is wanted must follow from what is stored; a reconcile that wants something else each time writes each time.
+/// The desired state must follow from the stored objects. A reconciler that wants another state each time writes each time.
 ///
-/// # What is guaranteed
+/// # Guarantees
 ///
-/// - An object is with one worker at a time. What changes meanwhile has it reconciled again.
-/// - It is called under a term. A write past the end of the term fails with [`ApiError::NotLeading`], and nothing was
+/// - At most one worker reconciles an object at a time. A change during a reconcile enqueues the object again.
+/// - A reconcile runs under a term. After the term has ended, a write fails with [`ApiError::NotLeading`], and nothing is
 ///   written.
-/// - What the stores show is not older than the last write of this process to the same object, but while the objects are
-///   listed anew: a write that is based on it is then a conflict, and what is created twice `AlreadyExists`. All kinds of the
-///   object's namespace have been listed before.
-/// - An error is tried again as [`Failure::retry`] says. A panic costs its object a retry, not the process; in
-///   [`Cached::decode`](crate::Cached::decode) or [`references`](crate::Cached::references), the object is as if it were not
-///   there until it changes. The log names the method, the kind and the object.
-/// - A reconcile may take as long as its requests do, each of which ends within 36 s: there is no bound to it as a whole.
-///   Liveness fails where it goes on for over two minutes without one of them coming to its end, with an answer or without.
+/// - An object in a store is never older than the last write of this process to it, except during a relist. A write that is
+///   based on an older state is a conflict, and a repeated create returns `AlreadyExists`.
+/// - Before the first reconcile in a namespace, all watched resource types have been listed there.
+/// - An error is retried according to [`Failure::retry`]. A panic costs its object a retry, and does not end the process. If
+///   [`Cached::decode`](crate::Cached::decode) or [`references`](crate::Cached::references) panics, the object is treated as
+///   missing until it changes. The log names the method, the resource type and the object.
+/// - Each request of a reconcile ends within 36 s. The reconcile as a whole has no time limit. The liveness check fails if none
+///   of its requests ends, with or without a response, for over two minutes.
 ///
-/// It may be called again for what is right already, and for an object that is gone from the API server but not yet from the
-/// store: each write is then a conflict, which is tried again.
+/// An object may be reconciled although it is in its desired state. It may also be reconciled after it was deleted from the API
+/// server, but not yet from the store. Each write is then a conflict, which is retried.
 pub trait Reconciler: Send + Sync + 'static {
-    /// The kind that is reconciled.
+    /// The resource type that is reconciled.
     type Primary: Primary;
-    /// What goes wrong.
+    /// Error of a reconcile.
     type Error: Failure + From<ApiError>;
 
-    /// Brings one object to what it should be, and reports its status. It is called for one object by one worker at a time;
-    /// where nothing is to be changed, it sends no request, and awaits nothing. It is called while the object is being deleted,
-    /// too, if that takes a while. What it does, it does through `cx` and its [`Writer`](crate::Writer)s.
+    /// Brings one object to its desired state, and reports its status.
+    ///
+    /// All requests go through `cx` and the [`Writer`](crate::Writer)s. If nothing has to change, it sends no request and
+    /// awaits nothing. It is also called while the object is terminating.
     fn reconcile(
         &self,
         cx: &Context<'_, Self::Primary>,
         seen: &Snapshot<Self::Primary>,
     ) -> impl Future<Output = Result<Action, Self::Error>> + Send;
 
-    /// Whether [`reconcile`](Self::reconcile) would find nothing to do: asked at each resync, and of all objects by a new
-    /// leader. An answer that is yes holds until the object, or one that it [refers to](crate::Cached::references), has
-    /// another version.
+    /// Returns whether [`reconcile`](Self::reconcile) would find nothing to do. Called at each resync, and by a new leader for
+    /// all objects. `true` holds until the version of the object, or of an object that it [refers
+    /// to](crate::Cached::references), changes.
     ///
-    /// Unless a kind knows something cheaper, it is reconciled up to the first thing that it would do: with this `cx`, nothing
-    /// is written, done or reported. What takes its place must send no request, and be quick.
+    /// By default, this is a dry run of `reconcile` up to its first action: with this `cx`, nothing is written, done or
+    /// reported. An override must be fast and send no request.
     fn is_up_to_date(
         &self,
         cx: &Context<'_, Self::Primary>,
@@ -76,33 +77,33 @@ pub trait Reconciler: Send + Sync + 'static {
         let nothing_to_do = match self.reconcile(cx, seen).now_or_never() {
             Some(Ok(action)) => action == Action::Done,
             Some(Err(error)) => error.retry() == Retry::OnChange,
-            // It waits for something: who knows what comes then.
+            // It awaits something, so its result is unknown.
             None => false,
         };
         nothing_to_do && !cx.would_act.load(Relaxed)
     }
 }
 
-/// What a reconcile that did not fail has come to.
+/// Result of a reconcile that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// All is as it should be, and the status says so.
+    /// The object is in its desired state, and its status reports that.
     Done,
-    /// What the object asks for was put right; its status is to be reported by another reconcile, when nothing more urgent
-    /// waits. Where that one says the same, the next one comes after 100 ms.
+    /// The desired state is applied, but the status is not reported. Another reconcile reports it when nothing more urgent
+    /// waits. If that one returns the same, the next one follows after 100 ms.
     StatusPending,
-    /// It is to be reconciled again after this, 100 ms at least: for what no watch tells of.
+    /// Reconcile the object again after this delay, at least 100 ms. For state that no watch reports.
     ///
-    /// It holds until the object's next reconcile, and no longer. A change has the object reconciled before that, and what comes
-    /// of *that* says what comes next: [`Done`](Self::Done) takes this back, another `After` counts from then, and an error is
-    /// tried again as [`Failure::retry`] says. A resync brings it on no sooner. It is forgotten with the term, too: a new
-    /// leader reconciles the object unless [`Reconciler::is_up_to_date`] says that there is nothing to do, which it does not
-    /// say by default where the answer is this one.
+    /// The delay holds until the next reconcile of the object, which a change may trigger earlier. The result of that reconcile
+    /// replaces the delay. A resync does not shorten it.
+    ///
+    /// The delay is lost at the end of the term. The new leader reconciles the object unless [`Reconciler::is_up_to_date`]
+    /// returns `true`. By default, it returns `false` for this result.
     After(Duration),
 }
 
-/// One reconcile of one object: what it is about, and who is told of it. There is no client in it: objects are written
-/// through a [`Writer`](crate::Writer) alone.
+/// Context of one reconcile: its object, its queue, its log and its events. It contains no client: objects are written only
+/// through a [`Writer`](crate::Writer).
 ///
 /// ```compile_fail,E0616
 /// fn write<P: operator_runtime::Primary>(cx: &operator_runtime::Context<'_, P>) {
@@ -122,48 +123,50 @@ pub struct Context<'a, P> {
     pub(crate) recorder: &'a Recorder,
     pub(crate) log: &'a LogDeduplication,
     pub(crate) attempt: &'a dyn Attempt,
-    /// A fingerprint of what is read of others: see [`Informers::inputs`](crate::controller::builder::Informers::inputs).
+    /// Fingerprint of the referenced objects; see [`Informers::inputs`](crate::controller::builder::Informers::inputs).
     pub(crate) inputs: u64,
-    /// Whether nothing is to be done.
+    /// Whether this is a dry run.
     pub(crate) rehearses: bool,
-    /// Whether something would have been done.
+    /// Whether the reconcile has reached an action.
     pub(crate) would_act: AtomicBool,
 }
 
 impl<P: Primary> Context<'_, P> {
-    /// The object's key.
+    /// Returns the object's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         self.key
     }
 
-    /// The time, for conditions: in whole seconds, as the API server keeps them, so that what it answers is what was asked.
+    /// Returns the current time for conditions, in whole seconds. The API server stores whole seconds, so a stored status
+    /// equals the written one.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         let now = self.host.now();
         Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 
-    /// Whether others wait that may need more than a status.
+    /// Returns whether other objects wait in the queue that may need more than a status.
     #[must_use]
     pub fn others_wait(&self) -> bool {
         self.attempt.others_wait()
     }
 
-    /// Enqueues another object of the primary kind, for a dependency that no reference and no watch shows. It has no effect after
-    /// the end of the term; a new leader reconciles every object that is not up to date.
+    /// Enqueues another object of the primary resource type, for a dependency that neither a reference nor a watch shows.
+    ///
+    /// Has no effect after the end of the term. The new leader reconciles every object that is not up to date.
     pub fn enqueue(&self, key: Key) {
         if !self.rehearses {
             self.attempt.enqueue(key);
         }
     }
 
-    /// Notes that something would be done, if not now.
+    /// Records that the reconcile has reached an action.
     pub(crate) fn would_act(&self) {
         self.would_act.store(true, Relaxed);
     }
 
-    /// Whether something is to be done, rather than to be known. Whether this replica leads is the fence's matter.
+    /// Records an action, and fails in a dry run. Does not check leadership, which is up to the fence.
     pub(crate) fn may_act(&self) -> Result<(), ApiError> {
         self.would_act();
         if self.rehearses {
@@ -172,7 +175,7 @@ impl<P: Primary> Context<'_, P> {
         Ok(())
     }
 
-    /// Has an event about the object written, when there is time.
+    /// Queues an event about the object.
     pub fn event(&self, event: Event) {
         if self.rehearses {
             return;
@@ -180,7 +183,7 @@ impl<P: Primary> Context<'_, P> {
         self.recorder.send(self.key, self.seen.view.uid(), event);
     }
 
-    /// One line about what is not tried again, unless many like it were logged of late.
+    /// Logs an error that is not retried, at debug level if many similar ones were logged within a short time.
     pub fn log_once(&self, error: &impl Failure, then: &str) {
         if self.rehearses {
             return;
@@ -193,8 +196,8 @@ impl<P: Primary> Context<'_, P> {
         }
     }
 
-    /// What corrections are for: another object, or another generation, is another matter. (What it refers to is not: where that
-    /// makes another request, the request is no correction.)
+    /// Returns the owner of corrections: the object's UID and generation. Referenced objects are not part of it. If they change
+    /// the request, that request is not a correction.
     pub(crate) fn wanted_by(&self) -> WantedBy<'_> {
         WantedBy {
             uid: self.seen.view.uid(),
@@ -203,22 +206,22 @@ impl<P: Primary> Context<'_, P> {
     }
 }
 
-/// The queue and the term that a reconcile is part of.
+/// Queue and term of one reconcile.
 pub(crate) trait Attempt: Sync {
-    /// Whether others wait that may need more than a status.
+    /// Returns whether other objects wait in the queue that may need more than a status.
     fn others_wait(&self) -> bool;
 
-    /// Whether this replica leads.
+    /// Returns whether this replica still leads in the term.
     fn leads(&self) -> bool;
 
-    /// Notes that a request of this object's reconcile has ended: the reconcile is not stuck.
+    /// Records that a request of the object's reconcile has ended, so the reconcile has not stalled.
     fn gets_on(&self, key: &Key);
 
-    /// Enqueues an object of the primary kind.
+    /// Enqueues an object of the primary resource type.
     fn enqueue(&self, key: Key);
 }
 
-/// A reconcile without a queue, which leads or not.
+/// Attempt without a queue, of a leader or a standby.
 pub(crate) struct Detached {
     pub leads: bool,
 }
@@ -237,19 +240,19 @@ impl Attempt for Detached {
     fn enqueue(&self, _: Key) {}
 }
 
-/// Why a reconcile did not come to its end: what its error says of itself, asked once.
+/// Copy of a reconcile's error. Each method of the error is called only once, because it may panic.
 #[derive(Debug)]
 pub(crate) struct Failed {
     name: &'static str,
     reason: Option<&'static str>,
     retry: Retry,
     text: String,
-    /// Whether a panic was why.
+    /// Whether the cause is a panic.
     pub panicked: bool,
 }
 
 impl Failed {
-    /// What an error of this kind's reconciler says.
+    /// Copies the error of a reconciler. If one of its methods panics, that panic is the error.
     pub fn of(kind: &Kind, error: &impl Failure) -> Self {
         let asked = || -> Result<Self, Panicked> {
             Ok(Self {
