@@ -1,14 +1,14 @@
-//! Writes that are undone again and again: somebody else, a second operator perhaps, has a mind of their own about an object,
-//! and each correction brings on the next.
+//! Limits disputes: another client reverts every correction that this controller makes.
 //!
-//! A write is a correction where it asks for nothing but what was asked before for the same, and taken back by nobody
-//! here: field by field, so that who edits now this field and now that one is known, too. An object that has only gone
-//! on, by its status or by what others keep in it, is undone by nobody, and the next step of a kind that follows it
-//! asks for something new. But what is made and deleted here in turn, for the same and within seconds, is undone, too: what
-//! comes of it each time, a webhook's doing perhaps, is not what was asked for. Nor is it known of a write whose answer never
-//! came, or could not be read, whether it was made. The first few are made at once. Then each waits twice as long as the one before, so that two
-//! who never agree cost the cluster little, until what is wanted changes or the other one leaves the object alone for a
-//! while.
+//! A write is a *correction* if every field that it sets was last set to the same value by an earlier write for the same owner,
+//! and the object has changed since that write. Fields are compared one by one, so that alternating reverts are recognized,
+//! too. A new desired value is not a correction, so a rollout in steps is not limited.
+//!
+//! Creating and deleting an object alternately, within seconds and for the same reason, is a correction as well. A webhook that
+//! mutates the object may be the cause. Writes with an unknown outcome are counted, too.
+//!
+//! The first corrections are sent without delay. After that, the delay doubles from 1 s to 5 min. So a permanent dispute costs
+//! the cluster little. The dispute ends when the desired state changes, or when no correction was needed for a while.
 
 use std::{
     collections::HashMap,
@@ -22,37 +22,36 @@ use tokio::time::Instant;
 
 use crate::api::key::Key;
 
-/// So many are made at once.
+/// Number of corrections that are sent without delay.
 pub const AT_ONCE: u32 = 10;
 
-/// How long the next one waits, which is doubled for each that follows.
+/// Delay of the next correction, which doubles for each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 
-/// When nothing had to be corrected for twice as long as the next one would have waited, and for this, the matter is over.
+/// Minimum time without a correction that ends a dispute. It is longer if twice the next delay is longer.
 const OVER: Duration = Duration::from_mins(1);
 
-/// What is made and deleted in turn is so for a reason, if it takes longer.
+/// Maximum interval of creations and deletions that alternate and are corrections. Slower alternation is intended.
 const SOON: Duration = Duration::from_secs(5);
 
-/// So many writes of one object, no further apart than this, and more is remembered of it than their number: most objects
-/// are left alone long before.
+/// Number of recent writes that give an object an `Entry`. Most objects are written less often.
 const OFTEN: u8 = 4;
 
-/// So many entries are not worth a look at which of them are over.
+/// Number of entries below which expired entries are not removed.
 const FEW: usize = 64;
 
-/// So many fields are remembered of what was asked of one object, the last ones.
+/// Maximum number of remembered fields per object, the most recent first.
 const FIELDS: usize = 64;
 
-/// What stands for the path of a field where the object itself is made or deleted. No patch has such a path.
+/// Pseudo paths for the creation and deletion of the object itself. No patch has such a path.
 const THERE: &str = ".there";
 const GONE: &str = ".gone";
 
-/// What stands for an object that was never seen as a write left it.
+/// Placeholder for the object's state while no response has shown the result of a write.
 const UNKNOWN: &str = ".unknown";
 
-/// What was written of late.
+/// Recent writes, and the disputes among them.
 #[derive(Default)]
 pub struct Corrections {
     hasher: RandomState,
@@ -62,22 +61,21 @@ pub struct Corrections {
 #[derive(Default)]
 struct Entries {
     counts: Counts,
-    /// By fingerprints of what was written, and of whom for.
+    /// By fingerprint of the written object's key and the owner's UID.
     by_pair: HashMap<u64, Entry>,
-    /// How many there were when those that are over were last dropped.
+    /// Number of entries after the last removal of expired ones.
     kept: usize,
 }
 
-/// How often each object was written of late. It is bounded by what is written in two minutes, at a twentieth of what an
-/// [`Entry`] takes.
+/// Recent writes per object and owner. Bounded by the writes of two minutes, each with a twentieth of the memory of an `Entry`.
 struct Counts {
     since: Instant,
     late: HashMap<Short, u8>,
-    /// In the minute before.
+    /// Counts of the previous minute.
     earlier: HashMap<Short, u8>,
 }
 
-/// What is kept of the fingerprint of a key: there are many, and two that share one are both remembered a little early.
+/// Truncated fingerprint, to save memory. A collision only makes both objects get an `Entry` earlier.
 type Short = [u8; 5];
 
 impl Default for Counts {
@@ -91,7 +89,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts one more, and returns how many there are.
+    /// Counts a write, and returns the number of recent writes.
     fn add(&mut self, key: u64) -> u8 {
         let [key @ .., _, _, _] = key.to_le_bytes();
         let age = self.since.elapsed();
@@ -107,20 +105,19 @@ impl Counts {
     }
 }
 
-/// The object being reconciled, as it is: what another one asks for, of the same object perhaps, is another matter, and so is
-/// what it asks for as soon as it is another.
+/// Owner of a write: the reconciled object. A dispute belongs to one owner and one generation.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedBy<'a> {
     pub uid: &'a str,
     pub generation: i64,
 }
 
-/// What is asked of an object.
+/// Desired state of a written object.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked<'a> {
-    /// That these fields are so.
+    /// The object has these fields.
     Fields(&'a Value),
-    /// That it is there, or is not, by what the object reconciled refers to, of which this is a fingerprint.
+    /// The object exists, or does not. The number is a fingerprint of the objects that the reconciled object refers to.
     There(u64),
     Gone(u64),
 }
@@ -129,23 +126,23 @@ pub enum Asked<'a> {
 type Field = (u64, u64);
 
 struct Entry {
-    /// What was written.
+    /// The written object.
     key: Key,
-    /// The generation that it was written for.
+    /// Generation of the owner.
     generation: i64,
-    /// Fingerprints of the fields that were asked for, and of what was asked of each last.
+    /// Fields that were set, each with its last value.
     asked: Vec<Field>,
-    /// Whether the last one deleted it.
+    /// Whether the last write deleted the object.
     deleted: bool,
-    /// Fingerprint of the object as the last one left it.
+    /// Fingerprint of the object after the last write.
     left: u64,
-    /// How many writes there were before, of which nothing else is known. They are taken for corrections.
+    /// Writes before this entry existed. They count as corrections, because their content is unknown.
     counted: u32,
-    /// How many of those since were corrections.
+    /// Corrections since this entry exists.
     times: u32,
-    /// How many there were since the last one of which is known what came of it.
+    /// Writes since the last write with a known outcome.
     unknown: u32,
-    /// Whether it was told that one has to wait.
+    /// Whether a delay of this dispute was returned.
     told: bool,
     last: Instant,
 }
@@ -162,8 +159,10 @@ impl Entry {
         }
     }
 
-    /// Whether a write that asks for this, which are these `fields`, undoes what somebody else did to the object, which was
-    /// `found` so; or, soon after it, what was done here, where the object is made that was deleted last, or the other way round.
+    /// Returns whether a write of these `fields` is a correction of the object in the state `found`.
+    ///
+    /// It is one if another client has changed the object since the last write. It is also one if it creates the object soon
+    /// after its deletion here, or the reverse.
     fn is_corrected(&self, asked: Asked<'_>, fields: &[Field], found: u64) -> bool {
         let is_undone = match asked {
             Asked::There(_) if self.deleted => self.last.elapsed() < SOON,
@@ -178,19 +177,19 @@ impl Entry {
     }
 }
 
-/// That a correction has to wait.
+/// Delay of a correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// For so long.
+    /// Remaining time.
     pub time: Duration,
-    /// Whether it is known that somebody undoes it, and not only unknown what came of it.
+    /// Whether the object is known to be reverted. Otherwise, only the outcomes of earlier writes are unknown.
     pub is_undone: bool,
-    /// Whether it is the first one of those since the object was left alone.
+    /// Whether this is the first delay of the dispute.
     pub is_first: bool,
 }
 
 impl Corrections {
-    /// Whether a write that asks this of the object, wanted `by` that one, has to wait, where it was `found` so.
+    /// Returns the delay of a write for the owner `by`, if it has to wait. `found` is the object's current state.
     #[must_use]
     pub fn wait(
         &self,
@@ -202,7 +201,7 @@ impl Corrections {
         let mut entries = self.entries.lock();
         let entry = entries.by_pair.get_mut(&self.pair(key, by))?;
         let time = entry.pause().saturating_sub(entry.last.elapsed());
-        // Mostly so, and then nothing else is asked.
+        // The common case: no fingerprints needed.
         if time.is_zero() || entry.is_over() || entry.generation != by.generation {
             return None;
         }
@@ -219,9 +218,10 @@ impl Corrections {
         })
     }
 
-    /// Notes a write that `asked` this of an object that was `found` so, and how the write `left` it.
+    /// Records a write for the owner `by`: the object's state before (`found`) and after (`left`).
     ///
-    /// Of what was written of late, that is remembered which `exists`, and what was corrected.
+    /// Expired entries are removed from time to time. If `exists` returns `false` for an object, its entry is removed with
+    /// them, unless it has corrections.
     pub fn record(
         &self,
         key: &Key,
@@ -235,7 +235,7 @@ impl Corrections {
         self.note(key, by, asked, self.hasher.hash_one(found), left, exists);
     }
 
-    /// Notes a write, as [`record`](Self::record) does, of which it is not known whether it was made.
+    /// Records a write like [`record`](Self::record) whose outcome is unknown.
     pub fn record_unknown(
         &self,
         key: &Key,
@@ -270,7 +270,7 @@ impl Corrections {
             entries.kept = entries.by_pair.len();
         }
         let before = entries.by_pair.remove(&pair);
-        // The first of them was none.
+        // The first write was no correction.
         let is_known = left.is_some();
         let (counted, unknown) = match before {
             None if count == OFTEN && is_known => (u32::from(OFTEN) - 1, 0),
@@ -296,13 +296,13 @@ impl Corrections {
                         entry.told,
                     )
                 });
-        // As it was left last, so far as is known; else as nobody finds it.
+        // The last known state, or a state that no object has.
         let left = left.or(before.as_ref().map(|entry| entry.left));
         let left = left.unwrap_or_else(|| self.hasher.hash_one(UNKNOWN));
         let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);
         earlier.retain(|(path, _)| fields.iter().all(|(new, _)| new != path));
         if matches!(asked, Asked::Gone(_)) {
-            // Nothing else is asked of it any more, but to be there again.
+            // The other fields are deleted with the object. Only its re-creation can be a correction.
             let there = self.hasher.hash_one(THERE);
             earlier.retain(|(path, _)| *path == there);
         }
@@ -327,7 +327,7 @@ impl Corrections {
         self.hasher.hash_one((key, by.uid))
     }
 
-    /// Those of more fields than are remembered are taken together.
+    /// Returns the fingerprints of the desired fields. If there are more than `FIELDS`, they get a single fingerprint.
     fn fingerprints(&self, asked: Asked<'_>) -> Vec<Field> {
         let print = |(path, value): (String, &Value)| {
             let value = self.hasher.hash_one(value.to_string());
@@ -346,7 +346,7 @@ impl Corrections {
     }
 }
 
-/// The fields of a patch, each with its path. A list is one field.
+/// Returns the fields of a patch, each with its path. A list is one field.
 pub fn fields(patch: &Value) -> Vec<(String, &Value)> {
     fn add<'a>(path: &str, value: &'a Value, fields: &mut Vec<(String, &'a Value)>) {
         match value.as_object().filter(|map| !map.is_empty()) {
@@ -379,8 +379,7 @@ mod tests {
         }
     }
 
-    /// How many corrections there are in this time, of one who is corrected again at once; and how often it was told that
-    /// one has to wait.
+    /// Reverts each correction immediately, for this `time`. Returns the number of corrections, and of reported disputes.
     async fn count(corrections: &Corrections, generation: i64, time: Duration) -> (u32, u32) {
         let key = Key::new("n", "d");
         let (end, mut count, mut told) = (Instant::now() + time, 0, 0);
@@ -416,7 +415,7 @@ mod tests {
     async fn the_first_are_made_at_once_and_later_ones_ever_more_slowly() {
         let (second, corrections) = (Duration::from_secs(1), Corrections::default());
         assert_eq!(count(&corrections, 1, second).await, (AT_ONCE, 1));
-        // 2, 4, … s.
+        // The next delays are 2, 4, … s.
         for (minutes, most) in [(1, 6), (60, 16)] {
             let (times, told) = count(&corrections, 1, Duration::from_mins(minutes)).await;
             assert!(times <= most, "{times} in {minutes} minutes");
@@ -424,11 +423,11 @@ mod tests {
         }
         let (a_day, _) = count(&corrections, 1, Duration::from_hours(24)).await;
         assert!((280..=290).contains(&a_day), "{a_day}");
-        // Something else is wanted.
+        // A new generation is another dispute.
         assert_eq!(count(&corrections, 2, second).await, (AT_ONCE, 1));
     }
 
-    /// An outage, of whatever length, is over with the first write that is known to be made: nobody disputes anything.
+    /// The first write with a known outcome ends an outage, however long. An outage is no dispute.
     #[tokio::test(start_paused = true)]
     async fn what_is_known_again_is_not_what_was_unknown() {
         for failed in [u32::from(OFTEN), 20, 100] {
@@ -457,7 +456,7 @@ mod tests {
             assert_eq!(count(&corrections, 1, second).await, (AT_ONCE, 1));
             advance(OVER + 3 * FIRST_PAUSE).await;
         }
-        // Nor is one edit in a while a dispute.
+        // An occasional edit is no dispute.
         let key = Key::new("n", "e");
         for _ in 0..100 {
             assert_eq!(
@@ -469,7 +468,7 @@ mod tests {
         }
     }
 
-    /// However long the corrections waited: up to 10 minutes, which is what the docs say.
+    /// The time that ends a dispute is at most 10 minutes, as documented.
     #[tokio::test(start_paused = true)]
     async fn the_matter_is_over_after_twice_the_pause_and_a_minute() {
         let seconds = Duration::from_secs;
@@ -499,12 +498,12 @@ mod tests {
         }
     }
 
-    /// That the object is there, or is not.
+    /// Stand for `Asked::There` and `Asked::Gone`.
     const THERE: Value = Value::Bool(true);
     const GONE: Value = Value::Bool(false);
 
-    /// Whether the last of many writes waits, each `asked` in turn of an object that somebody has changed since; and
-    /// half a second after the one before.
+    /// Returns whether any of 1,000 writes has to wait. Each finds the object in the state `found`. They are half a second
+    /// apart.
     async fn waits(asked: impl Fn(u32) -> Value, found: impl Fn(u32) -> u32) -> bool {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {
@@ -526,7 +525,7 @@ mod tests {
         false
     }
 
-    /// However often it is written: what is asked for is new, or nobody has touched the object since.
+    /// A write is never delayed if its values are new, or if no other client has touched the object.
     #[tokio::test(start_paused = true)]
     async fn what_nobody_has_undone_is_no_correction() {
         let changed = |number: u32| number + 1000;
@@ -542,8 +541,8 @@ mod tests {
         );
     }
 
-    /// Row Q3: nobody else need have touched what is made and deleted again and again, for the same; a webhook that makes
-    /// something else of it each time is enough.
+    /// Creating and deleting an object alternately is delayed, even if no other client touches it. A webhook that mutates each
+    /// new object is enough.
     #[tokio::test(start_paused = true)]
     async fn q3_what_is_made_and_deleted_again_and_again_waits() {
         for found in [
@@ -559,7 +558,7 @@ mod tests {
             };
             assert!(waits(one_by_one, found).await, "and changed between");
         }
-        // What is run, looked at, and run again.
+        // Slow alternation, such as a task that is run repeatedly.
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = if number % 2 == 0 {
@@ -571,7 +570,7 @@ mod tests {
             corrections.record(&key, of(1), asked, number, number + 1, |_| true);
             advance(SOON).await;
         }
-        // What is read of others says each time that it is to be otherwise.
+        // Changes of the referenced objects cause each write.
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = if number % 2 == 0 {
@@ -584,7 +583,7 @@ mod tests {
         }
     }
 
-    /// Row Q3: two that want one object, which somebody else deletes whenever one of them has made it.
+    /// Two owners specify one object, and another client deletes it after each creation.
     #[tokio::test(start_paused = true)]
     async fn q3_who_undoes_what_several_ask_for_is_answered_ever_more_slowly() {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
@@ -599,11 +598,11 @@ mod tests {
             }
             advance(Duration::from_millis(10)).await;
         }
-        // Of each the first, which corrects nothing, those that are made at once, and those after 1, 2 and 4 s.
+        // For each owner: the first creation, the corrections without delay, and three after 1, 2 and 4 s.
         assert_eq!(made, 2 * (1 + AT_ONCE + 3));
     }
 
-    /// Whichever of the fields it is each time.
+    /// The revert may affect other fields each time.
     #[tokio::test(start_paused = true)]
     async fn what_somebody_has_undone_is_a_correction() {
         let changed = |number: u32| number + 1000;
@@ -650,7 +649,7 @@ mod tests {
         );
     }
 
-    /// However many there are, they come round before they are forgotten: an upgrade of somebody's webhook is enough.
+    /// Disputes about 50,000 objects at a time are all recognized. An upgrade of a webhook may cause them.
     #[tokio::test(start_paused = true)]
     async fn who_undoes_everything_is_answered_ever_more_slowly() {
         let corrections = Corrections::default();
@@ -691,14 +690,14 @@ mod tests {
             assert_eq!(entries, 0, "written once");
             assert!(counts <= 2 * 62, "{counts}");
         }
-        // Each is written often, and then left alone.
+        // Each object is written often, and then left alone.
         for number in (0..40_000).map(|number| 10_000 + number / 10) {
             let (entries, counts) = write(number);
             advance(Duration::from_millis(100)).await;
             assert!(entries <= FEW.max(2 * 62) && counts <= 2 * 62);
         }
         advance(2 * OVER).await;
-        // Many objects come and go at once, and somebody disputes a few of them.
+        // Many short-lived objects, and disputes about a few others.
         let disputed: Vec<_> = (50_000..50_100).collect();
         let many = (50_100..200_000).flat_map(|number| [number; OFTEN as usize]);
         for number in disputed

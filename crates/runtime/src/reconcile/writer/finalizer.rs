@@ -1,4 +1,4 @@
-//! Finalizers, and what is done outside the cluster under one.
+//! Finalizers, and the actions outside the cluster that they protect.
 
 use std::{fmt::Display, sync::Arc};
 
@@ -15,9 +15,9 @@ use crate::{
     reconcile::{error::ApiError, reconciler::Context, writer::corrections::Asked},
 };
 
-/// A finalizer of this controller's: while an object has it, the object stays, and can be seen to be on its way out.
+/// A finalizer of this controller. An object with it stays visible while it is terminating.
 ///
-/// It is to be set before anything is done that has to be undone, and cleared when it is.
+/// Set it before any action that has to be undone. Clear it when the action is undone.
 pub struct Finalizer<P> {
     name: &'static str,
     primary: Arc<Writer<P>>,
@@ -28,7 +28,7 @@ impl<P: Finalizable> Finalizer<P> {
         Self { name, primary }
     }
 
-    /// Whether an object has it.
+    /// Returns whether the object has the finalizer.
     #[must_use]
     pub fn is_set(&self, seen: &Snapshot<P>) -> bool {
         self.is_in(&seen.view)
@@ -38,7 +38,7 @@ impl<P: Finalizable> Finalizer<P> {
         view.finalizers().iter().any(|name| name == self.name)
     }
 
-    /// Sets it where it is not set, and returns the object with it: what follows is based on that.
+    /// Adds the finalizer if it is missing. Returns the resulting object, the base of later writes.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -55,16 +55,18 @@ impl<P: Finalizable> Finalizer<P> {
         self.replace(cx, seen, true, &all).await
     }
 
-    /// Does something outside the cluster, where no precondition and no fence is, or undoes it: if the object is still as it was
-    /// seen, by the word of the API server, and this replica still leads. (What the stores of a new leader have may be
-    /// older than what the one before has undone.)
+    /// Runs `act`, an action outside the cluster, after a last check. A live read shows the object unchanged and with its
+    /// finalizer, and this replica still leads. (The stores of a new leader may be older than the last action of its
+    /// predecessor.)
     ///
-    /// `act` holds up everything else in this process, the renewal of the Lease too: what takes longer than some milliseconds is to
-    /// be handed over in it, to a thread or a queue of the kind's own. A process that is frozen within `act` goes on with it when it is thawed. It is to be short, it must not harm when it is
-    /// done twice, and what must never be done late, the other side has to refuse.
+    /// The check narrows the race but cannot close it: a process that is frozen in `act` continues when it is thawed. So `act`
+    /// must be short and idempotent, and the external system must reject actions that come too late.
+    ///
+    /// `act` blocks the whole process, including the renewal of the Lease. It should pass work of more than some milliseconds
+    /// to a thread or a queue.
     ///
     /// # Errors
-    /// See [`ApiError`]; what goes wrong in `act` is one of those that pass.
+    /// See [`ApiError`]. An error of `act` is [`ApiError::Transient`].
     pub async fn outside<T, E: Display>(
         &self,
         cx: &Context<'_, P>,
@@ -76,18 +78,18 @@ impl<P: Finalizable> Finalizer<P> {
             return Err(ApiError::transient(words));
         }
         let now = self.primary.confirmed(cx, cx.seen).await?;
-        // Somebody may have taken it away since, and then nothing holds the object until what is done is undone.
+        // Another client may have removed the finalizer. Then nothing keeps the object until the action is undone.
         if !self.is_in(&now) {
             return Err(ApiError::Conflict);
         }
-        // The answer may have been long in coming.
+        // The leadership may have ended during the read.
         if !cx.attempt.leads() {
             return Err(ApiError::NotLeading);
         }
         act().map_err(|error| ApiError::transient(brief(&error.to_string())))
     }
 
-    /// Clears it where it is set. An object that is being deleted is gone with its last one.
+    /// Removes the finalizer if it is set. A terminating object is deleted with its last finalizer.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -100,7 +102,7 @@ impl<P: Finalizable> Finalizer<P> {
         self.replace(cx, seen, false, &others).await.map(drop)
     }
 
-    /// Replaces the finalizers by `all`, so that this one is there, or is not.
+    /// Replaces the finalizers with `all`, which contains this one if `to_set`.
     async fn replace(
         &self,
         cx: &Context<'_, P>,
@@ -125,7 +127,7 @@ impl<P: Finalizable> Finalizer<P> {
                 view.finalizers().to_vec(),
             )
         };
-        // Schemas do not apply to finalizers, so a new list changes nothing.
+        // Schemas do not apply to finalizers, so a relist changes nothing.
         if ineffective.contains(key, asked, left(&seen.view), 0) {
             return overruled();
         }
@@ -140,7 +142,7 @@ impl<P: Finalizable> Finalizer<P> {
 }
 
 impl<P: Primary> Writer<P> {
-    /// Replaces the finalizers, so that the one of this `name` is there or is not.
+    /// Replaces the finalizers. `is_set` is whether they contain this `name`.
     async fn set_finalizers(
         &self,
         cx: &Context<'_, P>,
@@ -151,13 +153,13 @@ impl<P: Primary> Writer<P> {
         cx.may_act()?;
         let key = cx.key();
         let version = self.store.newest(key, seen);
-        // Those of others are their own affair.
+        // The finalizers of other controllers are not part of the desired state.
         let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
         let asked = Asked::Fields(&asked);
         let wait = self.corrections.wait(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
         let expectation = self.store.expect_write(key);
-        // A custom resource takes no strategic merge patch.
+        // Custom resources do not support strategic merge patches.
         let patch = Patch::Merge(json!({ "metadata": {
             "uid": seen.view.uid(),
             "resourceVersion": based_on(version)?,

@@ -1,8 +1,10 @@
 //! The only way to write objects.
 //!
-//! Every write names the UID and the resourceVersion that it is based on, passes the fence, has its time limit, and has its
-//! answer in the store before anybody looks again. What an answer did not change is not asked again until somebody changes
-//! the object, and what somebody else undoes again and again is made ever more slowly, whichever the write.
+//! A write passes the fence, has a timeout, and has its response in the store before the call returns. Every write except a
+//! create carries the UID and the resourceVersion of the version that it is based on.
+//!
+//! A write without effect is not repeated until the object changes. A write that is reverted repeatedly is delayed with
+//! exponential backoff.
 
 pub(crate) mod corrections;
 pub mod finalizer;
@@ -45,49 +47,56 @@ use crate::{
     },
 };
 
-/// Writes the objects of one kind, and reads them from its store.
+/// Writes objects of one resource type, and reads them from its store.
 ///
-/// Each write is one request. It is sent under a live term only, or fails with [`ApiError::NotLeading`]; it is based on the
-/// [`Snapshot`] that it is given, or fails with [`ApiError::Conflict`]; it ends within 36 s; and its answer is in the store
-/// when it returns. What somebody else undoes again and again, or the reconciler itself, by making and deleting an object within
-/// seconds for the same, is written ten times at once, then after 1 s, 2 s and so on up to 5 min, and fails with [`ApiError::Contested`] meanwhile: until the object being reconciled asks for something else, or
-/// nothing is undone for twice as long as the next one would wait, a minute at least. What the API server answers with
-/// anything but success is an [`ApiError`], which is for the reconciler to return.
+/// Every write:
+/// - is one request, sent only while this replica leads ([`ApiError::NotLeading`]);
+/// - is based on the given [`Snapshot`], if there is one ([`ApiError::Conflict`]);
+/// - ends within 36 s;
+/// - has its response in the store before the call returns;
+/// - is delayed if it is reverted repeatedly ([`ApiError::Contested`]).
+///
+/// The last rule covers reverts by other clients. It also covers a reconciler that creates and deletes an object within
+/// seconds. The first ten corrections are sent without delay. After that, the delay doubles from 1 s to 5 min. The dispute ends
+/// when the reconciled object has a new generation. It also ends when no correction was needed for twice the next delay, at
+/// least for a minute.
+///
+/// An error response of the API server is an [`ApiError`], which the reconciler should return.
 pub struct Writer<V> {
     shared: Arc<ClientContext>,
     refusals: Arc<Refusals>,
     store: Arc<Store<V>>,
     patches: Ineffective,
     statuses: Ineffective,
-    /// Finalizers that were to be set, or cleared.
+    /// Changes of finalizers without effect.
     finalizers: Ineffective,
-    /// Statuses that were not taken at all.
+    /// Statuses that the API server rejected.
     refused: Ineffective,
     corrections: Corrections,
-    /// Those of statuses, which change by themselves beside the rest.
+    /// Corrections of the status, which changes independently of the other fields.
     status_corrections: Corrections,
 }
 
-/// How long the answer to a question about one object may take: as long as that to a write.
+/// Timeout of a live read of one object.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For how long a refused status is taken for one that would be refused again, while its object is as it was: as long as the
-/// longest pause between retries. The CRD may be another one by then.
+/// How long a rejected status is not written again while its object is unchanged. Equal to the longest delay between retries by
+/// default. The CRD may have changed by the end of it.
 const REFUSED: Duration = Duration::from_secs(1000);
 
-/// The resourceVersion of an object that is not there, among those that [`Corrections`] compares.
+/// resourceVersion of a missing object, for [`Corrections`].
 const ABSENT: u64 = 0;
 
-/// What a patch has come to.
+/// Result of a patch.
 #[derive(Clone, Debug)]
 #[must_use = "nobody else reports what is overruled"]
 pub struct Patched<V> {
-    /// The object as it is now.
+    /// The object after the patch.
     pub view: Arc<V>,
-    /// Whether it is another one now.
+    /// Whether the patch changed the object.
     pub changed: bool,
-    /// What is still to be changed though the API server took the patch: an admission policy or a webhook has the last word.
-    /// It is not asked again until somebody changes the object.
+    /// The changes without effect, although the API server accepted the patch: an admission policy or a webhook overrides them.
+    /// The patch is not sent again until the object changes or is relisted.
     pub overruled: Option<Value>,
 }
 
@@ -110,13 +119,13 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// What there is of the kind.
+    /// Returns the store of the resource type.
     #[must_use]
     pub fn store(&self) -> &Arc<Store<V>> {
         &self.store
     }
 
-    /// The patch that `plan` makes of what is seen, unless it is known to change nothing. Sends nothing.
+    /// Returns the patch that `plan` makes of `seen`, unless it is known to have no effect. Sends no request.
     pub fn needed(
         &self,
         key: &Key,
@@ -126,18 +135,17 @@ impl<V: Cached> Writer<V> {
         plan(seen).filter(|patch| self.is_needed(key, seen, patch))
     }
 
-    /// Whether this patch is not known to change nothing.
+    /// Returns `false` if this patch is known to have no effect.
     fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
         let (asked, left) = (patch.to_string(), Content(&*seen.view));
         let list = self.store.now(key).list();
         !self.patches.contains(key, asked, left, list)
     }
 
-    /// Whether it is time to change the object from what is seen as `patch` says: what [`patch`](Self::patch) itself asks, for
-    /// who has something to do before it.
+    /// Checks whether a patch may be sent now, as [`patch`](Self::patch) does itself. For callers that act before they patch.
     ///
     /// # Errors
-    /// [`ApiError::Contested`] where it is not.
+    /// [`ApiError::Contested`] or [`ApiError::Transient`] if the patch has to wait.
     pub fn may_patch<P: Primary>(
         &self,
         cx: &Context<'_, P>,
@@ -150,7 +158,8 @@ impl<V: Cached> Writer<V> {
         })
     }
 
-    /// Whether it is time to ask this of an object that is `found` at this version, which is `wanted`, for people.
+    /// Checks whether a write may be sent now. `found` is the version of the object, and `wanted` describes the write in the
+    /// error.
     fn may_write<P: Primary>(
         &self,
         cx: &Context<'_, P>,
@@ -165,9 +174,11 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Creates an object, whose name and namespace are those of `key`: a plain create, so that one that the store has not seen
-    /// yet is not taken over. It is of the namespace of the object being reconciled: what is elsewhere can be owned by none that
-    /// is here, and no change of it would be told.
+    /// Creates an object with the name and namespace of `key`. It is a plain create, so an existing object that the store does
+    /// not yet contain is not taken over.
+    ///
+    /// The namespace must be that of the reconciled object. An object elsewhere could not be owned, and its changes would
+    /// trigger no reconcile.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -191,7 +202,7 @@ impl<V: Cached> Writer<V> {
         let mut request = Request::new(url)
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
-        // The path does not name it.
+        // The path of a create does not contain the name.
         request.extensions_mut().insert(key.clone());
         let answer = self.shared.client.request(request).await;
         self.note_unknown(cx, key, &answer, asked, ABSENT);
@@ -209,9 +220,10 @@ impl<V: Cached> Writer<V> {
         stored.ok_or(ApiError::Conflict)
     }
 
-    /// Sends the patch that `plan` makes of what is seen, if it makes one that is [needed](Self::needed), and asks `plan` again
-    /// about the answer. It is a strategic merge patch where the kind is Kubernetes' own, and a merge patch of a custom
-    /// resource.
+    /// Sends the patch that `plan` makes of `seen`, if it makes one that is [needed](Self::needed). Then calls `plan` with the
+    /// response, to find changes without effect.
+    ///
+    /// Built-in resource types get a strategic merge patch, custom resources a merge patch.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -285,12 +297,14 @@ impl<V: Cached> Writer<V> {
         })
     }
 
-    /// Sees to it that an object is as it should be that is made for the one being reconciled: creates it as `manifest` says
-    /// where there is none, under this name, in the namespace of that one and controlled by it, and [patches](Self::patch) it as
-    /// `plan` says. One that is somebody else's stays as it is.
+    /// Creates an object that the reconciled object controls, or [patches](Self::patch) it.
+    ///
+    /// If the object does not exist, it is created from `manifest`, with the name and namespace of `key` and an owner
+    /// reference. Then it is patched if `plan` returns a patch. An object that the reconciled object does not control is left
+    /// unchanged.
     ///
     /// # Errors
-    /// See [`ApiError`]; [`ApiError::Overruled`] where it is not as `plan` would have it though the API server took the patch.
+    /// See [`ApiError`]. [`ApiError::Overruled`] if the API server accepted the patch, but `plan` still returns one.
     pub async fn ensure<P: Primary>(
         &self,
         cx: &Context<'_, P>,
@@ -299,7 +313,7 @@ impl<V: Cached> Writer<V> {
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Arc<V>, ApiError> {
         if self.store.get(key).is_none() {
-            // Without which the API server takes no custom resource.
+            // The API server requires them for custom resources.
             manifest["apiVersion"] = V::KIND.api_version().into();
             manifest["kind"] = V::KIND.kind.into();
             let metadata = &mut manifest["metadata"];
@@ -318,7 +332,7 @@ impl<V: Cached> Writer<V> {
                 return Ok(created);
             }
         }
-        // Or it was deleted as soon as it was there.
+        // `None`: the object was deleted right after its creation.
         let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
         Self::check_owner(cx, key, &actual)?;
         let plan = |actual: &Snapshot<V>| plan(&actual.view);
@@ -333,8 +347,10 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Deletes an object, and in the background what it owns. The store has it until the watch tells that it is gone,
-    /// which takes as long as somebody's finalizer does: it is not asked again meanwhile.
+    /// Deletes an object, and its dependents in the background.
+    ///
+    /// The store keeps the object until the watch delivers the deletion, which finalizers may delay. Until then, another call
+    /// sends no request.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -373,7 +389,7 @@ impl<V: Cached> Writer<V> {
             ABSENT,
             self.exists(),
         );
-        // The answer is the object that waits for its finalizers, or no object, where it is gone.
+        // The response is the terminating object, or a status if the object is already deleted.
         let left = answer.left();
         if left.is_none_or(|left| left.metadata.deletion_timestamp.is_some()) {
             self.store.note_deletion(key, seen.view.uid());
@@ -382,13 +398,14 @@ impl<V: Cached> Writer<V> {
         Ok(())
     }
 
-    /// Whether its deletion was accepted, and the watch has not told yet.
+    /// Returns whether the API server accepted the deletion, and the watch has not delivered it yet.
     #[must_use]
     pub fn is_going(&self, key: &Key, seen: &Snapshot<V>) -> bool {
         self.store.is_going(key, seen.view.uid())
     }
 
-    /// Asks the API server for an object, before what a watch that is behind must not bring about: none where there is none.
+    /// Reads an object from the API server. Returns `None` if it does not exist. For use before an action that must not be
+    /// based on a cache that lags behind.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -413,7 +430,7 @@ impl<V: Cached> Writer<V> {
         let found = answer.map_err(|error| {
             let words = root_cause(&error);
             match error.into() {
-                // Whatever it would say of a write, it says nothing of the object, and no change of that is to be waited for.
+                // The error concerns the read, not the object. So the retry must not wait for a change of the object.
                 ApiError::Rejected(_) | ApiError::Denied(..) | ApiError::Conflict => {
                     ApiError::transient(brief(&words))
                 }
@@ -424,7 +441,7 @@ impl<V: Cached> Writer<V> {
         Ok(found.find(|now| now.key == *key).map(|now| now.view))
     }
 
-    /// Nothing is changed that the object being reconciled does not control (invariant I5).
+    /// Fails with [`ApiError::Foreign`] if the reconciled object does not control this object.
     fn check_owner<P: Primary>(
         cx: &Context<'_, P>,
         key: &Key,
@@ -437,7 +454,7 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// What a write of the object `key` came to. A refused one calls for a check of the rights, whatever else becomes of it.
+    /// Converts the response to a write of `key`. A rejection triggers a review of the permissions.
     fn written<P: Primary, T>(
         &self,
         cx: &Context<'_, P>,
@@ -456,7 +473,7 @@ impl<V: Cached> Writer<V> {
             ) => {
                 self.store.withdraw_write(key);
             }
-            // It was done, or may have been, or the watch tells what it met.
+            // The write was carried out, or may have been, or the watch delivers the conflicting version.
             Ok(_)
             | Err(
                 ApiError::Conflict
@@ -473,12 +490,12 @@ impl<V: Cached> Writer<V> {
         answer
     }
 
-    /// Calls for a check of the rights.
+    /// Triggers a review of the permissions.
     fn refused<P: Primary>(&self, cx: &Context<'_, P>, for_want_of_rights: bool) {
         self.refusals.refused(cx.key(), for_want_of_rights);
     }
 
-    /// Notes a write of which it is not known whether it was made.
+    /// Records a write with an unknown outcome.
     fn note_unknown<P: Primary, T>(
         &self,
         cx: &Context<'_, P>,
@@ -493,7 +510,7 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Which objects there are, for what is remembered of them.
+    /// Returns a function that checks whether the store contains an object, for removing old records.
     fn exists(&self) -> impl Fn(&Key) -> bool {
         |key| self.store.version(key).is_some()
     }
@@ -510,8 +527,8 @@ impl<V: Cached> Writer<V> {
     }
 }
 
-/// Whether a write may have been made that failed so: its answer never came, or could not be read, or is of a server that failed
-/// meanwhile.
+/// Returns whether a write with this error may have been carried out: its response is missing or unreadable, or the server
+/// failed during the write.
 fn may_have_been_made(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => matches!(status.code, 500 | 502 | 504),
@@ -519,12 +536,12 @@ fn may_have_been_made(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether the API server refuses this to whoever sent it, and not for what is written.
+/// Returns whether the sender lacks a permission. Otherwise, a 403 concerns the content of the write.
 fn for_want_of_a_right(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403 && lacks_right(&status.message))
 }
 
-/// What a write fails with that has to wait.
+/// Returns the error of a write that has to wait.
 fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wait) -> ApiError {
     cx.would_act();
     crate::telemetry::trace::decided("put off");
@@ -535,11 +552,11 @@ fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wai
         "put off: of the last writes of {} it is not known what came of them: wanted {wanted}",
         key.name()
     );
-    // The queue waits no longer for it: nobody has asked for that, and what is asked for next is another matter.
+    // Without a delay: the API server has requested none, and the next write may be another one.
     ApiError::transient(words)
 }
 
-/// The resourceVersion that a write is based on. To the API server, 0 would be none at all.
+/// Returns the resourceVersion for the precondition of a write. Fails for 0, which the API server treats as no precondition.
 fn based_on(version: u64) -> Result<String, ApiError> {
     if version == 0 {
         let words =
@@ -553,7 +570,7 @@ fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {
     object.owner().is_some_and(|owner| *owner.uid == *by.uid())
 }
 
-/// What a patch is to change, for people: the names of its fields. Their values may be long, and secret.
+/// Describes a patch in a message by the names of its fields. Values are left out, because they may be long or secret.
 #[must_use]
 pub fn wanted(patch: &Value) -> String {
     brief(&format!("other {}", names_of_fields(patch)))

@@ -1,14 +1,13 @@
-//! Writes that the API server took and that left their object otherwise than asked.
+//! Writes that the API server accepted, but that did not have the requested effect.
 //!
-//! A schema prunes fields that it does not know, and a mutating policy or webhook puts its own value in the place of ours.
-//! To ask again would be to ask for ever: once per resync, with nothing to show for it. So what was asked is remembered
-//! here, together with how the object was left, and not asked again until one of the two is another.
+//! A schema prunes unknown fields, and a mutating policy or webhook replaces values. Without a record, the same request would
+//! be sent at every resync. So the request and the resulting state are recorded, and it is not sent again until either changes.
 //!
-//! A new list of the objects ends that, too: when a CRD changes, the API server closes the watches of its kind and requires a new
-//! list. If the request has no effect after that list either, it is sent once more after a minute: another API server may have
+//! A relist also ends this: when a CRD changes, the API server closes the watches of its resource type and requires a new list.
+//! If the request has no effect after that list either, it is sent once more after a minute: another API server may have
 //! received the new schema later. The pause doubles with each list, so frequent lists do not cause as many requests.
 //!
-//! It is remembered per process. A new leader asks once for itself.
+//! The record is kept per process. A new leader sends the request once.
 
 use std::{
     collections::HashMap,
@@ -21,48 +20,49 @@ use tokio::time::Instant;
 
 use crate::api::key::Key;
 
-/// So many entries are not worth finding out which of their objects are gone.
+/// Number of objects below which entries of deleted objects are not removed.
 const FEW: usize = 64;
 
-/// How long new lists are ignored after a request that had no effect after a new list. It doubles each time.
+/// How long relists are ignored after a request that had no effect after a relist. Doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_mins(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1000);
 
-/// So many requests are remembered of one object, the last ones: a reconcile may have several plans for it.
+/// Maximum number of requests recorded per object, the most recent ones. A reconcile may have several plans for it.
 const OF_ONE: usize = 8;
 
-/// What was asked in vain of the objects of one kind. An entry is a few words, and only such objects have any.
+/// Requests without effect on the objects of one resource type. Only affected objects have entries.
 #[derive(Default)]
 pub struct Ineffective {
     hasher: RandomState,
     entries: Mutex<Entries>,
-    /// For how long it is known; `None`: as long as nothing changes.
+    /// Lifetime of an entry; `None`: until something changes.
     lifetime: Option<Duration>,
 }
 
 #[derive(Default)]
 struct Entries {
     by_key: HashMap<Key, Vec<Entry>>,
-    /// Of how many objects there were some when those of gone ones were last dropped.
+    /// Number of objects with entries after the last removal of deleted ones.
     kept: usize,
 }
 
-/// Fingerprints of a request, and of how its object was left by it.
+/// Fingerprints of a request and of the resulting state.
 #[derive(Clone, Copy)]
 struct Entry {
     asked: u64,
     left: u64,
     at: Instant,
-    /// The list of the objects that was the last one then.
+    /// Latest list at that time.
     list: u32,
-    /// How long new lists are ignored.
+    /// How long relists are ignored.
     pause: Duration,
-    /// Whether it is valid after the pause, until the next list.
+    /// Whether the entry is valid after the pause, until the next list.
     is_settled: bool,
 }
 
 impl Ineffective {
-    /// For what may be otherwise though neither side changes: it is known for so long.
+    /// Returns an empty record whose entries expire after `lifetime`, for effects that can change on the side of the API
+    /// server.
     pub fn forgotten_after(lifetime: Duration) -> Self {
         Self {
             lifetime: Some(lifetime),
@@ -72,8 +72,7 @@ impl Ineffective {
 
     /// Records that the request `asked`, sent after this `list`, left the object `key` in the state `left` instead.
     ///
-    /// Entries of objects that are not there any more, as `exists` says, are dropped whenever there are twice as many as
-    /// the last time.
+    /// Entries of objects that no longer exist are removed whenever the number of objects has doubled.
     pub fn record(
         &self,
         key: &Key,
@@ -112,14 +111,15 @@ impl Ineffective {
         of_one.push(entry);
     }
 
-    /// Whether the request `asked` is known to have no effect on the object `key` in the state `left`; `list` is the last one.
+    /// Returns whether the request `asked` is known to have no effect on the object `key` in the state `left`. `list` is the
+    /// latest one.
     #[must_use]
     pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash, list: u32) -> bool {
         let asked = self.hasher.hash_one(asked);
         self.knows(key, left, list, |entry| entry.asked == asked)
     }
 
-    /// Whether that is known of any request, and for a time only.
+    /// Returns whether any request is known to have no effect on the object, but only for a limited time.
     #[must_use]
     pub fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
         self.knows(key, left, list, |entry| {
@@ -140,7 +140,7 @@ impl Ineffective {
         known.any(|entry| entry.left == left && is_it(entry))
     }
 
-    /// Forgets that this was asked of the object: it is as asked.
+    /// Removes the entry of a request that now has its effect.
     pub fn forget(&self, key: &Key, asked: impl Hash) {
         let mut entries = self.entries.lock();
         if let Some(of_one) = entries.by_key.get_mut(key) {
@@ -154,7 +154,7 @@ impl Ineffective {
 }
 
 impl Entry {
-    /// Whether it is known as long as this list is the last one.
+    /// Returns whether the entry is valid while `list` is the latest one.
     fn holds(&self, list: u32) -> bool {
         self.is_settled && self.list == list
     }
@@ -230,7 +230,7 @@ mod tests {
         assert!(!knows(19));
     }
 
-    /// Several plans for one object do not displace one another, and plans without number leave no more than a few behind.
+    /// Several plans for one object do not displace one another. The number of recorded plans is bounded.
     #[test]
     fn what_was_asked_of_one_object_is_told_apart() {
         let ineffective = Ineffective::default();
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// A million objects that come and go leave no more behind than there are at once.
+    /// The memory for 100,000 short-lived objects is bounded by the number that exists at the same time.
     #[test]
     fn the_memory_is_bounded_by_what_exists() {
         let ineffective = Ineffective::default();

@@ -1,4 +1,4 @@
-//! Writes of the object being reconciled: its status, and what the API server says of it.
+//! Writes of the reconciled object's status, and live reads of the object.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -23,7 +23,8 @@ use crate::{
 };
 
 impl<P: Primary> Writer<P> {
-    /// Whether this status is to be written: it says something else than the object's, and not what was written in vain.
+    /// Returns whether this status must be written. It must if it differs from the stored one, unless it is known to be
+    /// rejected or without effect.
     #[must_use]
     pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
         let stored = seen.view.status();
@@ -34,8 +35,8 @@ impl<P: Primary> Writer<P> {
             && !(self.refused).contains(key, Says::<P>(status), seen.version, list)
     }
 
-    /// Reports the status where it is [news](Self::is_news), with an event that says why it is another one: where the API server
-    /// refuses the status, if it is a warning.
+    /// Writes the status if it is [news](Self::is_news), and sends an event that explains it. If the API server rejects the
+    /// status, only a warning is sent.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -55,7 +56,7 @@ impl<P: Primary> Writer<P> {
             return self.write_status(cx, seen, status).await;
         }
         let written = self.write_status(cx, seen, status).await;
-        // Of which the answer may be lost.
+        // With these errors, the status may have been written.
         if matches!(
             written,
             Ok(()) | Err(ApiError::Transient(..) | ApiError::TimedOut(_))
@@ -65,7 +66,7 @@ impl<P: Primary> Writer<P> {
         written
     }
 
-    /// Whether it is time to report the status. Where it is not, the user is told by an event, as it cannot be by the status.
+    /// Checks whether the status may be written now. If not, an event informs the user, because the status cannot.
     fn may_report(
         &self,
         cx: &Context<'_, P>,
@@ -79,12 +80,13 @@ impl<P: Primary> Writer<P> {
         wait_and_tell(cx, wait, || "another status".to_owned())
     }
 
-    /// Reports the status.
+    /// Writes the status.
     ///
-    /// An update rather than a patch: it costs the API server an eighth less. Of an update of the status
-    /// it takes nothing but the status, so the spec need not be sent. The status it takes as a whole, and of the newest version
-    /// whose cached form is the one in `seen`: fields of a status that the kind's type does not have, whoever wrote them, are
-    /// gone afterwards, unread.
+    /// It is an update, because a patch costs the API server an eighth more. The update of a status contains no spec, because
+    /// the API server reads only the status.
+    ///
+    /// The update replaces the whole status. It is based on the newest version whose cached form is the one in `seen`. So
+    /// status fields that the Rust type does not declare are lost.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -105,7 +107,7 @@ impl<P: Primary> Writer<P> {
         status: &P::Status,
     ) -> Result<(), ApiError> {
         let key = cx.key();
-        // Somebody may have annotated the object while others were written: no conflict.
+        // A change outside the cached form, such as an annotation, is no conflict.
         let version = self.store.newest(key, seen);
         let of = (seen.view.uid(), version);
         let update = json!({
@@ -124,7 +126,7 @@ impl<P: Primary> Writer<P> {
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
-        // So it answers, too, where there is the object, and no status of its kind.
+        // A 404 also means that the resource type has no status subresource.
         if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
             let noted = |standing| self.store.note(key, of, standing, expectation);
             noted(Standing::Doubtful);
@@ -156,7 +158,7 @@ impl<P: Primary> Writer<P> {
         let left = Whole(stored.status());
         (self.status_corrections).record(key, by, asked, &found, left, self.exists());
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
-        // As `is_news` asks: times and all.
+        // Times included, as in `is_news`.
         if *status == *stored.status() {
             self.statuses.forget(key, asked);
         } else {
@@ -167,7 +169,7 @@ impl<P: Primary> Writer<P> {
         Ok(())
     }
 
-    /// Notes that the object is gone or another one, if that is why a write failed.
+    /// Marks the cached object as conflicting or doubtful, if the write failed for that reason.
     pub(super) fn notice_outdated<T>(
         &self,
         key: &Key,
@@ -182,8 +184,10 @@ impl<P: Primary> Writer<P> {
         }
     }
 
-    /// Notes that this status is refused and not worth another try: until the object has another version, or after a new list, which
-    /// follows a change of the CRD, it is no news, for 1,000 s at the most.
+    /// Suppresses a status that the API server rejects.
+    ///
+    /// It is written again when the object has another version, after a relist, which follows a change of the CRD, or after
+    /// 1,000 s.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
         if cx.rehearses {
             return;
@@ -195,7 +199,8 @@ impl<P: Primary> Writer<P> {
         self.store.forget_up_to_date(key);
     }
 
-    /// Whether a status of the object as it is was [given up](Self::give_up), or had no effect, and will be written again in some time.
+    /// Returns whether a status of this version is [suppressed](Self::give_up) or had no effect, but will be written again
+    /// later.
     pub(crate) fn is_given_up(&self, key: &Key, seen: &Snapshot<P>) -> bool {
         let list = self.store.now(key).list();
         let left = (seen.view.uid(), Says::<P>(seen.view.status()));
@@ -203,17 +208,16 @@ impl<P: Primary> Writer<P> {
             || self.statuses.has_passing(key, left, list)
     }
 
-    /// Asks the API server whether the object is as the store has it, its metadata and status aside: before what a controller
-    /// of an earlier generation must not do, and which no precondition of the write itself keeps it from. The answer is one of now, not of a watch that
-    /// may be behind.
+    /// Verifies with a live read that the cached object is current, apart from its metadata and status. For use before an
+    /// action that a stale reconcile must not take, and that no precondition protects.
     ///
     /// # Errors
-    /// [`ApiError::Conflict`] where it is not.
+    /// [`ApiError::Conflict`] if it is not current, or the error of the read.
     pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
         self.confirmed(cx, seen).await.map(drop)
     }
 
-    /// The object as the API server has it, where [`confirm`](Self::confirm) has nothing against it.
+    /// Returns the object of the live read, if [`confirm`](Self::confirm) succeeds.
     pub(super) async fn confirmed(
         &self,
         cx: &Context<'_, P>,
@@ -224,7 +228,7 @@ impl<P: Primary> Writer<P> {
         let current = self.look_up(cx, key).await?;
         let current = current
             .filter(|is| is.uid() == seen.view.uid() && asks_for(is) == asks_for(&*seen.view));
-        // Where it is not, it is asked again: the watch may have nothing to report, should this answer be wrong.
+        // If it is not, the next reconcile reads it again. This response may be wrong, and then the watch delivers no change.
         let standing = match current {
             Some(_) => Standing::Current,
             None => Standing::Doubtful,
@@ -235,7 +239,7 @@ impl<P: Primary> Writer<P> {
     }
 }
 
-/// Fails where a write of the object itself has to wait, and tells the user: once, until it is left alone.
+/// Fails if a write of the reconciled object has to wait. An event reports the first delay of a dispute.
 pub(super) fn wait_and_tell<P: Primary>(
     cx: &Context<'_, P>,
     wait: Option<Wait>,
@@ -251,7 +255,7 @@ pub(super) fn wait_and_tell<P: Primary>(
     Err(put_off)
 }
 
-/// A status, to be compared: times and all.
+/// A status that is hashed including its times.
 struct Whole<'a, S>(&'a S);
 
 impl<S: Serialize> Hash for Whole<'_, S> {
@@ -262,7 +266,7 @@ impl<S: Serialize> Hash for Whole<'_, S> {
     }
 }
 
-/// What a status asks for, as `Corrections` are told: without times.
+/// Returns the desired status for `Corrections`, without times.
 fn asked_of<P: Primary>(status: &P::Status) -> Value {
     fingerprint(&Says::<P>(status)).into()
 }
@@ -278,7 +282,8 @@ fn is_not_found(error: &kube::Error, key: &Key) -> bool {
         if status.code == 404 && standing(status, key) == Some(Standing::Doubtful))
 }
 
-/// What a refusal says of the version that the write was based on. (A 404 that names no object is about the resource.)
+/// Returns the effect of an error on the version that the write was based on. (A 404 without the object's name concerns the
+/// resource.)
 fn standing(status: &Status, key: &Key) -> Option<Standing> {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
