@@ -1,4 +1,4 @@
-//! What no kind can do otherwise, because there is no other way to write.
+//! Guarantees of the writer for every reconciler.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -131,14 +131,14 @@ impl Reconciler for Granter {
     }
 }
 
-/// An API server that takes every write as it is, and keeps what was sent; and what a list has.
+/// API server that stores every write unchanged and records each request.
 #[derive(Clone, Default)]
 struct Server {
     sent: Arc<Mutex<Vec<(Method, String, Value)>>>,
     listed: Arc<Mutex<Vec<Value>>>,
-    /// What is stored whatever a patch or an update asks for.
+    /// Stored in place of any patch or update.
     overruling: Arc<Mutex<Option<Value>>>,
-    /// Whether a proxy answers in its place what nobody can read.
+    /// Whether a proxy replaces each response with an unreadable one.
     is_garbled: Arc<AtomicBool>,
     versions: Arc<AtomicU64>,
 }
@@ -185,7 +185,7 @@ impl Server {
         Client::new(service, "default")
     }
 
-    /// From 9.
+    /// Versions begin at 9.
     fn next_version(&self) -> u64 {
         self.versions.fetch_add(1, SeqCst) + 9
     }
@@ -230,7 +230,7 @@ fn key() -> Key {
     Key::new("n", "w")
 }
 
-/// Invariant I4: whatever the kind says of it, what is made has the name that it is known by here, and its owner.
+/// A created object has the name of its key, and the reconciled object as its owner.
 #[tokio::test]
 async fn i4_what_is_made_is_controlled_by_what_it_is_made_for() {
     let server = Server::default();
@@ -251,7 +251,7 @@ async fn i4_what_is_made_is_controlled_by_what_it_is_made_for() {
     assert_eq!(metadata["ownerReferences"], json!([owner]));
 }
 
-/// Invariant I4: elsewhere it would be controlled by nobody, and its changes would be told to nobody.
+/// An object in another namespace could not be owned, and its changes would trigger no reconcile.
 #[tokio::test]
 async fn i4_nothing_is_made_in_another_namespace() {
     let server = Server::default();
@@ -265,8 +265,8 @@ async fn i4_nothing_is_made_in_another_namespace() {
     assert!(server.sent().is_empty());
 }
 
-/// What is stored otherwise than asked is asked for once more, by a patch where that was its creation, and then reported for as
-/// long as it is so.
+/// If the created object differs from the desired state, it is patched once. If the patch has no effect, each reconcile reports
+/// it.
 #[tokio::test]
 async fn what_is_made_otherwise_is_put_right_or_reported() {
     for overruled in [false, true] {
@@ -292,7 +292,7 @@ async fn what_is_made_otherwise_is_put_right_or_reported() {
     }
 }
 
-/// Invariant I5: by the UID, not by the name, and by whichever way.
+/// Ownership is decided by the UID, not by the name, and holds for every kind of write.
 #[tokio::test]
 async fn i5_what_another_controls_is_not_changed_in_any_way() {
     let server = Server::default();
@@ -315,8 +315,8 @@ async fn i5_what_another_controls_is_not_changed_in_any_way() {
     assert!(server.sent().is_empty());
 }
 
-/// Of a patch, the finalizers of others are a part: they stay, and so does what somebody adds meanwhile, as the version that
-/// was seen is named.
+/// A patch of the finalizers contains those of other controllers. Its resourceVersion protects finalizers that are added
+/// concurrently.
 #[tokio::test]
 async fn the_finalizers_of_others_stay() {
     let server = Server::default();
@@ -345,7 +345,7 @@ async fn the_finalizers_of_others_stay() {
     assert_eq!(sent, [patch(json!(["others/theirs"]), "9")]);
 }
 
-/// Whether all is up to date is found out by the reconcile itself, which then does nothing.
+/// The default `is_up_to_date` is a dry run of the reconcile, which sends no request.
 #[tokio::test]
 async fn what_is_up_to_date_is_known_without_a_request() {
     let server = Server::default();
@@ -356,7 +356,7 @@ async fn what_is_up_to_date_is_known_without_a_request() {
         (wish(&ours, 1), Some(map("wish", "a")), false),
         (wish(&ours, 2), Some(map("wish", "b")), false),
         (wish(&ours, 2), None, false),
-        // What fails is nothing that a resync leaves alone.
+        // A resync does not skip an object that fails.
         (wish(&ours, 2), Some(map("earlier", "b")), false),
     ] {
         let harness = harness(&server, &wish, map.as_ref());
@@ -365,7 +365,7 @@ async fn what_is_up_to_date_is_known_without_a_request() {
     assert!(server.sent().is_empty());
 }
 
-/// Outside the cluster nothing refuses what is late. So it is asked first, by a leader.
+/// No precondition protects an external action. So it needs a live read and leadership.
 #[tokio::test]
 async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
     let (ours, server) = (["example.com/ours"], Server::default());
@@ -385,7 +385,7 @@ async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
         (&now, Some(&another), true, false),
         (&now, None, true, false),
         (&wish(&[], 2), Some(&now), true, false),
-        // Somebody has taken the finalizer away.
+        // Another client has removed the finalizer.
         (&now, Some(&wish(&["others/theirs"], 2)), true, false),
     ] {
         let harness = harness(&server, seen, None);
@@ -406,7 +406,7 @@ async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
     }
 }
 
-/// The writes that there are.
+/// Kinds of writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verb {
     Create,
@@ -417,7 +417,7 @@ enum Verb {
     ClearFinalizer,
 }
 
-/// Each of them, and what the error says of it that one has to wait with.
+/// Each kind of write, and its description in the error of a delayed one.
 const VERBS: [(Verb, &str); 6] = [
     (Verb::Create, "it to be there"),
     (Verb::Patch, "other data.text"),
@@ -428,7 +428,7 @@ const VERBS: [(Verb, &str); 6] = [
 ];
 
 impl Verb {
-    /// Somebody else makes it necessary.
+    /// Reverts the write as another client would.
     fn undo(self, harness: &Harness<Granter>, generation: i64, version: u64) {
         let Granter { wishes, maps, .. } = harness.reconciler();
         let at = |mut object: Value| {
@@ -445,7 +445,7 @@ impl Verb {
         harness.apply(wishes.store(), object(&wish));
         let mut map = at(map("wish", "theirs"));
         if self == Self::Delete {
-            // What was deleted was made again.
+            // The deleted object was created again.
             map["metadata"]["uid"] = version.to_string().into();
         }
         let map = object(&map);
@@ -488,11 +488,11 @@ impl Verb {
     }
 }
 
-/// Row R6 of each write, whatever the kind knows of it: somebody else who undoes it at once, a thousand times in a minute, is
-/// answered at once a few times, then ever more slowly; the user is told, and what is asked for next is written at once.
+/// Row R6 for each kind of write. Another client reverts it a thousand times in a minute. The first corrections are sent
+/// without delay, the next ones with exponential backoff. An event informs the user. A new generation is written without delay.
 #[tokio::test(start_paused = true)]
 async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
-    // Also where no answer says that it was made.
+    // Also if no response confirms the write.
     for ((verb, wanted), is_garbled) in VERBS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let server = Server::default();
         server.is_garbled.store(is_garbled, SeqCst);
@@ -515,7 +515,7 @@ async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
             let seen = harness.reconciler().wishes.store().get(&key).unwrap();
             let cx = Context {
                 recorder: &recorder,
-                // What it refers to changes all the time, and makes no other request of it.
+                // Referenced objects change all the time, but do not change the request.
                 inputs: if is_itself { 0 } else { seen.version },
                 ..harness.context(&key, &seen)
             };
@@ -538,11 +538,11 @@ async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
                 }
                 Err(other) => panic!("{verb:?}: {other}"),
             }
-            // The first one corrects nothing.
+            // The first write is no correction.
             let at_once = u32::min(time + 1, 1 + AT_ONCE);
             assert!(written >= at_once, "{verb:?}: {written} of {at_once}");
         }
-        // Then after 1, 2, 4, 8 and 16 s.
+        // Five more follow after 1, 2, 4, 8 and 16 s.
         assert_eq!(written, 1 + AT_ONCE + 5, "{verb:?}");
         sleep(Duration::from_secs(1)).await;
         let (of_events, sent): (Vec<_>, Vec<_>) = server
@@ -550,7 +550,7 @@ async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
             .into_iter()
             .partition(|(_, path, _)| path.contains("/events"));
         assert_eq!(sent.len(), 1 + AT_ONCE as usize + 5, "{verb:?}");
-        // What a status cannot tell; the kind's own event is of what was reported.
+        // Only a dispute that the status cannot report has an event. The event of the reconciler itself has another reason.
         let told = of_events
             .iter()
             .filter(|(_, _, event)| event["reason"] == "Contested");
@@ -565,7 +565,7 @@ async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
     }
 }
 
-/// A rollout, of which a status tells, and two patches of one object in one reconcile: nobody has undone anything.
+/// Status updates during a rollout, and different patches of one object, are not reverted. So they are not delayed.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_undoes_is_not_put_off() {
     let server = Server::default();
@@ -590,12 +590,11 @@ async fn what_nobody_undoes_is_not_put_off() {
         let ensured = maps.ensure(&cx, &key, new, plan).await;
         assert!(matches!(ensured, Err(ApiError::Overruled(..))));
     }
-    // And one that made it.
+    // One more request created the object.
     assert_eq!(server.sent().len(), 2001);
 }
 
-/// Step by step, each when the one before is done, while others change what is theirs: nobody has undone anything, a
-/// thousand times in as many seconds.
+/// A rollout of a thousand steps, one per second, while other clients change their own fields. No step is reverted.
 #[tokio::test(start_paused = true)]
 async fn a_rollout_that_nobody_undoes_is_not_put_off() {
     type Touch = fn(&mut Value, &mut Value, u64);
@@ -639,8 +638,8 @@ async fn a_rollout_that_nobody_undoes_is_not_put_off() {
     }
 }
 
-/// Somebody's finalizer, or a long shutdown: a deletion that was accepted is not asked for again, and is no dispute,
-/// until there is another object of the name.
+/// A finalizer or a long shutdown can delay a deletion. It is requested once, and is no dispute, until another object of the
+/// name exists.
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_takes_its_time_is_asked_for_once() {
     let server = Server::default();
@@ -665,8 +664,8 @@ async fn a_deletion_that_takes_its_time_is_asked_for_once() {
     }
 }
 
-/// Who meets a conflict is woken by what the watch tells next, be it nothing that is read; who is refused waits for the
-/// backoff, or for a change that matters.
+/// After a conflict, any change that the watch delivers triggers a retry. After a rejection, only a relevant change or the
+/// backoff does.
 #[tokio::test]
 async fn a_refused_write_is_woken_by_what_matters_alone() {
     for (code, wakes) in [(409, true), (500, true), (403, false), (422, false)] {
@@ -722,7 +721,7 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
     }
 }
 
-/// Invariant I14: where the status is refused, the user is told of what is wrong by the event alone, and of nothing that is well.
+/// If the API server rejects the status, an event informs the user of an error. An event without an error is not sent.
 #[tokio::test(start_paused = true)]
 async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
     for (event, expected) in [
@@ -783,8 +782,8 @@ async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
     }
 }
 
-/// Invariant I6 of a finalizer: one that a webhook takes out, or puts back, in the same write is not asked for again
-/// until somebody changes the object. The kind fails with what the user is told: without it nothing may be done.
+/// If a webhook reverts a finalizer within the same write, the request is not repeated until the object changes. The reconcile
+/// fails with a message for the user, because nothing may be done without the finalizer.
 #[tokio::test]
 async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
     for (to_set, finalizers) in [(true, &[][..]), (false, &["example.com/ours"])] {
@@ -818,7 +817,7 @@ async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
             }
             assert_eq!(server.sent().len(), 1, "{to_set}, generation {generation}");
         }
-        // The webhook is gone; somebody else's finalizer is another object.
+        // The webhook is deleted. The finalizer of another controller changes the object.
         *server.overruling.lock() = None;
         changed["metadata"]["finalizers"]
             .as_array_mut()
@@ -830,8 +829,8 @@ async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
     }
 }
 
-/// What a rehearsal finds is nothing to remember: the status was not refused. Whose was, is not at rest: the time comes to try again
-/// (row R7), whatever was found before.
+/// A dry run does not suppress a status, because none was rejected. An object with a suppressed status loses its up-to-date
+/// mark, because its status must be retried.
 #[tokio::test]
 async fn a_rehearsal_gives_nothing_up() {
     let harness = harness(&Server::default(), &wish(&[], 1), None);
@@ -852,7 +851,7 @@ async fn a_rehearsal_gives_nothing_up() {
     }
 }
 
-/// Of a patch, people are told the fields: a value may be the data of a Secret, and of any length.
+/// A message contains the fields of a patch. A value may be secret, and of any length.
 #[test]
 fn what_is_wanted_is_told_without_values_and_in_brief() {
     let noted = json!({ "annotations": { "made-for": "SECRET" } });
@@ -877,7 +876,7 @@ fn what_is_wanted_is_told_without_values_and_in_brief() {
     assert!(wanted(&many).chars().count() <= 501);
 }
 
-/// Invariant I6 of a status: what an API server leaves out of it, of whatever sort, is not asked again for ever.
+/// A status is not repeated if the API server prunes a field of it, of any type.
 #[tokio::test]
 async fn i6_a_status_that_is_pruned_is_written_once() {
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -943,7 +942,7 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
     }
 }
 
-/// Invariant I6 where a reconcile has two plans for one object, and a policy overrules both.
+/// A reconcile has two plans for one object, and a policy overrides both.
 #[tokio::test]
 async fn i6_of_two_plans_that_change_nothing_neither_is_asked_again() {
     let server = Server::default();
