@@ -1,46 +1,47 @@
-//! The program that the runtime runs in, as far as the runtime has to know it.
+//! Description of the application that uses the runtime.
 
 use std::fmt;
 
 use super::table::{KEYS, Key};
 
-/// What an application is called, and what it adds to the configuration. One for a program, handed to whatever needs it.
+/// Names of an application, and its additions to the configuration. A program has one.
 #[derive(Clone, Copy, Debug)]
 pub struct App {
-    /// Its name, a DNS-1123 label that begins with a letter: the field manager of its writes, the `User-Agent` of its
-    /// requests, the controller of its events and the service of its telemetry. With underscores it begins the names of its
-    /// metrics and, in capitals and with two more underscores, those of its environment variables, none of which may begin
-    /// with a digit: whatever reads the configuration panics over another name.
+    /// Name of the application, a DNS-1123 label that begins with a letter.
+    ///
+    /// It is the field manager of writes, the `User-Agent` of requests, the controller of events and the service of telemetry.
+    /// The names of metrics begin with it, with underscores. The names of environment variables begin with it in upper case,
+    /// with two more underscores. Reading the configuration panics if the name is invalid.
     pub name: &'static str,
-    /// What it is, in a sentence, for its help.
+    /// Description for `--help`, one sentence.
     pub about: &'static str,
-    /// Its version.
+    /// Version of the application.
     pub version: &'static str,
-    /// The API group of its kinds, which its annotations begin with: but for `traceparent`, which begins with `name`.
+    /// API group of its resource types, and prefix of its annotations. Only `traceparent` has the prefix `name` instead.
     pub group: &'static str,
-    /// What its controller is called in metrics, as controller-runtime has it: its kind in lower case.
+    /// Name of the controller in metrics: its resource type in lower case, as in controller-runtime.
     pub controller: &'static str,
-    /// What its events name as their reporting controller.
+    /// Reporting controller of its events.
     pub reporter: &'static str,
-    /// The shipped configuration, in TOML: the default of each key that it adds, and of each of the runtime's that is another
-    /// one here.
+    /// Default configuration in TOML. It contains each key that the application adds, and each key of the runtime with another
+    /// default.
     pub defaults: &'static str,
-    /// The keys of the configuration that it adds to the runtime's.
+    /// Configuration keys in addition to the runtime's.
     pub keys: &'static [Key],
-    /// The crates whose spans are exported, as tracing has them: the runtime's come on top.
+    /// Crates whose spans are exported in addition to the runtime's, named as in tracing.
     pub crates: &'static [&'static str],
-    /// The level of the Pod Security Standards that the pods of its objects need. For `doctor`.
+    /// Level of the Pod Security Standards that the pods of its objects need. Used by `doctor`.
     pub pod_security: PodSecurity,
 }
 
-/// A level of the Pod Security Standards, the strictest first.
+/// Level of the Pod Security Standards, the strictest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSecurity {
-    /// Pods are admitted everywhere, or there are none.
+    /// Pods that every namespace admits, or no pods.
     Restricted,
-    /// Pods run as root, or without a security context, and have no privileges.
+    /// Unprivileged pods that run as root or without a security context.
     Baseline,
-    /// Pods have privileges.
+    /// Privileged pods.
     Privileged,
 }
 
@@ -55,7 +56,7 @@ impl fmt::Display for PodSecurity {
 }
 
 impl App {
-    /// One without anything of its own in the configuration, which reports events under its name. For `..App::new(…)`.
+    /// Returns an application without configuration of its own. Its events have its name as the reporter. For `..App::new(…)`.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -77,38 +78,38 @@ impl App {
         }
     }
 
-    /// Its name where a hyphen is not allowed.
+    /// Returns the name with underscores, where hyphens are not allowed.
     pub(crate) fn snake_case(&self) -> String {
         self.name.replace('-', "_")
     }
 
-    /// What its environment variables begin with. Two underscores, since the kubelet injects `NAME_SERVICE_HOST` and the
-    /// like where a Service is called as the application is.
+    /// Returns the prefix of the environment variables. It has two underscores, because the kubelet injects variables such as
+    /// `NAME_SERVICE_HOST` for a Service with the application's name.
     pub(crate) fn env_prefix(&self) -> String {
         format!("{}__", self.snake_case().to_uppercase())
     }
 
-    /// The annotation by which an object names the trace that changed it: a `traceparent` of W3C Trace Context. Whoever
-    /// changes an object may set it; on the controller's events it names the reconcile.
+    /// Returns the annotation with the trace of an object's last change, a `traceparent` of W3C Trace Context. Any client that
+    /// changes an object may set it. On the controller's events, it is the trace of the reconcile.
     #[must_use]
     pub(crate) fn trace_annotation(&self) -> String {
         format!("{}/traceparent", self.name)
     }
 
-    /// Whether what is logged or traced with this target is the application's or the runtime's.
+    /// Returns whether a target of logs or traces belongs to the application or the runtime.
     pub(crate) fn has(&self, target: &str) -> bool {
         let mut crates = self.crates.iter().chain(&[env!("CARGO_CRATE_NAME")]);
         crates.any(|name| target.split("::").next() == Some(name))
     }
 }
 
-/// All keys: the application's, and the runtime's, sections last.
+/// Returns all keys, the application's before the runtime's.
 pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
     app.keys.iter().chain(KEYS)
 }
 
 impl Key {
-    /// The environment variable that sets it in the application `app`.
+    /// Returns the environment variable of the key in the application `app`.
     #[must_use]
     pub fn variable(&self, app: &App) -> String {
         let name = self.name.to_uppercase().replace('.', "__");
@@ -120,13 +121,13 @@ impl Key {
 pub(crate) mod tests {
     use super::*;
 
-    /// What the tests of the runtime run in.
+    /// Application of the runtime's tests.
     pub(crate) static APP: App = App {
         about: "An operator",
         ..App::new("some-operator", "1.2.3", "example.com", "parent")
     };
 
-    /// What a fencing record names its leader by, in that.
+    /// Key of the leader in the fencing record of that application.
     pub(crate) const HOLDER_KEY: &str = "example.com/lease-holder";
 
     #[test]

@@ -1,19 +1,19 @@
-//! What this program was built from.
+//! Commit that this program was built from.
 
 use std::hint::black_box;
 
-/// What comes before the commit in the program. It is nowhere else in it.
+/// Prefix of the commit in the binary. `nix/stamp.sh` searches for it, so it must occur only once.
 const LABEL: &str = "built by the runtime from commit ";
 
-/// A build with a commit writes it over the question marks once the program is linked (`nix/stamp.sh`), so a commit that
-/// changes no source compiles nothing.
+/// Placeholder that `nix/stamp.sh` overwrites with the commit after linking. So a commit without source changes compiles
+/// nothing.
 static STAMP: &str = "built by the runtime from commit ????????????????????????????????????????";
 
-/// The commit that this was built from, with `-dirty` at its end where there was more than that; `None` where the build did
-/// not say.
+/// Returns the commit of the build, with the suffix `-dirty` if there were more changes. `None` if the build did not specify
+/// it.
 #[must_use]
 pub fn commit() -> Option<&'static str> {
-    // What is in the file counts, not what the compiler knows to be there.
+    // Read at run time: the compiler must not assume the placeholder.
     let commit = black_box(STAMP).strip_prefix(LABEL)?;
     (!commit.starts_with('?')).then_some(commit)
 }

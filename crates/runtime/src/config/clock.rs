@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-/// A clock that never goes back, in time since some fixed instant.
+/// Monotonic clock: the time since a fixed instant.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl Clock {
-    /// Time since boot, suspended time included (`CLOCK_BOOTTIME`; elsewhere `CLOCK_MONOTONIC`, which counts it on macOS).
+    /// Clock of the time since boot, including suspended time. It is `CLOCK_BOOTTIME` on Linux and `CLOCK_MONOTONIC` elsewhere,
+    /// which includes suspended time on macOS.
     #[must_use]
     pub fn boottime() -> Self {
         #[cfg(target_os = "linux")]
@@ -20,12 +21,12 @@ impl Clock {
         })
     }
 
-    /// A clock for tests: `now` returns the time since a fixed instant and never goes back.
+    /// Clock for tests. `now` returns the time since a fixed instant and never goes back.
     pub fn from_fn(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// The time now.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Duration {
         (self.0)()

@@ -1,14 +1,15 @@
-//! File descriptors: the limit of this process, and how it is divided.
+//! File descriptors: the limit of this process, and its use.
 //!
-//! Over HTTP/1 each watch has a connection of its own, so a replica with many namespaces needs many. Container runtimes start
-//! a process with a soft limit of 1,024, which is there for programs that use `select`.
+//! Over HTTP/1, each watch has its own connection, so a replica with many namespaces needs many. Container runtimes start a
+//! process with a soft limit of 1,024, for programs that use `select`.
 
 use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
 
-/// More are of no use to this process. Some old programs that a credential plugin may run close each possible descriptor.
+/// Maximum limit that this process sets. More descriptors would be useless. Some old programs that a credential plugin may run
+/// close each possible descriptor.
 const MAX: u64 = 1 << 20;
 
 /// Descriptors for everything except the controller's connections to the API server: probes and scrapes, the election,
@@ -18,11 +19,11 @@ const OTHERS: usize = 256;
 /// Connections for requests that are not watches.
 const REQUESTS: usize = 64;
 
-/// Connections that are being opened at a time. Each may take a few descriptors more: to resolve the name, and to try an
+/// Connections that are opened at the same time. Each may need a few more descriptors: to resolve the name, and to try an
 /// address of either family.
 const OPENING: usize = 32;
 
-/// Raises the soft limit to the hard one, as Go does at the start of a program, and returns how many may be open.
+/// Raises the soft limit to the hard limit, as Go does at program start. Returns the resulting limit.
 pub(crate) fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(MAX, |hard| hard.min(MAX));
@@ -39,12 +40,12 @@ pub(crate) fn raise_limit() -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// How many connections to the API server there may be, where `limit` descriptors may be open.
+/// Returns the maximum number of connections to the API server, if `limit` descriptors may be open.
 fn connections(limit: usize) -> usize {
     (limit - OTHERS.min(limit / 2)).min(Semaphore::MAX_PERMITS)
 }
 
-/// How many of them may be watches.
+/// Returns the maximum number of watches among the connections.
 fn watches(limit: usize) -> usize {
     let connections = connections(limit);
     connections - REQUESTS.min(connections / 2)
@@ -100,7 +101,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// For a process that may open `limit` descriptors.
+    /// Limits for a process that may open `limit` descriptors.
     pub fn new(limit: usize) -> Self {
         Self {
             open: Arc::new(Semaphore::new(connections(limit))),

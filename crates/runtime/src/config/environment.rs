@@ -1,6 +1,7 @@
-//! What a replica takes from its surroundings, beside its configuration and the API server. The program hands in the real
-//! ones; a simulation hands in its own, and nothing else in this crate asks for the time, for chance or for the
-//! environment. (Pauses and deadlines go by tokio's clock, which its runtime brings.)
+//! Environment of a replica: clocks, randomness, environment variables and limits.
+//!
+//! The program passes the real environment, and a simulation passes its own. Nothing else in this crate reads a clock, random
+//! numbers or environment variables. (Pauses and deadlines use the clock of the tokio runtime.)
 
 use std::{any::Any, env, ffi::OsString, fmt, io, sync::Arc, time::Duration};
 
@@ -9,25 +10,25 @@ use uuid::Uuid;
 
 use crate::config::{clock::Clock, descriptors};
 
-/// The surroundings of one replica.
+/// Environment of one replica.
 #[derive(Clone)]
 pub struct Host {
     /// The clock of the election's deadlines.
     pub clock: Clock,
     now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     random: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// How many file descriptors may be open.
+    /// Maximum number of open file descriptors.
     pub(crate) descriptors: usize,
     variables: Arc<[(OsString, OsString)]>,
     claim: fn(&str) -> io::Result<Claim>,
 }
 
-/// A name that nobody else on this machine has, until it is dropped.
+/// Exclusive use of a name on this machine, until it is dropped.
 pub(crate) type Claim = Box<dyn Any + Send>;
 
 impl Host {
-    /// Those of this process: its clocks, its kernel's random numbers, its environment variables, its limit of file
-    /// descriptors, which is raised as far as it may be.
+    /// Returns the environment of this process: its clocks, the kernel's random numbers, its environment variables and its
+    /// limit of file descriptors. Raises that limit as far as possible.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "here they come in")]
     pub fn of_this_process() -> Self {
@@ -43,7 +44,8 @@ impl Host {
         }
     }
 
-    /// A clock for deadlines, the time of day, random numbers, and environment variables, on a machine of one's own.
+    /// Returns an environment with this clock for deadlines, time of day, random numbers and environment variables. It has no
+    /// limit of file descriptors, and every claim succeeds.
     pub fn new(
         clock: Clock,
         now: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -60,7 +62,7 @@ impl Host {
         }
     }
 
-    /// A test's: whatever the time is, and these environment variables alone.
+    /// Returns the environment of this process, but with only these environment variables.
     #[cfg(test)]
     pub(crate) fn for_tests(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         Self {
@@ -69,48 +71,48 @@ impl Host {
         }
     }
 
-    /// The time of day.
+    /// Returns the time of day.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.now)()
     }
 
-    /// Evenly distributed between 0 and 1.
+    /// Returns a random number, uniformly distributed between 0 and 1.
     #[must_use]
     pub fn chance(&self) -> f64 {
-        // The lower half: in the upper, the variant of a UUID is fixed.
+        // The lower half: in the upper half, the variant of a UUID is fixed.
         let random = u32::try_from((self.random)() & u64::from(u32::MAX)).unwrap_or_default();
         f64::from(random) / f64::from(u32::MAX)
     }
 
-    /// A time that lies at most this ratio from `time`: replicas that lost the same API server do not come back at the same
-    /// instant.
+    /// Returns `time` with a jitter of at most this ratio. So replicas that lost the same API server do not reconnect at the
+    /// same instant.
     #[must_use]
     pub fn spread(&self, time: Duration, ratio: f64) -> Duration {
         time.mul_f64(1.0 - ratio + 2.0 * ratio * self.chance())
     }
 
-    /// A UUID that nobody else has.
+    /// Returns a random UUID.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         let bytes = [(self.random)(), (self.random)()].map(u64::to_le_bytes);
         uuid::Builder::from_random_bytes(std::array::from_fn(|i| bytes[i / 8][i % 8])).into_uuid()
     }
 
-    /// Has no other process of this machine take the same name.
+    /// Claims a name, so that no other process on this machine can claim it.
     ///
     /// # Errors
-    /// Another one has it.
+    /// Another process has claimed it.
     pub(crate) fn claim(&self, name: &str) -> io::Result<Claim> {
         (self.claim)(name)
     }
 
-    /// All environment variables.
+    /// Returns all environment variables.
     pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
         self.variables.iter().cloned()
     }
 
-    /// The value of an environment variable, where it is text and not blank, without blanks around it.
+    /// Returns the trimmed value of an environment variable. `None` if it is unset, blank or not UTF-8.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<String> {
         let mut variables = self.variables.iter();
@@ -120,21 +122,21 @@ impl Host {
     }
 }
 
-/// An abstract Unix socket is seen by all containers of a pod, needs no folder, and is gone with its process, however
-/// that ends. Other pods see it, too, if they share the node's network.
+/// Claims a name by an abstract Unix socket. All containers of a pod see it, and so do other pods if they share the node's
+/// network. It needs no folder, and the kernel removes it when its process ends for any reason.
 #[cfg(target_os = "linux")]
 fn claim_on_this_machine(name: &str) -> io::Result<Claim> {
     use std::os::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
     };
-    // An address has room for 107 bytes.
+    // The address is limited to 107 bytes.
     let name = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let address = SocketAddr::from_abstract_name(name)?;
     Ok(Box::new(UnixDatagram::bind_addr(&address)?))
 }
 
-/// There are no pods elsewhere than on Linux.
+/// Always succeeds, because pods exist only on Linux.
 #[cfg(not(target_os = "linux"))]
 fn claim_on_this_machine(_name: &str) -> io::Result<Claim> {
     Ok(Box::new(()))
@@ -151,7 +153,7 @@ impl fmt::Debug for Host {
 mod tests {
     use super::*;
 
-    /// Hazards H9 and H17: a value from a manifest may have blanks around it, and one that is nothing else is none.
+    /// A value from a manifest may have blanks around it. A blank value counts as unset.
     #[test]
     fn blanks_mean_nothing() {
         let set = [("A", " pod\n"), ("B", " "), ("C", "")];

@@ -1,11 +1,11 @@
-//! Lists of `name=value` with commas between them, percent-encoded, as OpenTelemetry's variables have them.
+//! Comma-separated lists of percent-encoded `name=value` pairs, as in OpenTelemetry's variables.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 
 use super::rule::items;
 
-/// The list as headers; `None` where one of them cannot be sent.
+/// Parses the list as headers. `None` if any header cannot be sent.
 pub(crate) fn headers(list: &str) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     for pair in pairs(list) {
@@ -21,7 +21,7 @@ pub(crate) fn headers(list: &str) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// The list as names and values; `None` where one of them is wrong: the specification has none of them taken then.
+/// Parses the list as names and values. `None` if any pair is invalid: the specification then discards the whole list.
 pub(crate) fn attributes(list: &str) -> Option<Vec<(String, String)>> {
     let attribute = |pair: Option<(&str, &str)>| {
         let (name, value) = pair?;
@@ -30,7 +30,7 @@ pub(crate) fn attributes(list: &str) -> Option<Vec<(String, String)>> {
     pairs(list).map(attribute).collect()
 }
 
-/// The pairs as they are written; `None` for what is not one.
+/// Returns the pairs, still encoded. An invalid pair is `None`.
 fn pairs(list: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
     items(list).map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -39,7 +39,7 @@ fn pairs(list: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
     })
 }
 
-/// Whether gRPC, or HTTP/2, has a use of its own for a header, and leaves out, or takes offence at, anybody else's.
+/// Returns whether gRPC or HTTP/2 reserves a header. A header of the user with such a name would be dropped or rejected.
 fn is_grpcs(name: &HeaderName) -> bool {
     const THEIRS: [&str; 9] = [
         "connection",
@@ -55,7 +55,7 @@ fn is_grpcs(name: &HeaderName) -> bool {
     name.as_str().starts_with("grpc-") || THEIRS.contains(&name.as_str())
 }
 
-/// What is percent-encoded as `text`; `None` where that is nothing, or not UTF-8.
+/// Decodes percent-encoded text. `None` if an escape is invalid, or if the result is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut escapes = text.split('%').skip(1).map(str::as_bytes);
     let whole = |escape: &[u8]| escape.len() >= 2 && escape[..2].iter().all(u8::is_ascii_hexdigit);
@@ -70,7 +70,7 @@ fn decoded(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Half an escape, what is not hexadecimal, and what is not UTF-8 are nothing that was encoded.
+    /// Incomplete escapes, non-hexadecimal escapes and invalid UTF-8 are rejected.
     #[test]
     fn what_is_encoded_is_decoded_or_refused() {
         for (text, value) in [

@@ -1,21 +1,21 @@
-//! What `log.level` says: a level for everything, and others for what begins with some target.
+//! Parser of `log.level`: a default level, and levels by the prefix of a target.
 
 use std::str::FromStr;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-/// What holds where no level is given for everything: `kube=debug` alone silences nothing else.
+/// Default level if none is specified. So `kube=debug` alone does not silence other targets.
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
-/// `log.level`, parsed. Blanks around its parts mean nothing: a value from a `ConfigMap` often ends with a newline, and a
-/// level with a blank would be taken for the name of a target.
+/// Parsed `log.level`. Blanks around its parts are ignored. A value from a `ConfigMap` often ends with a newline, and a level
+/// with a blank would be parsed as a target.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Directives {
     default: Option<LevelFilter>,
     targets: Vec<(String, LevelFilter)>,
 }
 
-/// The text is not a list of levels and of `target=level`.
+/// The text is not a list of `level` and `target=level`.
 #[derive(Debug)]
 pub(crate) struct Malformed;
 
@@ -42,7 +42,7 @@ impl FromStr for Directives {
 
 fn level(text: &str) -> Result<LevelFilter, Malformed> {
     match text.trim() {
-        // Which tracing takes for a level.
+        // tracing would parse it as a level.
         "" => Err(Malformed),
         text => text.parse().map_err(|_| Malformed),
     }
@@ -54,8 +54,8 @@ fn is_target(text: &str) -> bool {
 }
 
 impl Directives {
-    /// What it says of one of the application's `crates` holds of the runtime, too, which is the same program to whoever reads
-    /// its log: unless the runtime is named itself.
+    /// Applies the level of the application's `crates` to the runtime, too, unless a directive names the runtime. To a reader
+    /// of the log, both are one program.
     pub(crate) fn of_application(mut self, crates: &[&str]) -> Self {
         const RUNTIME: &str = env!("CARGO_CRATE_NAME");
         if !self
@@ -71,8 +71,8 @@ impl Directives {
         self
     }
 
-    /// As a filter. What begins with one of `quiet` is silent, but for what begins with one of `crates`, and unless a directive
-    /// names one, or what it begins with.
+    /// Returns the directives as a filter. Targets with a prefix in `quiet` are silent, unless they have a prefix in `crates`.
+    /// A directive for a target or its prefix takes precedence.
     pub(crate) fn filter(&self, quiet: &[&str], crates: &[&str]) -> Targets {
         let default = self.default.unwrap_or(DEFAULT);
         let quiet = quiet.iter().map(|target| (*target, LevelFilter::OFF));
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// A directive that names the application is about all of the program, unless it says otherwise of the runtime.
+    /// A directive for the application also applies to the runtime, unless another one names the runtime.
     #[test]
     fn what_is_said_of_the_application_holds_of_the_runtime() {
         for (text, runtime) in [

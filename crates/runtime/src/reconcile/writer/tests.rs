@@ -292,7 +292,7 @@ async fn what_is_made_otherwise_is_put_right_or_reported() {
     }
 }
 
-/// Ownership is decided by the UID, not by the name, and holds for every kind of write.
+/// Ownership is decided by the UID, not by the name, for every kind of write.
 #[tokio::test]
 async fn i5_what_another_controls_is_not_changed_in_any_way() {
     let server = Server::default();
@@ -315,8 +315,8 @@ async fn i5_what_another_controls_is_not_changed_in_any_way() {
     assert!(server.sent().is_empty());
 }
 
-/// A patch of the finalizers contains those of other controllers. Its resourceVersion protects finalizers that are added
-/// concurrently.
+/// A patch of the finalizers contains the finalizers of other controllers. Its resourceVersion protects finalizers that are
+/// added concurrently.
 #[tokio::test]
 async fn the_finalizers_of_others_stay() {
     let server = Server::default();
@@ -489,7 +489,8 @@ impl Verb {
 }
 
 /// Row R6 for each kind of write. Another client reverts it a thousand times in a minute. The first corrections are sent
-/// without delay, the next ones with exponential backoff. An event informs the user. A new generation is written without delay.
+/// without delay, later corrections with exponential backoff. An event informs the user. A new generation is written without
+/// delay.
 #[tokio::test(start_paused = true)]
 async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
     // Also if no response confirms the write.
@@ -590,7 +591,7 @@ async fn what_nobody_undoes_is_not_put_off() {
         let ensured = maps.ensure(&cx, &key, new, plan).await;
         assert!(matches!(ensured, Err(ApiError::Overruled(..))));
     }
-    // One more request created the object.
+    // A further request created the object.
     assert_eq!(server.sent().len(), 2001);
 }
 
@@ -721,7 +722,7 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
     }
 }
 
-/// If the API server rejects the status, an event informs the user of an error. An event without an error is not sent.
+/// If the API server rejects the status, a warning is still sent as an event, and a normal event is not.
 #[tokio::test(start_paused = true)]
 async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
     for (event, expected) in [
