@@ -2,11 +2,11 @@
 
 use std::hint::black_box;
 
-/// Prefix of the commit in the binary. `nix/stamp.sh` searches for it, so it must occur only once.
+/// Prefix of the commit in the binary.
 const LABEL: &str = "built by the runtime from commit ";
 
 /// Placeholder that `nix/stamp.sh` overwrites with the commit after linking. So a commit without source changes compiles
-/// nothing.
+/// nothing. It must occur only once in the binary.
 static STAMP: &str = "built by the runtime from commit ????????????????????????????????????????";
 
 /// Returns the commit of the build, with the suffix `-dirty` if there were more changes. `None` if the build did not specify

@@ -1,11 +1,11 @@
-//! The inputs of a process at its start: settings, constants, clock and randomness.
+//! Inputs of a process at its start: configuration, clock and randomness.
 //!
-//! The configuration: what the operator may set, checked before anything talks to a cluster.
+//! The configuration is checked before the first request to a cluster. Its layers are the defaults, the file of `--config`, the
+//! environment and the flags. A later layer overrides an earlier one. Each value keeps its origin, which the command `config`
+//! prints.
 //!
-//! Four layers, the later over the earlier: the defaults, the file of `--config`, the environment, the flags. Each value
-//! keeps its origin, so that an error names the key, the value, what is wrong and where it came from, and
-//! the command `config` can say it, too. Serde alone would stop at the first mistake; here each of the [`keys`] has
-//! a rule, all are checked on the merged layers, and only then does serde make the one struct [`Config`] of them.
+//! Serde alone would stop at the first error. So each of the [`keys`] has a rule, and all rules are checked on the merged
+//! layers. An error contains the key, the value, the reason and the origin. Then serde deserializes the struct [`Config`].
 
 pub(crate) mod app;
 pub(crate) mod build_info;
@@ -35,10 +35,10 @@ pub use sources::{Problems, Settings};
 pub use table::{Key, OTLP, Variable, WORK};
 
 impl Config {
-    /// The shipped configuration of `app`.
+    /// Returns the default configuration of `app`.
     ///
     /// # Panics
-    /// If that breaks its own rules.
+    /// If it violates its own rules.
     #[must_use]
     pub fn shipped(app: &'static App) -> Self {
         Settings::defaults(app)
@@ -47,7 +47,8 @@ impl Config {
     }
 }
 
-/// The flags that set the configuration, `--config` among them, for a `clap::Command` whose matches [`load`] takes.
+/// Returns the flags that set the configuration, including `--config`. Add them to a `clap::Command`, and pass its matches to
+/// [`load`].
 pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
     let file = Arg::new("config")
         .long("config")
@@ -59,24 +60,23 @@ pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
     std::iter::once(file).chain(keys(app).map(move |key| key.arg(&defaults.plain(key))))
 }
 
-/// All variables of OpenTelemetry's that have an effect, but for three that its SDK takes by itself, unchecked:
+/// Returns all OpenTelemetry variables that have an effect, except three that its SDK reads without a check:
 /// `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`, `OTEL_SPAN_EVENT_COUNT_LIMIT` and `OTEL_SPAN_LINK_COUNT_LIMIT`.
 pub fn variables() -> impl Iterator<Item = &'static Variable> {
     table::VARIABLES.iter()
 }
 
-/// The default of a key, as it would be written without quotes.
+/// Returns the default of a key, without quotes.
 #[must_use]
 pub fn default_of(app: &'static App, key: &Key) -> String {
     Settings::defaults(app).plain(key)
 }
 
-/// Read all layers: the file that `--config` or the variable `<APP>__CONFIG` names, the environment `env`, the flags. The
-/// settings that come with the configuration say where each value is from.
+/// Reads all layers: the file that `--config` or the variable `<APP>__CONFIG` names, the environment `env`, and the flags. The
+/// returned [`Settings`] contain the origin of each value.
 ///
 /// # Errors
-/// Everything that is wrong, at once: keys that are unknown, values of a wrong type or out of range, values at odds with
-/// one another, a file that cannot be read.
+/// All errors together: unknown keys, values of a wrong type or out of range, contradictory values, an unreadable file.
 pub fn load(
     app: &'static App,
     flags: &ArgMatches,

@@ -1,4 +1,4 @@
-//! What a value must be: checked, and said, by one rule for a key and for a variable of OpenTelemetry alike.
+//! Rules for the values of keys and of OpenTelemetry variables: the check and its message.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use humantime_serde::Serde;
 
 use super::log_filter::Directives;
 
-/// What a value must be. As text it completes "must be ...".
+/// Rule for a value. Its text completes "must be ...".
 #[derive(Debug)]
 pub enum Rule {
     /// True or false.
@@ -21,27 +21,27 @@ pub enum Rule {
     Number(f64, f64),
     /// A duration between the two, inclusive.
     Duration(&'static str, &'static str),
-    /// The same, in whole seconds: the API has no smaller unit for a Lease (hazard H8).
+    /// A duration between the two, inclusive, in whole seconds: the API has no smaller unit for a Lease.
     Seconds(&'static str, &'static str),
-    /// One of these words.
+    /// A value from this list.
     Word(&'static [&'static str]),
-    /// Some of these words, with commas between them.
+    /// Values from this list, separated by commas.
     Words(&'static [&'static str]),
-    /// The address of an API server or a collector; empty where there is none.
+    /// The address of an API server or a collector; empty if there is none.
     Address,
     /// A file, which is read when it is needed.
     File,
-    /// A string that passes the check, and what the check demands.
+    /// A string that passes the check, and a description of the check.
     Text(fn(&str) -> bool, &'static str),
-    /// The same, and never shown.
+    /// Like `Text`, but never printed.
     Secret(fn(&str) -> bool, &'static str),
-    /// Strings that each pass the check, and what the check demands.
+    /// Strings that each pass the check, and a description of the check.
     List(fn(&str) -> bool, &'static str),
 }
 
 impl Rule {
-    /// Text from a flag or the environment, as the type that the file would have. Text that does not fit stays text,
-    /// for [`Rule::allows`] to refuse.
+    /// Converts text from a flag or the environment to the type in the file. Text that cannot be converted stays text, which
+    /// [`Rule::allows`] rejects.
     #[must_use]
     pub fn value(&self, text: &str) -> Value {
         match self {
@@ -72,7 +72,7 @@ impl Rule {
         }
     }
 
-    /// Whether the value is what it must be.
+    /// Returns whether the value satisfies the rule.
     #[must_use]
     pub fn allows(&self, value: &Value) -> bool {
         let text = |check: &dyn Fn(&str) -> bool| value.as_str().is_some_and(check);
@@ -102,7 +102,7 @@ impl Rule {
         }
     }
 
-    /// Whether an error or the log must not show a value: a secret, or an address with what could be a credential.
+    /// Returns whether errors and logs must hide a value: a secret, or an address that may contain credentials.
     #[must_use]
     pub fn hides(&self, text: &str) -> bool {
         match self {
@@ -137,10 +137,10 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What an address has only where it may have credentials.
+/// Characters that an address contains only if it may contain credentials.
 pub(crate) const CREDENTIALS: [char; 3] = ['@', '?', '#'];
 
-/// The value as a duration, written as `30s`.
+/// Parses a duration such as `30s`.
 pub(super) fn duration(value: &Value) -> Option<Duration> {
     value
         .deserialize::<Serde<Duration>>()
@@ -148,14 +148,14 @@ pub(super) fn duration(value: &Value) -> Option<Duration> {
         .map(Serde::into_inner)
 }
 
-/// The parts of a list; a comma at its end ends nothing more.
+/// Returns the items of a comma-separated list. A trailing comma adds no item.
 pub(crate) fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',')
         .map(str::trim)
         .filter(|item| !item.is_empty())
 }
 
-/// Credentials have no place in an address: it is printed and logged.
+/// Returns whether the text is an http or https address without credentials. Addresses are printed and logged.
 pub(crate) fn is_address(text: &str) -> bool {
     let fits = |uri: Uri| {
         let Some(authority) = uri.authority() else {

@@ -1,45 +1,45 @@
-//! The configuration, as the code has it.
+//! The configuration as Rust types.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
-/// The runtime's part of the configuration in force.
+/// The runtime's part of the effective configuration.
 ///
-/// Whatever [`load`](super::load) returns keeps the ranges given here; code that builds one by hand keeps them itself.
-// What else is among the keys is the application's.
+/// [`load`](super::load) enforces the ranges given here. Code that constructs a `Config` must respect them itself.
+// All other keys belong to the application.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
-    /// How often every object is resynced, 1 s to 24 h.
+    /// Interval of the full resync, 1 s to 24 h.
     #[serde(with = "humantime_serde")]
     pub resync: Duration,
-    /// How many objects are reconciled at once, and as many more where requests hang; 1 to 1000.
+    /// Number of workers, 1 to 1000. Slow namespaces have as many of their own.
     pub workers: u32,
-    /// The namespaces of the objects, valid names; empty means all.
+    /// Namespaces of the objects; empty means all.
     pub namespaces: Vec<String>,
-    /// How long running work may take to finish once asked to stop, 1 s to 1 h.
+    /// Time for running work to finish after a stop request, 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
-    /// The kubeconfig file. Whether it can be read is seen when the client is made.
+    /// Kubeconfig file. It is read when the client is created.
     #[serde(deserialize_with = "unless_empty")]
     pub kubeconfig: Option<PathBuf>,
-    /// The API server's address, over what the kubeconfig says: http or https, with a host, without credentials.
+    /// Address of the API server, overriding the kubeconfig: http or https, with a host, without credentials.
     #[serde(deserialize_with = "unless_empty")]
     pub master: Option<Uri>,
-    /// How failures are retried.
+    /// Delays of retries.
     pub backoff: Backoff,
-    /// Who may act.
+    /// Leader election.
     pub leader_election: LeaderElection,
-    /// What is served over HTTP.
+    /// HTTP endpoints.
     pub http: Http,
-    /// What is logged.
+    /// Logging.
     pub log: Log,
-    /// What is exported.
+    /// Export of telemetry.
     pub telemetry: Telemetry,
 }
 
-/// The delays of retries: the longer of what the object's own failures and the bucket over all objects ask for.
+/// Delays of retries. A retry waits for the longer delay of the object's own backoff and the token bucket of all objects.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backoff {
@@ -49,57 +49,61 @@ pub struct Backoff {
     /// Longest delay of one object, 1 ms to 24 h.
     #[serde(with = "humantime_serde")]
     pub max: Duration,
-    /// Retries a second that the bucket lets through, 0.1 to 100,000.
+    /// Retries per second from the token bucket, 0.1 to 100,000.
     pub qps: f64,
-    /// Retries that the bucket holds when full, 1 to 100,000.
+    /// Capacity of the token bucket, 1 to 100,000.
     pub burst: u32,
 }
 
-/// The Lease, and how it is held: `lease_duration` is longer than `renew_deadline` by over 700 ms and a 500th of itself, and
-/// that longer than 1.2 × `retry_period` (hazards H8, H19).
+/// Leader election by a Lease.
+///
+/// `lease_duration` must exceed `renew_deadline` by more than 700 ms and a 500th of itself. Otherwise, a write could arrive
+/// after the Lease has ended. `renew_deadline` must exceed 1.2 × `retry_period`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaderElection {
-    /// Off means always leading: for one replica alone.
+    /// Whether leaders are elected. Without an election, the replica always leads, so there must be only one.
     pub enabled: bool,
-    /// The Lease's name, a DNS-1123 subdomain.
+    /// Name of the Lease, a DNS-1123 subdomain.
     pub lease_name: String,
-    /// The Lease's namespace; unset, it is the pod's own.
+    /// Namespace of the Lease; unset, the namespace of the pod.
     #[serde(deserialize_with = "unless_empty")]
     pub lease_namespace: Option<String>,
-    /// The name of the fencing record, a service account in the Lease's namespace; unset, the Lease's name and `-fencing`.
+    /// Name of the fencing record, a ServiceAccount in the Lease's namespace; unset, the Lease's name and `-fencing`.
     #[serde(deserialize_with = "unless_empty")]
     pub fencing_record: Option<String>,
-    /// How long a silent leader keeps the Lease: whole seconds, 1 s to 1 h.
+    /// Time without a renewal after which another replica may take the Lease; whole seconds, 1 s to 1 h.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
-    /// How long a leader works on without renewing, at least 100 ms; how much less than `lease_duration`, see above.
+    /// Time without a successful renewal after which the leader stops, at least 100 ms. `lease_duration` limits it, see above.
     #[serde(with = "humantime_serde")]
     pub renew_deadline: Duration,
-    /// Pause between tries to get or renew the Lease, at least 10 ms.
+    /// Pause between attempts to acquire or renew the Lease, at least 10 ms.
     #[serde(with = "humantime_serde")]
     pub retry_period: Duration,
 }
 
 impl LeaderElection {
-    /// The name of the fencing record.
+    /// Returns the name of the fencing record.
     pub(crate) fn record_name(&self) -> String {
         let named = self.fencing_record.clone();
         named.unwrap_or_else(|| format!("{}-fencing", self.lease_name))
     }
 
-    /// How long one request for the Lease may take. As controller-runtime does it: one hung request must not cost the term.
+    /// Returns the timeout of one request for the Lease. As in controller-runtime, a single hung request does not end the term.
     pub(crate) fn call_timeout(&self) -> Duration {
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
-    /// The time from a term's end to the Lease's.
+    /// Returns the time from the end of a term to the end of the Lease.
     fn between(&self) -> Duration {
         self.lease_duration.saturating_sub(self.renew_deadline)
     }
 
-    /// The longest time from when a write is handed to the kernel to when it reaches the API server (H19). After it, the
-    /// kernel has closed the connection. Two fifths of the time from a term's end to the Lease's; zero without an election.
+    /// Returns the delivery timeout: the longest time from passing a write to the kernel until it arrives at the API server.
+    /// After it, the kernel has closed the connection.
+    ///
+    /// It is two fifths of the time from the end of a term to the end of the Lease; zero without an election.
     pub(crate) fn way(&self) -> Duration {
         if self.enabled {
             (self.between() * 2 / 5).max(SHORTEST_WAY)
@@ -108,105 +112,106 @@ impl LeaderElection {
         }
     }
 
-    /// How long after the end of its term a write may still be carried out that reaches the API server without delay: the
-    /// rest of the time to the Lease's end, by the clock of a replica that is as much faster as clocks may be.
+    /// Returns how long after its term a write may still be carried out, if it arrives at the API server without delay. This is
+    /// the time until the Lease ends, less the delivery timeout and the tolerated difference of clocks.
     pub(crate) fn overtime(&self) -> Duration {
         let taken = self.way() + differ(self.lease_duration);
         self.between().saturating_sub(taken)
     }
 
-    /// The longest time that the API server is ever given for a write.
+    /// Returns the longest time that the API server has for a write.
     pub(crate) fn longest_write(&self) -> Duration {
         MUTATION_TIMEOUT.min(self.renew_deadline + self.overtime())
     }
 
-    /// The kernel's `TCP_USER_TIMEOUT`. It counts from the first retransmission, so this is the [way](Self::way) less the
-    /// longest time to that: a tail loss probe and a retransmission, each of which waits for 200 ms and a round trip
-    /// (`TCP_RTO_MIN`). A round trip takes a tenth of the way at most.
+    /// Returns the `TCP_USER_TIMEOUT` for the kernel, or `None` without an election, because no other replica can lead.
     ///
-    /// `None` without an election: no other replica could lead meanwhile.
+    /// The kernel counts it from the first retransmission. So it is the [delivery timeout](Self::way) less the longest time
+    /// until that retransmission. This time is a tail loss probe and a retransmission, each after 200 ms (`TCP_RTO_MIN`) and a
+    /// round trip. A round trip takes at most a tenth of the delivery timeout.
     #[must_use]
     pub(crate) fn send_timeout(&self) -> Option<Duration> {
         let way = self.way();
         let resent = (RESENT_AFTER + way / 10) * 2;
-        // The kernel counts milliseconds, and takes 0 for no limit.
+        // The kernel counts milliseconds, and treats 0 as no limit.
         let left = way.saturating_sub(resent).max(Duration::from_millis(1));
         self.enabled.then_some(left)
     }
 }
 
-/// `lease_duration` has to be longer than `renew_deadline` by more than this, so that a write that is sent at the end of a
-/// term has time to arrive, and 100 ms to be carried out, before the Lease ends (H19).
+/// Returns the time that `lease_duration` minus `renew_deadline` must exceed.
+///
+/// A write at the end of a term then has time to arrive, and 100 ms to be carried out, before the Lease ends.
 pub(super) fn after_the_term(lease_duration: Duration) -> Duration {
     SHORTEST_WAY + Duration::from_millis(100) + differ(lease_duration)
 }
 
-/// How much less than this the clock of another machine may count meanwhile: each is off by a thousandth at most.
+/// Returns the difference of two clocks over `time`: each is off by at most a thousandth.
 fn differ(time: Duration) -> Duration {
     time / 500
 }
 
-/// A shorter [way](LeaderElection::way) would leave the kernel less than 80 ms from the first retransmission.
+/// Minimum [delivery timeout](LeaderElection::way). A shorter one would leave the kernel less than 80 ms after the first
+/// retransmission.
 const SHORTEST_WAY: Duration = Duration::from_millis(600);
 
 /// `TCP_RTO_MIN` of Linux.
 const RESENT_AFTER: Duration = Duration::from_millis(200);
 
-/// The longest time that the API server is given for any write. A webhook may take 30 s.
+/// Longest time that the API server has for any write. A webhook may take 30 s.
 pub(crate) const MUTATION_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// What is served over HTTP.
+/// HTTP endpoints.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
-    /// Where probes are answered, and metrics served that are open to all; port 0 takes any free one, unset means nowhere.
+    /// Address of the probes, and of metrics without authorization. Port 0 is any free port; unset, there is no endpoint.
     #[serde(deserialize_with = "unless_empty")]
     pub addr: Option<SocketAddr>,
-    /// Whether metrics are for those alone who may `get` the path `/metrics`, by the API server's judgement: then they are
-    /// served over TLS at `metrics_addr`.
+    /// Whether metrics require authorization: the API server must allow the client to `get` the path `/metrics`. Metrics are
+    /// then served over TLS at `metrics_addr`.
     pub metrics_auth: bool,
-    /// Where metrics are served that are not open to all; port 0 takes any free one.
+    /// Address of metrics with authorization; port 0 is any free port.
     pub metrics_addr: SocketAddr,
-    /// The folder with `tls.crt` and `tls.key` for those; unset, a self-signed certificate is made.
+    /// Folder with `tls.crt` and `tls.key` for `metrics_addr`; unset, a self-signed certificate is created.
     #[serde(deserialize_with = "unless_empty")]
     pub metrics_cert_dir: Option<PathBuf>,
-    /// Whether `/debug/state` is served, where metrics are and as they are.
+    /// Whether `/debug/state` is served, at the address and with the authorization of metrics.
     pub debug_state: bool,
 }
 
-/// The log.
+/// Logging.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// A level for everything, and others by target: `info`, or `info,kube=debug`.
+    /// Default level, and levels by target: `info`, or `info,kube=debug`.
     pub level: String,
-    /// How lines are written.
+    /// Format of log lines.
     pub format: LogFormat,
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
     Auto,
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// The export of traces, logs and metrics by OTLP. All else about it is in the `OTEL_*` variables (see
-/// [`crate::telemetry`]).
+/// Export of traces, logs and metrics by OTLP. The `OTEL_*` variables configure the rest (see [`crate::telemetry`]).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Telemetry {
-    /// The collector's address, over `OTEL_EXPORTER_OTLP_ENDPOINT`: http or https, with a host, without credentials.
+    /// Address of the collector, overriding `OTEL_EXPORTER_OTLP_ENDPOINT`: http or https, with a host, without credentials.
     #[serde(deserialize_with = "unless_empty")]
     pub endpoint: Option<Uri>,
 }
 
-/// An empty string means unset: the only way to unset in an upper layer what a lower one sets.
+/// Deserializes an empty string as `None`: the only way for an upper layer to unset a value of a lower one.
 fn unless_empty<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {

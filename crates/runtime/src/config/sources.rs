@@ -1,4 +1,4 @@
-//! The layers: read from file, environment and flags, merged by figment, each value with its origin.
+//! Configuration layers from file, environment and flags. Figment merges them, and each value keeps its origin.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,12 +18,12 @@ use super::settings::{Config, after_the_term};
 use super::table::Key;
 use crate::api::names::is_label;
 
-/// What is wrong with a configuration.
+/// Errors of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(Vec<String>);
 
 impl Problems {
-    /// One line for each, naming key, value, origin and what is wrong.
+    /// Returns one line per error, with key, value, origin and reason.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
@@ -35,15 +35,17 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Every key's value and where it is from. Displayed, it is a TOML file that `--config` takes, with the origin of each
-/// value as a comment; a secret is a comment as a whole, without its value.
+/// Value and origin of every key.
+///
+/// Its text is a TOML file that `--config` accepts, with the origin of each value as a comment. A secret is a comment without
+/// its value.
 pub struct Settings {
     app: &'static App,
     merged: Figment,
     problems: Vec<String>,
 }
 
-/// One value for one key: figment merges these, and its metadata carries the origin.
+/// Value of one key. Figment merges these, and its metadata contains the origin.
 struct Setting {
     key: &'static Key,
     value: Value,
@@ -64,7 +66,7 @@ impl Provider for Setting {
 }
 
 impl Settings {
-    /// The lowest layer: the runtime's defaults, and the application's over them.
+    /// Returns the lowest layer: the runtime's defaults, overridden by the application's defaults.
     pub(super) fn defaults(app: &'static App) -> Self {
         assert!(
             is_label(app.name) && app.name.starts_with(|c: char| c.is_ascii_lowercase()),
@@ -86,7 +88,7 @@ impl Settings {
         settings
     }
 
-    /// The layer of the file that `origin`, a flag or a variable, names.
+    /// Adds the layer of a file. `origin` is the flag or the variable that names it.
     pub(super) fn file(&mut self, path: &Path, origin: &str) {
         let shown = printable(&path.display().to_string());
         match std::fs::read_to_string(path) {
@@ -97,7 +99,7 @@ impl Settings {
         }
     }
 
-    /// The layer of the environment. Other variables than ours are none of our business.
+    /// Adds the layer of the environment. Variables of other applications are ignored.
     pub(super) fn env(&mut self, vars: impl IntoIterator<Item = (OsString, OsString)>) {
         let prefix = self.app.env_prefix();
         for (name, text) in vars {
@@ -115,7 +117,7 @@ impl Settings {
         }
     }
 
-    /// The layer of the flags.
+    /// Adds the layer of the flags.
     pub(super) fn flags(&mut self, flags: &ArgMatches) {
         for key in keys(self.app) {
             if let Some(texts) = flags.get_many::<String>(key.name) {
@@ -125,7 +127,7 @@ impl Settings {
         }
     }
 
-    /// What is in force, if nothing is wrong.
+    /// Returns the effective configuration, or all errors.
     pub(super) fn check(&self) -> Result<Config, Problems> {
         let mut problems = self.problems.clone();
         let (good, bad): (Vec<&Key>, Vec<&Key>) = keys(self.app)
@@ -145,10 +147,10 @@ impl Settings {
         }
     }
 
-    /// The application's part of what is in force, once [`load`](super::load) has found nothing wrong.
+    /// Returns the application's part of the effective configuration. For use after [`load`](super::load) has succeeded.
     ///
     /// # Panics
-    /// Where the type takes less than the rules of the application's keys allow.
+    /// If the type accepts less than the rules of the application's keys.
     #[must_use]
     pub fn application<T: DeserializeOwned>(&self) -> T {
         let part = self.merged.extract();
@@ -159,9 +161,9 @@ impl Settings {
         keys(self.app).find(|key| key.name == name)
     }
 
-    /// Values that are right by themselves and wrong together.
+    /// Returns errors of values that are valid alone and contradict each other.
     fn contradictions(&self, good: &[&Key]) -> Vec<String> {
-        // What is wrong with `small`, if anything is.
+        // The error of `small`, if there is one.
         type Wrong = fn(Duration, Duration) -> Option<String>;
         let pair = |small: &str, large: &str, wrong: Wrong| {
             let find = |name| good.iter().find(|key| key.name == name);
@@ -189,7 +191,7 @@ impl Settings {
                     (a + apart >= b).then(|| format!("must be over {shown} less than"))
                 },
             ),
-            // client-go's demand: a try is put off by up to a fifth of the period.
+            // Required by client-go: an attempt is delayed by up to a fifth of the period.
             pair(
                 "leader_election.retry_period",
                 "leader_election.renew_deadline",
@@ -201,7 +203,7 @@ impl Settings {
         .collect()
     }
 
-    /// One key's value without quotes.
+    /// Returns the value of a key without quotes.
     pub(super) fn plain(&self, key: &Key) -> String {
         self.value(key)
             .map(|value| {
@@ -222,7 +224,7 @@ impl Settings {
             .map_or("nowhere", |metadata| &metadata.name)
     }
 
-    /// `key = value (origin)`, on one line.
+    /// Returns `key = value (origin)` on one line.
     fn show(&self, key: &Key) -> String {
         let value = self.value(key).unwrap_or_else(|| Value::from(""));
         format!(
@@ -233,7 +235,7 @@ impl Settings {
         )
     }
 
-    /// A value from flags or environment. A repeated flag gives several texts, which make one list.
+    /// Sets a value from flags or environment. The texts of a repeated flag form one list.
     fn text(&mut self, key: &'static Key, texts: &[&str], origin: String) {
         self.set(Setting {
             key,
@@ -242,7 +244,7 @@ impl Settings {
         });
     }
 
-    /// A TOML document; `origin` names a line of it.
+    /// Adds a TOML document. `origin` returns the origin of a line.
     pub(super) fn toml(&mut self, text: &str, origin: &dyn Fn(usize) -> String) {
         let line =
             |at: usize| origin(text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1);
@@ -256,7 +258,7 @@ impl Settings {
         }
     }
 
-    /// A table of that document, found under `section`.
+    /// Adds a table of the document, at the path `section`.
     fn table(&mut self, section: &str, table: DeTable<'_>, line: &dyn Fn(usize) -> String) {
         for (name, value) in table {
             let origin = line(name.span().start);
@@ -283,7 +285,7 @@ impl Settings {
         }
     }
 
-    /// Complain of a key that there is not. Its value stays unsaid: who knows what it was meant for.
+    /// Reports an unknown key, without its value, which may be a secret.
     fn unknown(&mut self, path: &str, origin: &str) {
         let names = |section: &str| -> Vec<&str> {
             let inside = keys(self.app).filter_map(|key| key.name.strip_prefix(section));
@@ -307,14 +309,14 @@ impl Settings {
         ));
     }
 
-    /// Figment merges sections and replaces all else, as a layer should.
+    /// Sets a value over the lower layers. Figment merges sections and replaces other values.
     fn set(&mut self, setting: Setting) {
         self.merged = std::mem::take(&mut self.merged).merge(setting);
     }
 }
 
 impl Settings {
-    /// All values on one line, for the log.
+    /// Returns all values on one line, for the log.
     #[must_use]
     pub fn line(&self) -> String {
         let show = |key: &Key| {
@@ -330,7 +332,7 @@ impl fmt::Display for Settings {
         let of = |key: &'static Key| key.name.split_once('.').unwrap_or(("", key.name));
         let sections: Vec<&str> = keys(self.app).map(|key| of(key).0).collect();
         let mut keys: Vec<_> = keys(self.app).collect();
-        // After a section, a key without one would be in it; and TOML has each section once.
+        // Keys without a section come first, and each section occurs once, because TOML requires both.
         keys.sort_by_key(|key| {
             let section = of(key).0;
             let first = sections.iter().position(|other| *other == section);
@@ -355,10 +357,10 @@ impl fmt::Display for Settings {
     }
 }
 
-/// A value as TOML on one line.
+/// Returns a value as TOML on one line.
 fn literal(value: &Value) -> String {
     match value {
-        // A JSON string is a TOML string, but for one character that TOML wants escaped.
+        // A JSON string is a TOML string, except that TOML requires one more character to be escaped.
         Value::String(_, text) => serde_json::Value::from(text.as_str())
             .to_string()
             .replace('\x7f', "\\u007f"),
@@ -373,7 +375,7 @@ fn literal(value: &Value) -> String {
     }
 }
 
-/// Text of unknown origin, fit for one line and for a comment.
+/// Replaces control characters, so that untrusted text fits on one line and into a comment.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

@@ -1,7 +1,8 @@
-//! Every setting, once: the keys of the configuration, and the variables of OpenTelemetry's that have an effect. Flags,
-//! names of environment variables, checks and their messages, `--help` and the reference for people
-//! (`docs/configuration.md`) all come from here. A key's default comes from the application's shipped file, a variable's
-//! from its row.
+//! Tables of all settings: the keys of the configuration, and the OpenTelemetry variables that have an effect.
+//!
+//! They are the source of flags, environment variables, checks with their messages, `--help`, and the reference
+//! (`docs/configuration.md`). The default of a key comes from the application's defaults file or the runtime's, the default of
+//! a variable from its row.
 
 use clap::{Arg, ArgAction};
 
@@ -9,25 +10,26 @@ use super::key_value_list::{attributes, headers};
 use super::rule::{Rule, is_filter, is_path, is_socket};
 use crate::api::names::{is_label, is_subdomain};
 
-/// One key of the configuration.
+/// Key of the configuration.
 #[derive(Debug)]
 pub struct Key {
-    /// The name as in the file, sections joined by a dot: `backoff.max`.
+    /// Name as in the file, with sections joined by a dot: `backoff.max`.
     pub name: &'static str,
-    /// The flag without its dashes: `backoff-max`.
+    /// Flag without its dashes: `backoff-max`.
     pub flag: &'static str,
-    /// The heading in `--help`.
+    /// Heading in `--help`.
     pub heading: &'static str,
-    /// What the value is called in `--help`.
+    /// Name of the value in `--help`.
     pub placeholder: &'static str,
-    /// What the key is for.
+    /// Purpose of the key.
     pub help: &'static str,
-    /// What a value must be.
+    /// Rule for the value.
     pub rule: Rule,
 }
 
 impl Key {
-    /// One of an application's own, at the top of the file: its flag is its name, so that is one word.
+    /// Returns a key of an application, outside all sections. Its flag is equal to its name, so choose a name without
+    /// separators.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -46,22 +48,22 @@ impl Key {
     }
 }
 
-/// One environment variable of OpenTelemetry's. What cannot be used of it is warned about and ignored, as the
-/// specification has it, unless it [is strict](Self::is_strict).
+/// Environment variable of OpenTelemetry. An invalid value is ignored with a warning, as the specification requires, unless the
+/// variable [is strict](Self::is_strict).
 #[derive(Debug)]
 pub struct Variable {
-    /// Its name. One that starts with [`OTLP`] exists for each signal, too, and goes over the general one there:
-    /// `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`.
+    /// Name of the variable. A variable with the prefix [`OTLP`] also exists for each signal, and overrides the general
+    /// variable there: `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`.
     pub name: &'static str,
-    /// What a value must be.
+    /// Rule for the value.
     pub rule: Rule,
-    /// What holds where it is not set; may be nothing.
+    /// Value if the variable is not set; may be empty.
     pub default: &'static str,
-    /// What the variable is for.
+    /// Purpose of the variable.
     pub help: &'static str,
 }
 
-/// The heading of what is about the work itself.
+/// Heading of the keys about reconciling.
 pub const WORK: &str = "Work";
 const RETRIES: &str = "Retries";
 const CLUSTER: &str = "Cluster";
@@ -135,17 +137,17 @@ pub(super) const KEYS: &[Key] = &[
         help: "Where traces, logs and metrics go by OTLP/gRPC; if empty, where OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere" },
 ];
 
-/// What those variables of OpenTelemetry's start with that exist for each signal, too.
+/// Prefix of the OpenTelemetry variables that also exist for each signal.
 pub const OTLP: &str = "OTEL_EXPORTER_OTLP_";
 
 /// A day in milliseconds.
 const DAY: u32 = 86_400_000;
-/// The most that may wait to be exported.
+/// Maximum number of items that may wait for export.
 const QUEUE: u32 = 100_000;
 const EXPORTER: Rule = Rule::Words(&["otlp", "none"]);
 const TEXT: Rule = Rule::Text(|_| true, "text");
 
-/// All variables of OpenTelemetry's that have an effect.
+/// All OpenTelemetry variables that have an effect.
 #[rustfmt::skip]
 pub(super) const VARIABLES: &[Variable] = &[
     Variable { name: "OTEL_SDK_DISABLED", rule: Rule::Bool, default: "false",
@@ -203,8 +205,8 @@ pub(super) const VARIABLES: &[Variable] = &[
 ];
 
 impl Variable {
-    /// Whether a value that cannot be used ends the program, since there is nothing to fall back to: without an address
-    /// nothing would be exported, and without headers and files it would be without credentials, or to somebody else.
+    /// Returns whether an invalid value ends the program, because there is no safe default. Without an address, nothing would
+    /// be exported. Without headers or files, the export would lack credentials or go to another server.
     #[must_use]
     pub fn is_strict(&self) -> bool {
         matches!(self.rule, Rule::Address | Rule::Secret(..) | Rule::File)
@@ -212,13 +214,13 @@ impl Variable {
 }
 
 impl Key {
-    /// What the key is for, and what a value must be.
+    /// Returns the purpose of the key and the rule for its value.
     #[must_use]
     pub fn meaning(&self) -> String {
         format!("{}: {}", self.help, self.rule)
     }
 
-    /// Its value as an error may show it: of an address, nothing that could be a credential.
+    /// Returns the value as errors may show it: secrets and possible credentials are hidden.
     #[must_use]
     pub fn shown(&self, literal: &str) -> String {
         if self.rule.hides(literal) {
@@ -228,7 +230,7 @@ impl Key {
         }
     }
 
-    /// Its flag. The value stays text: flags and environment go through the same check as the file.
+    /// Returns the flag. Its value stays text, because flags and environment go through the same check as the file.
     #[must_use]
     pub fn arg(&self, default: &str) -> Arg {
         let default = if default.is_empty() { "none" } else { default };

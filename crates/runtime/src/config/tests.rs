@@ -1,4 +1,4 @@
-//! What `tests/cli.rs` cannot see from outside: odd input.
+//! Odd input, which `tests/cli.rs` cannot test from outside.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ffi::OsString;
@@ -18,8 +18,7 @@ fn variable(key: &Key) -> String {
     key.variable(&APP)
 }
 
-/// Hazard H19: with these values, and in milliseconds the kernel's limit that they make; `client/fence/permit.rs` has the rule
-/// over all values.
+/// Example values, with the resulting `TCP_USER_TIMEOUT` in milliseconds. `client/fence/permit.rs` has the rule for all values.
 #[test]
 fn h19_a_lease_that_a_late_write_outlives_is_refused() {
     for (lease_duration, renew_deadline, retry_period, send_timeout) in [
@@ -65,7 +64,7 @@ fn a_name_that_begins_no_metric_is_refused() {
     let _ = Config::shipped(&DIGIT);
 }
 
-/// Whatever the order of an application's keys, and whatever sections they are in; but for secrets.
+/// Holds for any order of an application's keys and any sections, except for secrets.
 #[test]
 fn what_is_printed_can_be_read_again() {
     const ONE: Rule = Rule::Whole(1, 5);
@@ -102,7 +101,7 @@ fn what_is_printed_can_be_read_again() {
     assert_eq!(read, ["4", "", "5", "2"], "{printed}");
 }
 
-/// Text that is sometimes a likely value and sometimes anything.
+/// Arbitrary text, or text similar to a valid value.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -115,7 +114,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever a value is, it is taken or refused in one line; what is taken prints as TOML that means the same.
+    /// Any value is accepted, or rejected in one line. The printed TOML of an accepted value has the same meaning.
     #[test]
     fn any_text_is_taken_or_refused(index in 0..KEYS.len(), text in text()) {
         let mut settings = Settings::defaults(&APP);
@@ -134,7 +133,7 @@ proptest! {
         }
     }
 
-    /// Whatever is in a file, it is taken or refused, each error in one line.
+    /// Any file is accepted, or rejected with one line per error.
     #[test]
     fn any_file_is_taken_or_refused(
         lines in prop::collection::vec(
