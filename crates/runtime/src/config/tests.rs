@@ -18,7 +18,7 @@ fn variable(key: &Key) -> String {
     key.variable(&APP)
 }
 
-/// Example values, with the resulting `TCP_USER_TIMEOUT` in milliseconds. `client/fence/permit.rs` has the rule for all values.
+/// Example values, with the resulting `TCP_USER_TIMEOUT` in milliseconds. `client/fence/tests.rs` tests all values.
 #[test]
 fn h19_a_lease_that_a_late_write_outlives_is_refused() {
     for (lease_duration, renew_deadline, retry_period, send_timeout) in [
