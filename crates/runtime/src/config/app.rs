@@ -78,7 +78,7 @@ impl App {
         }
     }
 
-    /// Returns the name with underscores, where hyphens are not allowed.
+    /// Returns the name with underscores, for places where hyphens are not allowed.
     pub(crate) fn snake_case(&self) -> String {
         self.name.replace('-', "_")
     }
@@ -89,8 +89,9 @@ impl App {
         format!("{}__", self.snake_case().to_uppercase())
     }
 
-    /// Returns the annotation with the trace of an object's last change, a `traceparent` of W3C Trace Context. Any client that
-    /// changes an object may set it. On the controller's events, it is the trace of the reconcile.
+    /// Returns the name of the annotation that contains the trace of an object's last change, a `traceparent` of W3C Trace
+    /// Context. Any client that changes an object may set it. On the controller's events, it contains the trace of the
+    /// reconcile.
     #[must_use]
     pub(crate) fn trace_annotation(&self) -> String {
         format!("{}/traceparent", self.name)

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl Clock {
-    /// Clock of the time since boot, including suspended time. It is `CLOCK_BOOTTIME` on Linux and `CLOCK_MONOTONIC` elsewhere,
-    /// which includes suspended time on macOS.
+    /// Returns a clock of the time since boot, including suspended time. It is `CLOCK_BOOTTIME` on Linux and `CLOCK_MONOTONIC`
+    /// elsewhere, which includes suspended time on macOS.
     #[must_use]
     pub fn boottime() -> Self {
         #[cfg(target_os = "linux")]
@@ -21,7 +21,7 @@ impl Clock {
         })
     }
 
-    /// Clock for tests. `now` returns the time since a fixed instant and never goes back.
+    /// Returns a clock for tests. `now` returns the time since a fixed instant and never goes back.
     pub fn from_fn(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
 
-/// Maximum limit that this process sets. More descriptors would be useless. Some old programs that a credential plugin may run
-/// close each possible descriptor.
+/// Upper bound of the limit that this process sets. More descriptors would be useless. Some old programs that a credential
+/// plugin may run close each possible descriptor.
 const MAX: u64 = 1 << 20;
 
 /// Descriptors for everything except the controller's connections to the API server: probes and scrapes, the election,
@@ -45,7 +45,7 @@ fn connections(limit: usize) -> usize {
     (limit - OTHERS.min(limit / 2)).min(Semaphore::MAX_PERMITS)
 }
 
-/// Returns the maximum number of watches among the connections.
+/// Returns the maximum number of watches among these connections.
 fn watches(limit: usize) -> usize {
     let connections = connections(limit);
     connections - REQUESTS.min(connections / 2)

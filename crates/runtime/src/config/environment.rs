@@ -123,7 +123,7 @@ impl Host {
 }
 
 /// Claims a name by an abstract Unix socket. All containers of a pod see it, and so do other pods if they share the node's
-/// network. It needs no folder, and the kernel removes it when its process ends for any reason.
+/// network. It needs no folder. The kernel removes it when its process ends, for any reason.
 #[cfg(target_os = "linux")]
 fn claim_on_this_machine(name: &str) -> io::Result<Claim> {
     use std::os::{

@@ -39,7 +39,8 @@ pub struct Config {
     pub telemetry: Telemetry,
 }
 
-/// Delays of retries. A retry waits for the longer delay of the object's own backoff and the token bucket of all objects.
+/// Delays of retries. A retry waits for the longer of two delays: the object's own backoff, and the token bucket of all
+/// objects.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backoff {
@@ -69,7 +70,7 @@ pub struct LeaderElection {
     /// Namespace of the Lease; unset, the namespace of the pod.
     #[serde(deserialize_with = "unless_empty")]
     pub lease_namespace: Option<String>,
-    /// Name of the fencing record, a ServiceAccount in the Lease's namespace; unset, the Lease's name and `-fencing`.
+    /// Name of the fencing record, a `ServiceAccount` in the Lease's namespace; unset, the Lease's name and `-fencing`.
     #[serde(deserialize_with = "unless_empty")]
     pub fencing_record: Option<String>,
     /// Time without a renewal after which another replica may take the Lease; whole seconds, 1 s to 1 h.
@@ -103,7 +104,7 @@ impl LeaderElection {
     /// Returns the delivery timeout: the longest time from passing a write to the kernel until it arrives at the API server.
     /// After it, the kernel has closed the connection.
     ///
-    /// It is two fifths of the time from the end of a term to the end of the Lease; zero without an election.
+    /// It is two fifths of the time from the end of a term to the end of the Lease, at least 600 ms. Zero without an election.
     pub(crate) fn way(&self) -> Duration {
         if self.enabled {
             (self.between() * 2 / 5).max(SHORTEST_WAY)
@@ -146,7 +147,7 @@ pub(super) fn after_the_term(lease_duration: Duration) -> Duration {
     SHORTEST_WAY + Duration::from_millis(100) + differ(lease_duration)
 }
 
-/// Returns the difference of two clocks over `time`: each is off by at most a thousandth.
+/// Returns the tolerated difference of two clocks over `time`: each is off by at most a thousandth.
 fn differ(time: Duration) -> Duration {
     time / 500
 }

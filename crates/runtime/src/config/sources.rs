@@ -37,15 +37,15 @@ impl fmt::Display for Problems {
 
 /// Value and origin of every key.
 ///
-/// Its text is a TOML file that `--config` accepts, with the origin of each value as a comment. A secret is a comment without
-/// its value.
+/// `Display` writes a TOML file that `--config` accepts, with the origin of each value as a comment. A secret is a comment
+/// without its value.
 pub struct Settings {
     app: &'static App,
     merged: Figment,
     problems: Vec<String>,
 }
 
-/// Value of one key. Figment merges these, and its metadata contains the origin.
+/// Value of one key, as a figment provider. Its metadata contains the origin.
 struct Setting {
     key: &'static Key,
     value: Value,

@@ -64,11 +64,10 @@ pub trait Reconciler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Action, Self::Error>> + Send;
 
     /// Returns whether [`reconcile`](Self::reconcile) would find nothing to do. Called at each resync, and by a new leader for
-    /// all objects. `true` holds until the version of the object, or of an object that it [refers
-    /// to](crate::Cached::references), changes.
+    /// all objects. `true` holds until the object or one of its [references](crate::Cached::references) has another version.
     ///
-    /// By default, this is a dry run of `reconcile` up to its first action: with this `cx`, nothing is written, done or
-    /// reported. An override must be fast and send no request.
+    /// By default, this is a dry run of `reconcile` up to its first action: nothing is written, done or reported with this
+    /// `cx`. An override must be fast and send no request.
     fn is_up_to_date(
         &self,
         cx: &Context<'_, Self::Primary>,
@@ -211,7 +210,7 @@ pub(crate) trait Attempt: Sync {
     /// Returns whether other objects wait in the queue that may need more than a status.
     fn others_wait(&self) -> bool;
 
-    /// Returns whether this replica still leads in the term.
+    /// Returns whether this replica still leads.
     fn leads(&self) -> bool;
 
     /// Records that a request of the object's reconcile has ended, so the reconcile has not stalled.

@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// Minimum time without a correction that ends a dispute. It is longer if twice the next delay is longer.
 const OVER: Duration = Duration::from_mins(1);
 
-/// Maximum interval of creations and deletions that alternate and are corrections. Slower alternation is intended.
+/// Longest time between a creation and a deletion that makes the second one a correction. Slower alternation is intended.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Number of recent writes that give an object an `Entry`. Most objects are written less often.
@@ -41,7 +41,7 @@ const OFTEN: u8 = 4;
 /// Number of entries below which expired entries are not removed.
 const FEW: usize = 64;
 
-/// Maximum number of remembered fields per object, the most recent first.
+/// Maximum number of remembered fields per object. The oldest are forgotten first.
 const FIELDS: usize = 64;
 
 /// Pseudo paths for the creation and deletion of the object itself. No patch has such a path.
@@ -140,9 +140,9 @@ struct Entry {
     counted: u32,
     /// Corrections since this entry exists.
     times: u32,
-    /// Writes since the last write with a known outcome.
+    /// Consecutive writes with an unknown outcome.
     unknown: u32,
-    /// Whether a delay of this dispute was returned.
+    /// Whether a delay of this dispute was reported.
     told: bool,
     last: Instant,
 }
@@ -182,7 +182,7 @@ impl Entry {
 pub struct Wait {
     /// Remaining time.
     pub time: Duration,
-    /// Whether the object is known to be reverted. Otherwise, only the outcomes of earlier writes are unknown.
+    /// Whether reverts are the reason. Otherwise, the outcomes of earlier writes are unknown.
     pub is_undone: bool,
     /// Whether this is the first delay of the dispute.
     pub is_first: bool,
@@ -498,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Stand for `Asked::There` and `Asked::Gone`.
+    /// Values for `Asked::There` and `Asked::Gone`.
     const THERE: Value = Value::Bool(true);
     const GONE: Value = Value::Bool(false);
 

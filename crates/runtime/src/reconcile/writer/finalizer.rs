@@ -55,8 +55,8 @@ impl<P: Finalizable> Finalizer<P> {
         self.replace(cx, seen, true, &all).await
     }
 
-    /// Runs `act`, an action outside the cluster, after a last check. A live read shows the object unchanged and with its
-    /// finalizer, and this replica still leads. (The stores of a new leader may be older than the last action of its
+    /// Runs `act`, an action outside the cluster, after a last check. A live read must show the object unchanged and with its
+    /// finalizer, and this replica must still lead. (The stores of a new leader may be older than the last action of its
     /// predecessor.)
     ///
     /// The check narrows the race but cannot close it: a process that is frozen in `act` continues when it is thawed. So `act`
@@ -142,7 +142,7 @@ impl<P: Finalizable> Finalizer<P> {
 }
 
 impl<P: Primary> Writer<P> {
-    /// Replaces the finalizers. `is_set` is whether they contain this `name`.
+    /// Replaces the finalizers with `finalizers`, which contain this `name` if `is_set`.
     async fn set_finalizers(
         &self,
         cx: &Context<'_, P>,

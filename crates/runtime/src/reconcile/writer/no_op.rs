@@ -61,8 +61,7 @@ struct Entry {
 }
 
 impl Ineffective {
-    /// Returns an empty record whose entries expire after `lifetime`, for effects that can change on the side of the API
-    /// server.
+    /// Returns an empty record whose entries expire after `lifetime`, because the API server may behave differently by then.
     pub fn forgotten_after(lifetime: Duration) -> Self {
         Self {
             lifetime: Some(lifetime),
@@ -112,14 +111,14 @@ impl Ineffective {
     }
 
     /// Returns whether the request `asked` is known to have no effect on the object `key` in the state `left`. `list` is the
-    /// latest one.
+    /// latest list.
     #[must_use]
     pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash, list: u32) -> bool {
         let asked = self.hasher.hash_one(asked);
         self.knows(key, left, list, |entry| entry.asked == asked)
     }
 
-    /// Returns whether any request is known to have no effect on the object, but only for a limited time.
+    /// Returns whether any request is known to have no effect, but only for a limited time.
     #[must_use]
     pub fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
         self.knows(key, left, list, |entry| {

@@ -82,8 +82,8 @@ impl<P: Primary> Writer<P> {
 
     /// Writes the status.
     ///
-    /// It is an update, because a patch costs the API server an eighth more. The update of a status contains no spec, because
-    /// the API server reads only the status.
+    /// This is an update, because it costs the API server an eighth less than a patch. It contains no spec, because the API
+    /// server reads only the status.
     ///
     /// The update replaces the whole status. It is based on the newest version whose cached form is the one in `seen`. So
     /// status fields that the Rust type does not declare are lost.
@@ -126,7 +126,7 @@ impl<P: Primary> Writer<P> {
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
-        // A 404 also means that the resource type has no status subresource.
+        // A 404 can also mean that the resource type has no status subresource.
         if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
             let noted = |standing| self.store.note(key, of, standing, expectation);
             noted(Standing::Doubtful);
@@ -186,7 +186,7 @@ impl<P: Primary> Writer<P> {
 
     /// Suppresses a status that the API server rejects.
     ///
-    /// It is written again when the object has another version, after a relist, which follows a change of the CRD, or after
+    /// It is written again when the object has another version, after a relist (which follows a change of the CRD), or after
     /// 1,000 s.
     pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
         if cx.rehearses {
@@ -282,8 +282,8 @@ fn is_not_found(error: &kube::Error, key: &Key) -> bool {
         if status.code == 404 && standing(status, key) == Some(Standing::Doubtful))
 }
 
-/// Returns the effect of an error on the version that the write was based on. (A 404 without the object's name concerns the
-/// resource.)
+/// Returns the standing of the version that a write was based on, if its error concerns that version. (A 404 without the
+/// object's name concerns the resource.)
 fn standing(status: &Status, key: &Key) -> Option<Standing> {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
