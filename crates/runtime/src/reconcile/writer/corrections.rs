@@ -1,8 +1,8 @@
 //! Limits disputes: another client reverts every correction that this controller makes.
 //!
-//! A write is a *correction* if every field that it sets was last set to the same value by an earlier write for the same owner,
-//! and the object has changed since that write. Fields are compared one by one, so that alternating reverts are recognized,
-//! too. A new desired value is not a correction, so a rollout in steps is not limited.
+//! A write is a *correction* if every field that it sets was last set to the same value by an earlier write for the same owner.
+//! The object must also have changed since the last write. Fields are compared one by one, so that alternating reverts are
+//! recognized, too. A new desired value is not a correction, so a rollout in steps is not limited.
 //!
 //! Creating and deleting an object alternately, within seconds and for the same reason, is a correction as well. A webhook that
 //! mutates the object may be the cause. Writes with an unknown outcome are counted, too.
