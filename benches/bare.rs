@@ -1,5 +1,5 @@
-//! The ceiling: what a controller would write for each Foo, in its order and with as many requests under way, by somebody who
-//! has nothing to find out. No watch, no cache, no decision, no log.
+//! Upper bound of the write rate: the writes of a controller, in its order and with its concurrency, but without watches,
+//! caches, decisions or logs.
 
 use std::{collections::VecDeque, sync::Mutex, time::Instant};
 
@@ -15,33 +15,33 @@ use crate::{
     writes::{DEPLOYMENTS, create_deployment, create_event, repeat_event, report, scale},
 };
 
-/// How many events this controller writes at once.
+/// Concurrent event writes of this controller.
 const EVENTS_AT_ONCE: usize = 8;
 
-/// What is to be done to a Foo's Deployment.
+/// Write to a Foo's Deployment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Create,
     Scale,
 }
 
-/// The writers, and what waits for them.
+/// Writers and their queues.
 pub struct Bare {
     workers: Vec<Client>,
     recorders: Vec<Client>,
     waiting: Mutex<Waiting>,
-    /// One for each that waits.
+    /// One permit for each queued Foo.
     there: Semaphore,
 }
 
-/// Deployments go before statuses, as they do with this controller.
+/// Queued Foos. Deployments are written before statuses, as in this controller.
 #[derive(Default)]
 struct Waiting {
     deployments: VecDeque<Object>,
     statuses: VecDeque<Object>,
 }
 
-/// When the last one of each was answered.
+/// Times of the last response for each resource.
 #[derive(Clone, Copy)]
 pub struct Written {
     pub deployment: Option<Instant>,
@@ -59,13 +59,13 @@ impl Bare {
         }
     }
 
-    /// A Foo that is new, or has changed.
+    /// Queues a new or changed Foo.
     pub fn add(&self, foo: Object) {
         self.waiting.lock().unwrap().deployments.push_back(foo);
         self.there.add_permits(1);
     }
 
-    /// Writes the Deployment, the status and the event of so many Foos that are added.
+    /// Writes the Deployment, the status and the event of `count` queued Foos.
     pub async fn write(&self, count: usize, work: Work) -> Written {
         let (reported, events) = mpsc::unbounded_channel();
         let (left, events) = (Mutex::new(count), AsyncMutex::new(events));

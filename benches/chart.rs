@@ -1,4 +1,4 @@
-//! The plots: rows of dots over an axis, as SVG. In colours that can be read on white and on black.
+//! Dot plots as SVG, in colours that are legible on white and on black.
 
 use std::fmt::Write as _;
 
@@ -18,8 +18,8 @@ const OURS: &str = "#d9730d";
 const TUNED: &str = "#2f81f7";
 const DEFAULTS: &str = "#9a6dd7";
 
-/// This controller's figures as shares of the other ones', of all measures that have a goal of that kind: the dots are the
-/// pairs, the bar is the goal.
+/// Plots this controller's figures relative to the peers', for all measures with a ratio goal. A dot is a pair; the bar is the
+/// goal.
 pub fn ratios(results: &Results) -> String {
     let mut plot = Plot::new(
         "What foo-controller needs, of what controller-runtime needs",
@@ -50,7 +50,7 @@ pub fn ratios(results: &Results) -> String {
     plot.finish(&legend, results)
 }
 
-/// The latencies at steady rates, over the Foos of all pairs.
+/// Plots the latencies at steady rates, over the Foos of all pairs.
 pub fn latencies(results: &Results) -> String {
     let mut plot = Plot::new(
         "From a Foo's creation until its Deployment, or its status, is there, ms",
@@ -112,13 +112,13 @@ impl Plot {
         plot
     }
 
-    /// Where a value stands.
+    /// Returns the horizontal position of a value.
     fn x(&self, value: f64) -> f64 {
         let share = (self.scale)(value.min(self.most)) / (self.scale)(self.most);
         LEFT + share * (WIDTH - LEFT - RIGHT)
     }
 
-    /// The middle of the current row.
+    /// Returns the vertical middle of the current row.
     fn y(&self) -> f64 {
         TOP + (self.rows - 0.5) * ROW
     }
@@ -155,7 +155,7 @@ impl Plot {
         );
     }
 
-    /// Below it, what the colours mean, and where it is from: who measures and who is measured share the cores.
+    /// Adds the legend and the source of the figures. It names the cores, because load generator and controllers share them.
     fn finish(mut self, legend: &[(&str, &str)], results: &Results) -> String {
         let bottom = TOP + self.rows * ROW;
         for mark in self.marks.clone() {

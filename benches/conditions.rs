@@ -1,4 +1,4 @@
-//! What was measured, with what, on which machine.
+//! Conditions of a measurement: revision, versions and machine.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{cluster::Cluster, process::program, report::Side};
 
-/// All that another run would have to have for its figures to be the same.
+/// Everything that has to be equal for another run to give the same figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Of this repository; `-dirty` where a file was not as it is there.
+    /// Commit of this repository; ends with `-dirty` if the working tree differs from it.
     pub commit: String,
-    /// Of the beginning, by UTC.
+    /// Start of the run, in UTC.
     pub date: String,
     pub kernel: String,
     pub processor: String,
     pub cores: usize,
-    /// By what has it.
+    /// Versions by program.
     pub versions: BTreeMap<String, String>,
 }
 
@@ -68,7 +68,7 @@ impl Conditions {
     }
 }
 
-/// Of Go, and of the modules that make the peer what it is.
+/// Returns the versions of Go and of the peer's main modules.
 fn of_peer() -> impl Iterator<Item = (String, String)> {
     let text = output(
         Command::new("go")
@@ -94,7 +94,7 @@ fn of_peer() -> impl Iterator<Item = (String, String)> {
     go.into_iter().chain(modules.collect::<Vec<_>>())
 }
 
-/// What it prints.
+/// Returns the standard output of a command.
 fn output(command: &mut Command) -> String {
     let output = command
         .output()

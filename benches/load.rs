@@ -1,5 +1,5 @@
-//! The load. Sixteen connections, bodies made beforehand as far as they can be, answers not decoded more than they need: the
-//! loader should not be what limits.
+//! Load generator. It must not be the bottleneck: it has 16 connections, prepares bodies in advance and decodes as little of
+//! the responses as possible.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::cluster::Cluster;
 
-/// How many requests are under way at once, each on a connection of its own.
+/// Concurrent requests, each on its own connection.
 const CONNECTIONS: usize = 16;
 
 /// Connections of the user `bench-load`.
@@ -29,12 +29,12 @@ impl Load {
         Self(clients(cluster, CONNECTIONS).await)
     }
 
-    /// For what is asked once.
+    /// Returns a client for single requests.
     pub fn client(&self) -> &Client {
         &self.0[0]
     }
 
-    /// Does this for each name, as fast as the connections allow; returns when each was done.
+    /// Runs `act` for each name as fast as the connections allow. Returns the completion times.
     pub async fn each(
         &self,
         names: &[String],
@@ -44,7 +44,7 @@ impl Load {
         self.drain(async || left.lock().await.next(), act).await
     }
 
-    /// The same, begun at a steady rate.
+    /// Like [`Self::each`], but starts the calls at a steady rate.
     pub async fn at_rate(
         &self,
         a_second: u32,
@@ -78,7 +78,7 @@ impl Load {
     }
 }
 
-/// So many connections of the user `bench-load`.
+/// Opens `count` connections of the user `bench-load`.
 pub async fn clients(cluster: &Cluster, count: usize) -> Vec<Client> {
     let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_of("bench-load")).unwrap();
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
@@ -87,7 +87,7 @@ pub async fn clients(cluster: &Cluster, count: usize) -> Vec<Client> {
     (0..count).map(|_| connect(&config).unwrap()).collect()
 }
 
-/// A client without Nagle's algorithm, by which kube's own waits 40 ms for many an answer.
+/// Connects without Nagle's algorithm, which delays many responses of kube's default client by 40 ms.
 fn connect(config: &Config) -> kube::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

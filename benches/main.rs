@@ -1,5 +1,5 @@
-//! This controller, one made with controller-runtime (`peer/`), and the bare API server, side by side: `README.md` says what is
-//! measured, and how to read it.
+//! Compares this controller with one based on controller-runtime (`peer/`) and with the bare API server. `README.md` describes
+//! the measures and how to read them.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -54,7 +54,7 @@ const FULL: Scale = Scale {
     resync: Duration::from_secs(6),
 };
 
-/// Enough to see that all of it works.
+/// A short run that checks that every workload works.
 const QUICK: Scale = Scale {
     sides: &[Side::Ours, Side::Tuned],
     pairs: 1,
@@ -104,7 +104,7 @@ async fn main() {
     };
     let is_whole =
         !quick && pairs.is_none_or(|pairs| pairs >= FULL.pairs) && !flags.contains_id("workload");
-    // Only what is measured whole, in one run, is shown.
+    // Only the results of one complete run are published.
     let folder = if is_whole {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results")
     } else {

@@ -1,4 +1,5 @@
-//! What a controller uses: time and memory by `/proc`, bytes by its sockets, requests by the API server's audit log.
+//! Resource use of a controller: time and memory from `/proc`, bytes from its sockets, requests from the API server's audit
+//! log.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -10,14 +11,14 @@ use crate::{
     report::{CPU, PEAK},
 };
 
-/// What a controller uses from one moment on.
+/// Resource use of a controller since a point in time.
 pub struct Meter<'a> {
     cluster: &'a Cluster,
     subject: &'a Subject,
     cpu: f64,
     received: u64,
     requests: usize,
-    /// The same moment by two clocks.
+    /// The start, as an `Instant` and, in `date`, as a timestamp.
     pub begun: Instant,
     date: Timestamp,
 }
@@ -38,7 +39,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// The same, of a controller that has just been started.
+    /// Starts a meter for a controller that was just started.
     pub fn of_all(cluster: &'a Cluster, subject: &'a Subject, requests: usize) -> Self {
         Self {
             cluster,
@@ -51,7 +52,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// What was used, by name.
+    /// Returns the resources used, by name.
     pub fn used(&self) -> Vec<(String, f64)> {
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
         let mut used = vec![
@@ -84,8 +85,8 @@ impl<'a> Meter<'a> {
         used
     }
 
-    /// The requests but those about its Lease, which it renews at its own pace. A watch is in the log when it is opened, and
-    /// again when it ends.
+    /// Returns the requests, except those for the Lease: each controller renews it at its own interval. The audit log has two
+    /// entries for a watch, at its start and at its end; only the first is counted.
     fn requests(&self) -> impl Iterator<Item = AuditEvent> {
         let asked = self.cluster.audit().into_iter().skip(self.requests);
         let user = self.subject.user;
@@ -97,7 +98,7 @@ impl<'a> Meter<'a> {
         })
     }
 
-    /// How many events it has written, and how many seconds after the beginning the last one was.
+    /// Returns the number of events written, and the seconds from the start to the last one.
     pub fn events(&self) -> (usize, f64) {
         let written = self.requests().filter(|event| {
             let is_write = matches!(&*event.verb, "create" | "update" | "patch");
@@ -109,7 +110,7 @@ impl<'a> Meter<'a> {
         })
     }
 
-    /// Seconds from getting the Lease to the first write under it.
+    /// Returns the seconds from acquiring the Lease to the first write after it.
     pub fn lease_to_write(&self) -> f64 {
         let user = self.subject.user;
         let asked: Vec<_> = self.cluster.audit();

@@ -1,4 +1,4 @@
-//! A control plane for each run, new and warmed up, and a controller that leads on it.
+//! A new, warmed-up control plane for each run, and a leading controller on it.
 
 use std::{
     collections::HashMap,
@@ -14,10 +14,10 @@ use crate::{
     writes::{self, DEPLOYMENTS, FOOS},
 };
 
-/// Nobody asked for a resync.
+/// Resync interval that never elapses during a run.
 pub const NO_RESYNC: Duration = Duration::from_hours(10);
 
-/// A control plane that has done some of what it is about to be asked.
+/// Control plane that has already handled some requests of each kind.
 pub struct Plane {
     pub load: Load,
     pub cluster: Cluster,
@@ -46,7 +46,8 @@ impl Plane {
         plane
     }
 
-    /// Neither side waits to take the Lease, as ours does for a lease where there is none (H12).
+    /// Releases the Lease, so that neither side waits to take it. Without a Lease, this controller would wait for a lease
+    /// duration.
     pub async fn release_lease(&self) {
         self.cluster
             .release_lease("default", "foo-controller")
@@ -54,7 +55,7 @@ impl Plane {
     }
 }
 
-/// A controller that leads, on a control plane, and what is seen of its work.
+/// Leading controller on a control plane, and watches on its results.
 pub struct Run<'a> {
     pub plane: &'a Plane,
     pub side: Side,
@@ -82,18 +83,18 @@ impl<'a> Run<'a> {
     }
 }
 
-/// One of those that are counted.
+/// Returns whether the object is counted.
 pub fn is_foo(object: &Object) -> bool {
     object.metadata.name.starts_with("foo-0")
 }
 
-/// Until the last of them.
+/// Returns the seconds until the last completion.
 pub fn seconds(begun: Instant, done: &HashMap<String, Instant>) -> f64 {
     let last = done.values().max().expect("something was done");
     (*last - begun).as_secs_f64()
 }
 
-/// From the answer to each create until the Deployment was seen, in milliseconds.
+/// Returns the milliseconds from the response to each create until the Deployment was seen.
 pub fn latencies(
     created: &HashMap<String, Instant>,
     deployed: &HashMap<String, Instant>,

@@ -1,4 +1,4 @@
-//! A controller as a process.
+//! Controller process.
 
 use std::{
     fs::{self, File},
@@ -19,17 +19,17 @@ use crate::{
     sockets::Sockets,
 };
 
-/// How many Foos a controller reconciles at once.
+/// Concurrent reconciles of a controller.
 pub const WORKERS: usize = 16;
 
-/// At rest a process uses no more than so many seconds of a core in this time.
+/// A process is idle when it uses less than `AT_REST` seconds of CPU time in one interval.
 const INTERVAL: Duration = Duration::from_millis(500);
 const AT_REST: f64 = 0.015;
 
-/// How long a process may take to come to rest, or to end.
+/// Time limit for a process to become idle or to exit.
 const DEADLINE: Duration = Duration::from_mins(10);
 
-/// A running controller; dropped, it is killed.
+/// Running controller, killed on drop.
 pub struct Subject {
     child: Child,
     pub user: &'static str,
@@ -38,7 +38,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Starts it as this user, with more flags if need be. It has to be elected before it works.
+    /// Starts the controller as this user, with additional flags. The controller must win the election before it works.
     pub fn start(
         cluster: &Cluster,
         side: Side,
@@ -63,9 +63,9 @@ impl Subject {
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", home.path())
             .env("KUBECONFIG", cluster.kubeconfig_of(user))
-            // The other one serves nothing either; it has no such variable.
+            // The peer serves no HTTP either; it has no such variable.
             .env("FOO_CONTROLLER__HTTP__ADDR", "")
-            // Where the other one has its Lease.
+            // The peer's Lease namespace.
             .env(
                 "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE",
                 "default",
@@ -85,7 +85,7 @@ impl Subject {
         }
     }
 
-    /// Waits until it has nothing to do.
+    /// Waits until the process is idle.
     pub async fn rest(&self) {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -98,23 +98,23 @@ impl Subject {
         }
     }
 
-    /// Asks it to stop.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
     }
 
-    /// Asks it to stop, waits until it has (on its way out it exports what it still has), and returns its log.
+    /// Sends SIGTERM, waits for the exit and returns the log. The controller exports its remaining telemetry before it exits.
     pub fn end(&mut self) -> String {
         self.terminate();
         self.child.wait().unwrap();
         fs::read_to_string(self.home.path().join("log")).unwrap()
     }
 
-    /// Seconds of processor time so far, of its threads: counted in nanoseconds, where its `stat` has hundredths of a second.
+    /// Returns the CPU seconds of all threads. `schedstat` counts nanoseconds; `stat` counts only hundredths of a second.
     pub fn cpu(&self) -> f64 {
         let tasks = fs::read_dir(self.path("task")).expect("the controller runs");
-        // A thread may end meanwhile.
+        // A thread may have exited since the listing.
         let of_each = tasks.filter_map(|task| {
             let stat = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
             let nanoseconds: u64 = stat.split(' ').next()?.parse().ok()?;
@@ -123,12 +123,12 @@ impl Subject {
         of_each.sum::<u64>() as f64 / 1e9
     }
 
-    /// The peak of its memory is that from now on.
+    /// Resets the peak of the memory use.
     pub fn forget_peak(&self) {
         fs::write(self.path("clear_refs"), "5").unwrap();
     }
 
-    /// A line of `/proc/PID/status`, in MiB.
+    /// Returns a line of `/proc/PID/status`, in MiB.
     pub fn memory(&self, line: &str) -> f64 {
         let status = fs::read_to_string(self.path("status")).expect("the controller runs");
         let line = status.lines().find_map(|l| l.strip_prefix(line)).unwrap();
@@ -153,7 +153,7 @@ impl Drop for Subject {
     }
 }
 
-/// The file of its program.
+/// Returns the path of the executable.
 pub fn program(side: Side) -> PathBuf {
     release_folder().join(match side {
         Side::Ours => "foo-controller",

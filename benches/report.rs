@@ -1,4 +1,4 @@
-//! What was measured, and how it is reported: as JSON, and as tables of medians, spreads and ratios.
+//! Results, and their report as JSON and as tables of medians, ranges and ratios.
 
 use std::{
     fmt::{self, Display, Write as _},
@@ -10,57 +10,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::conditions::Conditions;
 
-/// When the last Deployment was written; when the last status was, too; and when the last event was, too.
+/// Time until the last Deployment, then also the last status, then also the last event was written.
 pub const DEPLOYED: &str = "until the last Deployment, s";
 pub const REPORTED: &str = "until the last status, s";
 pub const ALL: &str = "until the last status and event, s";
 pub const CPU: &str = "CPU, s";
 pub const PEAK: &str = "peak memory, MiB";
 pub const SPEED: &str = "of the bare writes' speed, %";
-/// What is of the Foos of all pairs together.
+/// Suffix of measures over the Foos of all pairs.
 pub const OF_ALL: &str = " of all";
 pub const EXPORTING: &str = "time: of what it is without, %";
 
-/// Who did the work.
+/// Controller that did the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// The loader alone: it writes what a controller would.
+    /// The load generator alone, which sends the writes of a controller.
     Bare,
     /// This controller.
     Ours,
-    /// The one in `peer/`, with what those who know controller-runtime set.
+    /// The controller in `peer/`, with the settings that experienced controller-runtime users choose.
     Tuned,
-    /// The same with controller-runtime's defaults.
+    /// The controller in `peer/` with controller-runtime's defaults.
     Defaults,
 }
 
-/// How much of everything.
+/// Sizes and durations of the workloads.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// By whom: those without a ratio the first time alone.
+    /// Sides of the first pair. Later pairs have only [`Side::Ours`] and [`Side::Tuned`].
     pub sides: &'static [Side],
-    /// How often everything is done.
+    /// Number of repetitions.
     pub pairs: usize,
     pub some: usize,
     pub many: usize,
     pub most: usize,
-    /// How long Foos are created at a rate, at least.
+    /// Minimum duration of a steady rate.
     pub steady: Duration,
-    /// For how long those that have nothing to do are looked at.
+    /// Duration of the idle measurement.
     pub idle: Duration,
-    /// How often those resync whose resync is measured.
+    /// Resync interval in the resync measurement.
     pub resync: Duration,
 }
 
-/// What happens, in the order of the tables.
+/// Workloads, in the order of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     Create,
     Scale,
     Correct,
-    /// So many Foos a second.
+    /// Foos created per second.
     Steady(u32),
     Export,
     Many,
@@ -72,7 +72,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// What `--workload` takes.
+    /// Values of `--workload`.
     pub const NAMES: [&str; 11] = [
         "create",
         "scale",
@@ -87,7 +87,7 @@ impl Workload {
         "most",
     ];
 
-    /// For people.
+    /// Returns the description in the tables.
     pub fn words(self, scale: &Scale) -> String {
         let [some, many, most] =
             [scale.some, scale.many, scale.most].map(|count| number(count as f64));
@@ -107,18 +107,18 @@ impl Workload {
     }
 }
 
-/// One number.
+/// One measured value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     pub workload: Workload,
     pub measure: String,
     pub side: Side,
-    /// Samples of one pair were taken one right after the other.
+    /// The samples of one pair were taken one directly after the other.
     pub pair: usize,
     pub value: f64,
 }
 
-/// A run, whole: what one run measured never stands beside what another one did.
+/// Results of one complete run. Figures of different runs are never combined.
 #[derive(Serialize)]
 pub struct Results {
     pub conditions: Conditions,
@@ -127,7 +127,7 @@ pub struct Results {
     pub scale: Scale,
 }
 
-/// What is asked of this controller: at most a share of what the tuned one of the others needs, or a number.
+/// Goals of this controller: a maximum ratio to the tuned peer, or an absolute bound.
 const GOALS: &[(Workload, &str, Goal)] = {
     use Goal::{AtLeast, AtMost, Ratio};
     use Workload::{Create, Export, HandOver, Idle, Many, Most, Scale, Start, Steady};
@@ -154,7 +154,7 @@ const GOALS: &[(Workload, &str, Goal)] = {
     ]
 };
 
-/// A bound.
+/// Goal for a measure.
 #[derive(Clone, Copy)]
 pub enum Goal {
     Ratio(f64),
@@ -170,13 +170,13 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// This side's values.
+    /// Returns the values of one side.
     pub fn values(&self, side: Side) -> Vec<f64> {
         let samples = self.samples.iter().filter(|sample| sample.side == side);
         samples.map(|sample| sample.value).collect()
     }
 
-    /// One side's value over another's, of each pair that has both.
+    /// Returns the ratio of two sides' values for each pair that has both.
     pub fn ratios(&self, one: Side, other: Side) -> Vec<f64> {
         let its = self.samples.iter().filter(|s| s.side == one);
         let ratio = |its: &&Sample| {
@@ -196,7 +196,7 @@ impl Row<'_> {
 }
 
 impl Results {
-    /// The rows, in the order of the workloads, and in that in which they were measured first.
+    /// Returns the rows, ordered by workload and then by first measurement.
     pub fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::<Row>::new();
         for sample in &self.samples {
@@ -216,7 +216,7 @@ impl Results {
         rows
     }
 
-    /// The tables, in Markdown: with what it was measured, what was, and the requests by kind.
+    /// Returns the tables in Markdown: conditions, measures and requests by kind.
     pub fn tables(&self) -> String {
         let (mut measures, mut requests) = (String::new(), String::new());
         for row in self.rows() {
@@ -231,7 +231,7 @@ impl Results {
                 );
             } else {
                 let ratios = spread(&row.ratios(Side::Ours, Side::Tuned), ratio);
-                // What one pair says alone is no ceiling.
+                // A single pair is not enough for a ceiling.
                 let mut ceiling = row.ratios(Side::Bare, Side::Tuned);
                 if !measure.contains(OF_ALL) {
                     ceiling.retain(|_| row.values(Side::Bare).len() == self.scale.pairs);
@@ -267,7 +267,7 @@ impl Results {
     }
 }
 
-/// Two digits at least.
+/// Formats a ratio with at least two digits.
 pub fn ratio(value: f64) -> String {
     if value < 0.1 {
         format!("{value:.3}×")
@@ -286,7 +286,7 @@ impl Display for Goal {
     }
 }
 
-/// The median, and from where to where they go if they differ.
+/// Formats the median, with the range if the values differ.
 pub fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
     let Some(median) = quantile(values, 0.5).map(&show) else {
         return String::new();
@@ -299,7 +299,7 @@ pub fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// The value below which this share of them lies; of an even number's middle, the mean.
+/// Returns the quantile `q`, linearly interpolated.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -308,7 +308,7 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// Three digits, or all before the point.
+/// Formats a number with three digits, or with all digits before the point.
 pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

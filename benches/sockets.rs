@@ -1,10 +1,10 @@
-//! What a process receives from the API server.
+//! Bytes that a process receives from the API server.
 
 use std::{collections::BTreeMap, fs, process::Command, sync::Mutex, time::Duration};
 
 use tokio::time::sleep;
 
-/// The connections of a process to the API server, and what each has received: as it went over the wire, encrypted.
+/// Connections of a process to the API server, with the encrypted bytes received on each.
 pub struct Sockets {
     pid: u32,
     port: String,
@@ -21,7 +21,7 @@ impl Sockets {
         }
     }
 
-    /// Counts every half second, so that of a connection that is closed little is missed.
+    /// Counts every half second, so that little is missed of a connection that closes.
     pub async fn look_often(sockets: std::sync::Weak<Self>) {
         while let Some(sockets) = sockets.upgrade() {
             sockets.count();

@@ -1,4 +1,4 @@
-//! What a watch sees of the consequences.
+//! Watch on the results of a controller.
 
 use std::{
     collections::HashMap,
@@ -10,10 +10,10 @@ use kube::{Client, core::WatchEvent};
 use serde::Deserialize;
 use tokio::{sync::mpsc, time::timeout};
 
-/// How long one thing that is waited for may take.
+/// Time limit of one wait.
 const GATHER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What is read of a Foo or a Deployment.
+/// The fields of a Foo or a Deployment that are read.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Object {
@@ -46,18 +46,18 @@ struct Status {
 }
 
 impl Object {
-    /// Whether the status is about this generation.
+    /// Returns whether the status reports this generation.
     pub fn is_reported(&self, generation: i64) -> bool {
         self.metadata.generation == generation && self.status.observed_generation == generation
     }
 
-    /// Whether it has no status for what is asked now.
+    /// Returns whether the status does not report the current generation.
     pub fn is_new(&self) -> bool {
         !self.is_reported(self.metadata.generation)
     }
 }
 
-/// A watch on what there is of a resource, and what comes.
+/// Watch that delivers the existing objects of a resource and then the changes.
 pub struct Watch(mpsc::UnboundedReceiver<(Instant, Object)>);
 
 impl Watch {
@@ -82,12 +82,12 @@ impl Watch {
                             }
                         }
                         Ok(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_)) => {}
-                        // That version is too long ago: all there is, again.
+                        // That version has expired: list everything again.
                         Ok(WatchEvent::Error(_)) | Err(_) => "0".clone_into(&mut version),
                     }
                 }
-                // The API server ends a watch after a while, or when it is behind. It goes on where it was, until the
-                // control plane is gone.
+                // The API server ends a watch after a while, or when the client is too slow. Continue from the last version
+                // until the control plane has stopped.
                 events = match open(&version).await {
                     Ok(events) => events.boxed(),
                     Err(_) => return,
@@ -97,12 +97,12 @@ impl Watch {
         Self(receiver)
     }
 
-    /// What it sees next.
+    /// Returns the next change.
     pub async fn next(&mut self) -> Option<(Instant, Object)> {
         self.0.recv().await
     }
 
-    /// Waits until so many objects have been as asked for, and returns when each was so first.
+    /// Waits until `count` objects have matched, and returns when each matched first.
     pub async fn until(
         &mut self,
         count: usize,
@@ -117,8 +117,8 @@ impl Watch {
         done
     }
 
-    /// Adds the objects that are as asked for, and when each was so first, until there are so many or for as long as
-    /// [`GATHER_TIMEOUT`].
+    /// Adds matching objects, with the time of the first match, until there are `count` of them or [`GATHER_TIMEOUT`] has
+    /// passed.
     pub async fn gather(
         &mut self,
         done: &mut HashMap<String, Instant>,
@@ -133,7 +133,7 @@ impl Watch {
                 }
             }
         });
-        // Whoever asks counts them.
+        // The caller checks the count.
         let _ = gathered.await;
     }
 }

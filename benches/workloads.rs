@@ -1,5 +1,4 @@
-//! The workloads: which there are, and what happens in each. Those that need the same Foos follow one another on one control
-//! plane.
+//! The workloads. Workloads on the same Foos run in sequence on one control plane.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,28 +27,28 @@ use crate::{
 
 use Workload::{Correct, Create, Export, HandOver, Idle, Many, Most, Resync, Start, Steady};
 
-/// Foos a second.
+/// Foos created per second.
 const RATES: [u32; 3] = [20, 100, 300];
 
-/// What a latency goes to.
+/// Suffix for the end of a latency.
 const DEPLOYMENT: &str = "";
 const STATUS: &str = " until the status";
 
-/// Which latencies, of these shares of the Foos.
+/// Reported quantiles of the latencies.
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("longest", 1.0)];
 
-/// Foos a second while a standby takes over: some wait at any time.
+/// Foos created per second during a takeover, so that some are always waiting.
 const MEANWHILE: u32 = 100;
 
-/// The runs, and what they have measured.
+/// Runs and their samples.
 pub struct Bench {
     scale: Scale,
-    /// Their [`Workload::name`]s.
+    /// Workloads to run, as in [`Workload::NAMES`].
     wanted: BTreeSet<String>,
     pub samples: Vec<Sample>,
-    /// Of all pairs, in milliseconds, by the rate, whose they are, and what they go to.
+    /// Latencies of all pairs in milliseconds, by rate, side and end.
     latencies: BTreeMap<(u32, Side, &'static str), Vec<f64>>,
-    /// The versions of what is measured against, once one has started.
+    /// Conditions, set when the first control plane has started.
     pub conditions: Option<Conditions>,
     pair: usize,
     begun: Instant,
@@ -68,7 +67,7 @@ impl Bench {
         }
     }
 
-    /// All that is wanted, the sides by turns. What has no ratio is measured once.
+    /// Runs the selected workloads with the sides alternately. Workloads without a ratio run once.
     pub async fn run(&mut self) {
         for pair in 0..self.scale.pairs {
             self.pair = pair;
@@ -77,7 +76,7 @@ impl Bench {
                 even if even % 2 == 0 => &[Side::Ours, Side::Tuned],
                 _ => &[Side::Tuned, Side::Ours],
             };
-            // The ceiling takes turns, too.
+            // The bare writes alternate, too.
             if pair % 2 == 0 {
                 self.some_bare().await;
             }
@@ -89,7 +88,7 @@ impl Bench {
                     }
                 }
             }
-            // Of whose steady rates there are to be as many Foos as of the others'.
+            // The steady rates need as many Foos of this side as of the others.
             if !sides.contains(&Side::Defaults)
                 && self.scale.sides.contains(&Side::Defaults)
                 && self.wants_any(&["steady"])
@@ -136,7 +135,7 @@ impl Bench {
         plane
     }
 
-    /// What there is to do with some Foos, without a controller.
+    /// Measures the bare writes for the workloads with few Foos.
     async fn some_bare(&mut self) {
         if !self.wants_any(&["create", "scale", "steady"]) {
             return;
@@ -171,7 +170,7 @@ impl Bench {
         writing.abort();
     }
 
-    /// The same writes without a controller.
+    /// Measures the same writes without a controller.
     async fn bare(&mut self, plane: &Plane, workload: Workload, count: usize) {
         let names = names("foo", count);
         let bare = Arc::new(Bare::new(&plane.cluster).await);
@@ -199,7 +198,7 @@ impl Bench {
         }
     }
 
-    /// What there is to do with some Foos.
+    /// Runs the workloads with few Foos.
     async fn some(&mut self, side: Side) {
         let plane = self.plane().await;
         let mut run = Run::start(&plane, side, &[]).await;
@@ -213,7 +212,7 @@ impl Bench {
         }
     }
 
-    /// Foos at each of the rates, until all of the work is done.
+    /// Creates Foos at each rate, until all work is done.
     async fn rates(&mut self, run: &mut Run<'_>) {
         let side = run.side;
         for a_second in RATES {
@@ -229,7 +228,7 @@ impl Bench {
         }
     }
 
-    /// With all its telemetry exported, to a collector on the same machine.
+    /// Exports all telemetry to a collector on the same machine.
     async fn exporting(&mut self) {
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/collector.yaml");
         let mut collector = Collector::start_with(&config).await;
@@ -263,7 +262,7 @@ impl Bench {
         self.note(Export, Side::Ours, "spans", batches.sum());
     }
 
-    /// What there is to do with many.
+    /// Runs the workloads with many Foos.
     async fn many(&mut self, side: Side) {
         let plane = self.plane().await;
         let mut run = Run::start(&plane, side, &[]).await;
@@ -289,7 +288,7 @@ impl Bench {
         }
     }
 
-    /// Foos at once, until each has its Deployment, its status says so, and the event is written.
+    /// Creates Foos as fast as possible, until each has its Deployment, its status and its event.
     async fn create(&mut self, run: &mut Run<'_>, workload: Workload, count: usize) -> Vec<String> {
         let names = names("foo", count);
         let meter = Meter::start(&run.plane.cluster, &run.subject);
@@ -308,7 +307,7 @@ impl Bench {
         names
     }
 
-    /// One replica more for every Foo, until each Deployment has it, each status says so, and the event is written.
+    /// Adds a replica to every Foo, until each has its Deployment, its status and its event.
     async fn scale_all(&mut self, run: &mut Run<'_>, names: &[String]) {
         let meter = Meter::start(&run.plane.cluster, &run.subject);
         let load = run.plane.load.each(names, async |client, name| {
@@ -325,13 +324,13 @@ impl Bench {
             .await;
     }
 
-    /// Every Deployment changed by hand, until each is as its Foo says.
+    /// Edits every Deployment, until each matches its Foo again.
     async fn correct(&mut self, run: &mut Run<'_>, names: &[String]) {
         let meter = Meter::start(&run.plane.cluster, &run.subject);
         let load = run.plane.load.each(names, async |client, name| {
             writes::scale(client, DEPLOYMENTS, name, 5).await;
         });
-        // Created, scaled, changed by hand, put right.
+        // The generation after creation, scaling, edit and correction is 4.
         let is_right =
             |d: &Object| is_foo(d) && d.metadata.generation >= 4 && d.spec.replicas == Some(2);
         let mut right = HashMap::new();
@@ -349,7 +348,8 @@ impl Bench {
         self.note_used(Correct, run.side, &meter);
     }
 
-    /// Foos at a steady rate, of all pairs as many as of the others; returns when the last status was seen.
+    /// Creates Foos at a steady rate; all pairs together create as many as the other workloads. Returns when the last status
+    /// was seen.
     async fn steady(
         &mut self,
         plane: &Plane,
@@ -389,7 +389,8 @@ impl Bench {
         reported.into_values().max().unwrap()
     }
 
-    /// A start with all Foos and Deployments there, and one Foo that waits: until it has its Deployment.
+    /// Starts a controller with all Foos and Deployments in place and one Foo without a Deployment, until that Deployment
+    /// exists.
     async fn start<'a>(&mut self, plane: &'a Plane, side: Side, mut deployments: Watch) -> Run<'a> {
         let client = plane.load.client();
         writes::delete(client, LEASE).await;
@@ -414,7 +415,7 @@ impl Bench {
         }
     }
 
-    /// Nothing happens, for so long.
+    /// Measures an idle controller.
     async fn at_rest(
         &mut self,
         workload: Workload,
@@ -434,7 +435,8 @@ impl Bench {
         }
     }
 
-    /// A resync: the second, since the first compares what was listed with what is wanted. (The peer's come up to a tenth late.)
+    /// Measures the second resync. The first compares the listed objects with the desired state. (The peer's resyncs are up to
+    /// a tenth late.)
     async fn resync(&mut self, plane: &Plane, side: Side) {
         let period = self.scale.resync;
         writes::delete(plane.load.client(), LEASE).await;
@@ -444,7 +446,7 @@ impl Bench {
         self.at_rest(Resync, plane, side, &subject, period).await;
     }
 
-    /// The leader is asked to stop while Foos are created, and a standby takes over from it, with what caches it has.
+    /// Stops the leader while Foos are created. A standby with warm caches takes over.
     async fn hand_over(&mut self, run: &mut Run<'_>) {
         let plane = run.plane;
         let standby = Subject::start(&plane.cluster, run.side, "bench-2", NO_RESYNC, &[]);
@@ -481,7 +483,7 @@ impl Bench {
             .any(|workload| self.wanted.contains(*workload))
     }
 
-    /// What this side was measured to be in this pair.
+    /// Returns a value measured for this side in this pair.
     fn measured(&self, side: Side, workload: Workload, measure: &str) -> Option<f64> {
         let is_it = |s: &&Sample| {
             s.side == side && s.pair == self.pair && s.workload == workload && s.measure == measure
@@ -489,7 +491,7 @@ impl Bench {
         Some(self.samples.iter().find(is_it)?.value)
     }
 
-    /// When the last Deployment and the last status were seen, the last event was written, what was not, and what it took.
+    /// Records the times of the last Deployment, status and event, the missing events and the resource use.
     async fn note_times(
         &mut self,
         workload: Workload,
@@ -510,7 +512,7 @@ impl Bench {
         self.note_used(workload, run.side, meter);
     }
 
-    /// What of the bare writes' speed each side has, in this pair.
+    /// Records each side's speed relative to the bare writes, in this pair.
     fn note_speeds(&mut self) {
         for workload in [Create, Workload::Scale] {
             let bare = self.measured(Side::Bare, workload, ALL);

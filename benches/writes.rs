@@ -1,4 +1,4 @@
-//! What is written: Foos by the load, and what a controller would make of them by the bare writes.
+//! Writes of the load generator (Foos) and of the bare writers (results of a controller).
 
 use http::Method;
 use kube::Client;
@@ -34,7 +34,7 @@ pub async fn delete(client: &Client, path: &str) {
     write::<Value>(client, Method::DELETE, path, &json!({})).await;
 }
 
-/// The Deployment of a new Foo.
+/// Creates the Deployment of a new Foo.
 pub async fn create_deployment(client: &Client, foo: &Object) {
     let name = &foo.metadata.name;
     let labels = json!({"app": "nginx", "controller": name});
@@ -57,7 +57,7 @@ pub async fn create_deployment(client: &Client, foo: &Object) {
     write::<Object>(client, Method::POST, DEPLOYMENTS, &deployment).await;
 }
 
-/// The status of a Foo whose Deployment was written just now.
+/// Writes the status of a Foo whose Deployment was just written.
 pub async fn report(client: &Client, foo: &Object) {
     let Metadata {
         name,
@@ -93,7 +93,7 @@ pub async fn report(client: &Client, foo: &Object) {
     write::<Object>(client, Method::PUT, &path, &status).await;
 }
 
-/// The event that says that it was.
+/// Creates the event that reports the sync.
 pub async fn create_event(client: &Client, foo: &Object) {
     let Metadata { name, uid, .. } = &foo.metadata;
     let now = k8s_openapi::jiff::Timestamp::now();
@@ -120,7 +120,7 @@ pub async fn create_event(client: &Client, foo: &Object) {
     write::<Value>(client, Method::POST, EVENTS, &event).await;
 }
 
-/// The same once more, as one of a series.
+/// Repeats the event as part of a series.
 pub async fn repeat_event(client: &Client, foo: &Object) {
     let now = k8s_openapi::jiff::Timestamp::now();
     let series = json!({"series": {"count": 2, "lastObservedTime": format!("{now:.6}")}});
@@ -132,7 +132,7 @@ fn event_name(foo: &Object) -> String {
     format!("{}.bare", foo.metadata.name)
 }
 
-/// One request; returns what it was answered.
+/// Sends one request and returns the response body.
 async fn write<T: DeserializeOwned>(
     client: &Client,
     method: Method,
