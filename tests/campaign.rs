@@ -1,10 +1,12 @@
-//! Every spec that the schema has a word about, from every other: what the API server refuses names its field, and what it takes
-//! ends, whatever was before, as the last spec says, or with a condition that says why not.
+//! Property test of the Foo spec, generated from `deploy/crd.yaml`. It covers each boundary value and each pair of old and
+//! new spec.
 //!
-//! The specs are made from the schema in `deploy/crd.yaml`. Those that it refuses are stored nevertheless, as from before there
-//! was a schema: by another version of the CRD that has none. Beside them are Foos that cannot have what they ask for,
-//! that are being deleted, and that are gone. No Deployment has pods: `Cluster` here plays who counts them, and the garbage
-//! collector. `FOO_CONTROLLER_TEST_STEPS=10000` takes as many random steps as that.
+//! - A rejected spec names the field.
+//! - An accepted spec leads to the matching Deployment or to a condition that explains why not.
+//!
+//! A second CRD version without a schema stores the rejected specs as well, as if they predated the schema. Other states are a
+//! Foo whose spec cannot be fulfilled, a terminating Foo and a deleted Foo. Nothing creates pods: `actor` imitates the
+//! Deployment controller and the garbage collector. `FOO_CONTROLLER_TEST_STEPS=10000` sets the number of random steps.
 
 mod actor;
 mod states;
@@ -26,15 +28,15 @@ use crate::{
     simulation::draw::Draws,
 };
 
-/// Random steps, unless more are asked for.
+/// Default number of random steps.
 const STEPS: usize = 400;
-/// How many of them come at once, at the most.
+/// Maximum number of random steps without a wait.
 const BURST: u64 = 6;
 const SEED: u64 = 1;
-/// Foos that change at a time.
+/// Foos that change concurrently.
 const AT_ONCE: usize = 16;
 const RESYNC: Duration = Duration::from_secs(2);
-/// What a step may cost beside what the backoff tries again: the Deployment, the one before, and a status for each.
+/// Maximum requests for one step, without retries: the Deployment, the previous Deployment and a status for each.
 const REQUESTS: usize = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,8 +93,8 @@ async fn each_spec_after_every_other_ends_as_it_says() {
     );
 }
 
-/// To each state after `from` and back, so that all walks together take every pair in both directions; then to some that are
-/// visited once, then at random, and at last to what can be had.
+/// Moves to each state after `from` and back, so that all walks together cover every pair in both directions. Then it visits
+/// its share of the other states and random states, and ends in the good state.
 async fn walk<'a>(mut walker: Walker<'a>, states: &States, from: usize) -> Walker<'a> {
     let (pairs, once) = (&states.pairs, &states.once);
     walker.go(&pairs[from]).await;
@@ -119,7 +121,7 @@ async fn walk<'a>(mut walker: Walker<'a>, states: &States, from: usize) -> Walke
     walker
 }
 
-/// Invariant I6: all Foos are as they should be, and no request is sent. What was sent before that.
+/// Waits until no request is sent for two resyncs, because all Foos match their specs. Returns the requests before that.
 async fn at_rest(cluster: &Cluster) -> Vec<AuditEvent> {
     eventually(DEADLINE, "two resyncs without a request", async || {
         let from = Timestamp::now();
@@ -136,9 +138,9 @@ async fn at_rest(cluster: &Cluster) -> Vec<AuditEvent> {
     .await
 }
 
-/// No step costs more than it takes. The most that one did cost.
+/// Asserts the request limit of each step. Returns the maximum number of requests for one update.
 fn assert_bounded(sent: &[AuditEvent], walker: &Walker<'_>) -> usize {
-    // Events wait for everything else, and may come with a later step.
+    // Events have the lowest priority and may be written during a later step.
     let of =
         |event: &&AuditEvent| event.namespace == walker.namespace && event.resource != "events";
     let all: Vec<_> = sent.iter().filter(of).collect();

@@ -1,5 +1,5 @@
-//! The checker of the invariants proves itself: a log without fault has no violation, one fault is found as the violation of
-//! its invariant; and the log of real replicas passes, until one of them writes behind the fence.
+//! Tests of the invariant checker. A correct log has no violation, and each fault is reported as a violation of its invariant.
+//! The log of real replicas passes until a deposed replica writes.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// A log that grows by one request a second and one resourceVersion a write.
+/// Log that advances by one second for each request and by one resourceVersion for each write.
 #[derive(Default)]
 struct Log(Vec<AuditEvent>);
 
@@ -27,7 +27,7 @@ impl Log {
         Timestamp::UNIX_EPOCH + Duration::from_secs(self.0.len().try_into().unwrap())
     }
 
-    /// A request that was granted, of the object that it is about.
+    /// Adds a successful request for `object`.
     fn add(&mut self, user: &str, verb: &str, resource: &str, request: Value, mut object: Value) {
         object["metadata"]["resourceVersion"] = (self.0.len() + 1).to_string().into();
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
@@ -90,7 +90,7 @@ impl Log {
         self.add(user, "update", "foos/status", Value::Null, foo);
     }
 
-    /// A creates the Lease, takes it, works, and gives it back; B takes it, works, and renews.
+    /// Returns a log in which A creates, acquires and releases the Lease and works. Then B acquires and renews it and works.
     fn good() -> Self {
         let mut log = Self::default();
         let foo = json!({ "metadata": { "name": "f", "namespace": "n", "uid": "foo" } });
@@ -107,7 +107,7 @@ impl Log {
         log
     }
 
-    /// A write of an object that an object of this kind controls.
+    /// Adds a write to an object whose controlling owner has this kind.
     fn owned(&mut self, user: &str, verb: &str, resource: &str, kind: &str, owner: &str) {
         let owner = json!({ "apiVersion": "v1", "kind": kind, "name": "o", "uid": owner, "controller": true });
         let metadata = json!({ "name": "o", "uid": resource, "ownerReferences": [owner] });
@@ -134,13 +134,13 @@ impl Log {
         )
     }
 
-    /// The invariants that are violated.
+    /// Returns the violated invariants.
     fn violated(&self) -> Vec<String> {
         let lines = self.check().violations.into_iter();
         lines.map(|line| line[..2].to_owned()).collect()
     }
 
-    /// The deletion of a Deployment, whose answer names no resourceVersion.
+    /// Adds the deletion of a Deployment. Its response contains no resourceVersion.
     fn delete(&mut self, user: &str, uid: &str) {
         let preconditions = json!({ "preconditions": { "uid": uid } });
         let name = json!({ "metadata": { "name": "d" } });
@@ -149,7 +149,7 @@ impl Log {
         self.0.last_mut().unwrap().response_object = status;
     }
 
-    /// What a replica asks about its rights.
+    /// Adds a SelfSubjectAccessReview of a replica.
     fn review(&mut self, user: &str) {
         let review = json!({ "metadata": { "name": "" } });
         self.add(
@@ -175,7 +175,7 @@ fn after_good(fault: impl FnOnce(&mut Log)) -> Vec<String> {
     log.violated()
 }
 
-/// A Foo waits for its first Deployment; another one, made before its deletion was known, is none of its delays.
+/// A second Deployment does not count as a delay, because the Foo already had its first one.
 #[test]
 fn a_deployment_that_comes_again_is_no_delay() {
     let mut log = Log::default();
@@ -201,14 +201,14 @@ fn a_good_log_has_no_violation() {
 #[test]
 fn i1_a_write_by_another_than_the_holder_is_found() {
     let mut log = Log::good();
-    // A's last write, which was sent in time, lands after B's takeover.
+    // A's last write, which was sent in time, is stored after B's takeover.
     let version = log.0[6].response_object["metadata"]["resourceVersion"].clone();
     let later = version.as_str().unwrap().parse::<u64>().unwrap() + 1;
     log.0[4].response_object["metadata"]["resourceVersion"] = later.to_string().into();
     assert_eq!(log.violated(), ["I1"]);
 }
 
-/// By its time alone: its answer names no resourceVersion.
+/// Only the time of a deletion is known: its response contains no resourceVersion.
 #[test]
 fn i1_a_deletion_by_another_than_the_holder_is_found() {
     let deposed = |log: &mut Log| log.delete("a", "deployment");
@@ -217,7 +217,7 @@ fn i1_a_deletion_by_another_than_the_holder_is_found() {
     early.delete("a", "deployment");
     assert_eq!(early.violated(), ["I1", "I2", "I5"]);
 
-    // Sent in A's term, answered in B's: it may have been made in either.
+    // Sent in A's term and answered in B's, so its term is unknown.
     let mut log = Log::good();
     log.delete("a", "deployment");
     let mut late = log.0.pop().unwrap();
@@ -343,7 +343,7 @@ fn i6_a_write_where_nothing_changed_is_found() {
     assert!(after_good(review).is_empty(), "it stores nothing");
 }
 
-/// Of another kind than Foo: what it may write is judged as a Foo's is, and of the object itself it may write the finalizers.
+/// A resource type other than Foo has its own owned types and may write the finalizers of its objects.
 #[test]
 fn i5_another_kind_is_judged_by_what_is_its_own() {
     const OTHER: Work = Work {
@@ -414,7 +414,8 @@ fn i5_another_kind_is_judged_by_what_is_its_own() {
     );
     assert_eq!(violated(&|log| patch(log, "b", json!({}))).1, ["I1", "I2"]);
 
-    // The last finalizer's end is the object's, and the answer has the resourceVersion of before: of the time of another leader.
+    // Removing the last finalizer deletes the object. The response has the resourceVersion from before, which belongs to
+    // another term.
     let ended_by = |user: &'static str| {
         move |log: &mut Log| {
             log.lease("a", "", 1);
@@ -466,7 +467,7 @@ fn i8_a_lease_write_on_no_condition_is_found_and_so_are_wrong_transitions() {
     }
 }
 
-/// Hazard H12: who led may work on by its deadline when the Lease was deleted, and not beyond.
+/// H12: after the Lease was deleted, the previous leader may work until its renew deadline, and no longer.
 #[test]
 fn what_a_deleted_lease_excuses_is_counted() {
     let mut log = Log::good();
@@ -496,7 +497,7 @@ fn what_a_deleted_lease_excuses_is_counted() {
     );
 }
 
-/// What a lost answer hides is counted, and no violation.
+/// A lost response is counted, and is no violation.
 #[test]
 fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
     let mut log = Log::good();
@@ -510,7 +511,6 @@ fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
     assert!(log.violated().is_empty(), "{}", log.check());
 }
 
-/// A replica that has left writes.
 #[tokio::test]
 async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     let cluster = foos::audited_alone().await;
@@ -581,8 +581,8 @@ async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     assert_eq!(invariants, ["I1", "I2"], "{report}");
 }
 
-/// Renames the Foo's Deployment, and waits until the old one is deleted. Nothing makes pods here: that the new one is complete
-/// is said for it.
+/// Renames the Foo's Deployment and waits until the old one is deleted. No controller creates pods here, so it writes the
+/// status of the new Deployment itself.
 async fn rename(cluster: &Cluster, foo: &str, to: &str) {
     let patch = json!({ "spec": { "deploymentName": to } }).to_string();
     let renamed = ["patch", "foo", foo, "--type=merge", "-p", &patch];

@@ -1,4 +1,4 @@
-//! Who else is in a cluster: what counts a Deployment's pods, and the garbage collector. And what all of it looks like now.
+//! Imitations of the Deployment controller and the garbage collector, and watches on the cluster's state.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fmt::Debug, future::ready, hash::Hash, time::Duration};
@@ -20,11 +20,11 @@ use tokio::{task::JoinSet, time::sleep};
 
 use super::states::{self, LEAVING, SLOW, STUCK, TAKEN};
 
-/// What there is, as a watch tells it.
+/// Current objects, from watches.
 pub struct Stores {
     pub foos: Store<DynamicObject>,
     pub deployments: Store<Deployment>,
-    /// They end with this: a watch that goes on would be opened anew without a pause while the API server ends.
+    /// Watch tasks, aborted on drop. Otherwise they would reconnect in a loop while the API server shuts down.
     _tasks: JoinSet<()>,
 }
 
@@ -34,7 +34,7 @@ impl Stores {
             .find(|foo| foo.metadata.uid.as_deref() == Some(uid))
     }
 
-    /// The Deployments of the Foo of this UID.
+    /// Returns the Deployments of the Foo with this UID.
     pub fn owned(&self, uid: &str) -> Vec<std::sync::Arc<Deployment>> {
         let mut all = self.deployments.state();
         all.retain(|deployment| owner(deployment) == Some(uid));
@@ -84,7 +84,7 @@ async fn act(client: Client, foos: Store<DynamicObject>, deployments: Store<Depl
         for deployment in deployments.state() {
             let api: Api<Deployment> =
                 Api::namespaced(client.clone(), &deployment.namespace().unwrap());
-            // What somebody else changes at the same time is looked at again.
+            // On a conflict, the next round tries again.
             if is_garbage(&client, &foos, &deployment).await {
                 _ = collect(&api, &deployment).await;
             } else if !deployment.name_any().starts_with(TAKEN) {
@@ -127,7 +127,7 @@ async fn collect(api: &Api<Deployment>, deployment: &Deployment) -> kube::Result
     api.delete(&name, &params).await.map(drop)
 }
 
-/// Its pods are there at once, but for the names that say otherwise.
+/// Reports all pods of a Deployment as available, except for the special names.
 async fn progress(api: &Api<Deployment>, deployment: &Deployment) -> kube::Result<()> {
     let name = deployment.name_any();
     let params = PatchParams::default();

@@ -1,4 +1,4 @@
-//! What a Foo can be in, and what is to come of it.
+//! States of a Foo, and the expected outcome of each.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,61 +24,61 @@ use crate::{
     foos::DEADLINE,
 };
 
-/// The version without a schema.
+/// API version without a schema.
 pub const LAX: &str = "v1alpha0";
-/// The name of a Deployment of somebody else's.
+/// Name of a Deployment that no Foo controls.
 pub const TAKEN: &str = "taken";
-/// A policy lets no Deployment have this name, nor so many replicas.
+/// Deployment name that the policy rejects. It also rejects [`TOO_MANY`] replicas.
 const REFUSED: &str = "refused";
 pub const TOO_MANY: i64 = 5;
-/// The reason of a Deployment that is [`STUCK`].
+/// Condition reason of a Deployment named [`STUCK`].
 pub const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
-/// Deployments of these names have no pods in time, have none yet, and are on their way out.
+/// Deployment names with a fixed state: progress deadline exceeded, no pods yet, and terminating.
 pub const STUCK: &str = "stuck";
 pub const SLOW: &str = "slow";
 pub const LEAVING: &str = "leaving";
 
 #[derive(Clone, Debug)]
 pub enum Put {
-    /// By the API's own version.
+    /// Written through the version with a schema.
     Spec(Value),
-    /// As from before the schema; none at all where it is null.
+    /// Written through the version without a schema. Null removes the spec.
     Stored(Value),
-    /// Held by a finalizer.
+    /// Terminating, held by a finalizer.
     Deleting,
     Gone,
 }
 
-/// The status and the reason of the conditions Ready and Progressing.
+/// Status and reason of the conditions Ready and Progressing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub ready: (&'static str, &'static str),
     pub progressing: (&'static str, &'static str),
-    /// What goes wrong is worth a Warning.
+    /// Whether the outcome causes a Warning event.
     pub warns: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct State {
     pub put: Put,
-    /// What is stored then.
+    /// Spec as stored by the API server.
     pub spec: Value,
     pub outcome: Option<Outcome>,
-    /// What the condition's message has in it.
+    /// Text that the condition's message contains.
     pub words: String,
-    /// Whether the API server takes a status for it.
+    /// Whether the API server accepts a status update in this state.
     pub reportable: bool,
 }
 
 pub struct States {
-    /// Each is tried after every other.
+    /// States that are visited after every other of them.
     pub pairs: Vec<State>,
-    /// Others of the same kinds.
+    /// Further states of the same kinds.
     pub once: Vec<State>,
-    /// Of each kind, what the API server does not take.
+    /// One rejected case of each kind.
     pub refused: Vec<Case>,
     pub good: State,
-    /// As good, in a Foo whose own name is too long.
+    /// A good spec in a Foo whose name is too long.
     pub misnamed: State,
 }
 
@@ -140,7 +140,7 @@ impl States {
 }
 
 impl State {
-    /// A spec that the API server takes.
+    /// Returns the state of a spec that the API server accepts.
     fn of(spec: Value) -> Self {
         let name = spec["deploymentName"].as_str().unwrap();
         let failed =
@@ -209,7 +209,7 @@ fn invalid() -> State {
     State::of(json!({ "deploymentName": "" }))
 }
 
-/// Asks the API server whether it takes the spec, and if not, whether it takes a status for it once it is stored.
+/// Checks with dry runs whether the API server accepts the spec and, if not, a status for the stored Foo.
 async fn probe(client: &Client, namespace: &str, case: &Case) -> State {
     let strict = api(client, namespace, api::VERSION);
     let object = foo(api::VERSION, "probe", &case.spec);
@@ -236,7 +236,7 @@ async fn probe(client: &Client, namespace: &str, case: &Case) -> State {
                 .await
                 .unwrap();
             let name = stored.metadata.name.unwrap();
-            // As the API server has it: without nulls, and `1.0` is 1.
+            // The spec as the API server returns it: without nulls, and with 1 for `1.0`.
             let read = strict.get(&name).await.unwrap().data["spec"].clone();
             let again = foo(api::VERSION, "probe", &read);
             if strict.create(&dry, &again).await.is_ok() {
@@ -266,7 +266,7 @@ pub fn assert_names_field(error: &kube::Error, case: &Case) {
     assert!(error.to_string().contains(&field), "{case:?}: {error}");
 }
 
-/// A Foo that is to be created by this version.
+/// Returns a Foo to create through this version.
 pub fn foo(version: &str, name: &str, spec: &Value) -> DynamicObject {
     let mut object = DynamicObject::new(name, &resource(version));
     object.data = json!({});
@@ -276,7 +276,7 @@ pub fn foo(version: &str, name: &str, spec: &Value) -> DynamicObject {
     object
 }
 
-/// A Deployment of somebody else's.
+/// Returns a Deployment that no Foo controls.
 pub fn taken() -> Deployment {
     let labels = json!({ "app": "theirs" });
     let pods = json!({ "containers": [{ "name": "nginx", "image": "theirs" }] });
@@ -295,7 +295,7 @@ pub fn resource(version: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, api::PLURAL)
 }
 
-/// Foos by the API's own version, or by the one without a schema.
+/// Returns the API for Foos in this version.
 pub fn api(client: &Client, namespace: &str, version: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &resource(version))
 }
@@ -305,7 +305,7 @@ fn read(path: &str) -> Value {
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The CRD with a second version, and the policy.
+/// Installs the CRD with a second version, and the policy.
 pub async fn install(cluster: &Cluster) {
     let mut crd = read("deploy/crd.yaml");
     let versions = crd["spec"]["versions"].as_array_mut().unwrap();

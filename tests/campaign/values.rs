@@ -1,5 +1,5 @@
-//! From the schema of a spec to specs that are worth a try: each field absent, null, at each bound, beside it, and of other
-//! types, the other fields being those of a good spec. A field that the schema gets later is covered by this, too.
+//! Test specs derived from the schema. Each field is absent, null, at each bound, next to it, and of other types. The other
+//! fields have the values of a good spec. Fields added to the schema later are covered as well.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,15 +8,15 @@
 
 use serde_json::{Value, json};
 
-/// A spec, and what the schema says of it.
+/// Spec and its expected validity.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The field that makes the difference.
+    /// The field that differs from the good spec.
     pub field: String,
-    /// In what it is another one.
+    /// How the field differs.
     pub kind: Kind,
     pub spec: Value,
-    /// Whether the API server must take it; `None` where that is up to a pattern or a subresource.
+    /// Whether the API server must accept it. `None` if a pattern or a subresource decides.
     pub valid: Option<bool>,
 }
 
@@ -26,21 +26,21 @@ pub enum Kind {
     Null,
     WrongType,
     Inside,
-    /// Right beside a bound.
+    /// Outside the bounds by one.
     Beside,
     Outside,
-    /// Within the bounds, and yet nothing that everybody likes.
+    /// Within the bounds, but unusual.
     Edge,
 }
 
-/// All of them, by `schema` of the spec and the spec `good`.
+/// Returns all cases for the spec's `schema`, based on the spec `good`.
 pub fn cases(schema: &Value, good: &Value) -> Vec<Case> {
     let empty = Vec::new();
     let required = schema["required"].as_array().unwrap_or(&empty);
     let fields = schema["properties"].as_object().into_iter().flatten();
     let cases = fields.flat_map(|(field, schema)| {
         let required = required.iter().any(|name| name == field);
-        // A null that may not be is left out by the API server.
+        // The API server drops a null that the schema does not allow.
         let mut values = vec![
             (Kind::Absent, None, Some(!required)),
             (
@@ -107,7 +107,7 @@ fn integers(schema: &Value) -> Vec<Tried> {
         Some("int32") => (i64::from(i32::MIN), i64::from(i32::MAX)),
         _ => (i64::MIN, i64::MAX),
     };
-    // Written as `10.0`.
+    // The schema contains `10.0`.
     let bound = |name: &str, or: i64| {
         let text = schema[name].to_string();
         text.trim_end_matches(".0").parse().unwrap_or(or)
@@ -132,7 +132,7 @@ fn integers(schema: &Value) -> Vec<Tried> {
         };
         (kind, json!(value), Some(inside))
     });
-    // As some clients write it: `1.0`.
+    // Some clients write `1.0`.
     let whole = serde_json::from_str(&format!("{from}.0")).unwrap();
     let whole = (Kind::Edge, whole, None);
     let above = (Kind::Outside, json!(u64::MAX), Some(false));
@@ -163,7 +163,7 @@ fn texts(schema: &Value) -> Vec<Tried> {
         ]
     });
     let edges = edges.chain(["a.-b", "a-.b", "1.2.3.4", "xn--3e0b707e", "null"].map(str::to_owned));
-    // As many characters as may be, and more bytes.
+    // Maximum length in characters, longer in bytes.
     let edges = edges.chain([0, 1].map(|more| "ü".repeat(most + more)));
     let edges = edges.map(|text| (Kind::Edge, text, by_pattern));
     let all = lengths.into_iter().chain(longer).chain(edges);

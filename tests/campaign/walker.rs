@@ -1,4 +1,4 @@
-//! One Foo, that goes from state to state, in a namespace of its own; and what is to come of each.
+//! A Foo that moves from state to state in its own namespace, and the expectations for each state.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -35,9 +35,9 @@ use crate::{
     foos::DEADLINE,
 };
 
-/// A Foo beside it, which goes on whatever that one asks for.
+/// Second Foo in the namespace. It must make progress in every state of the first one.
 const BESIDE: &str = "beside";
-/// What a Foo that is being deleted asks for.
+/// Deployment name that a terminating Foo specifies.
 const AGAIN: &str = "again";
 
 pub struct Walker<'a> {
@@ -47,27 +47,26 @@ pub struct Walker<'a> {
     name: &'a str,
     strict: Api<DynamicObject>,
     lax: Api<DynamicObject>,
-    /// The Foo as it was last put; `None` when it is gone.
+    /// The Foo as last written; `None` after its deletion.
     foo: Option<DynamicObject>,
     deleting: bool,
     known: Option<Known>,
     turns: i32,
-    /// The steps so far.
     pub steps: Vec<Step>,
-    /// Why it was not as it should be, so far: its UID, the reason, and what the message has in it.
+    /// Expected Warning events: the Foo's UID, the reason, and a part of the message.
     warned: BTreeSet<(String, &'static str, String)>,
 }
 
-/// What is known of the Foo's Deployments.
+/// Known Deployments of the Foo. `None` in the walker if a burst made them unpredictable.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Their replicas.
+    /// Replicas by Deployment name.
     owned: BTreeMap<String, i64>,
-    /// What `status.deploymentName` is.
+    /// Value of `status.deploymentName`.
     serving: Option<String>,
 }
 
-/// One step, or several at once.
+/// One step, or a burst of steps.
 pub struct Step {
     pub what: String,
     pub updates: usize,
@@ -112,7 +111,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// To this state, and waits for what is to come of it.
+    /// Moves to this state and waits for its outcome.
     pub async fn go(&mut self, state: &State) {
         let step = (Timestamp::now(), Instant::now());
         self.put(state).await;
@@ -120,7 +119,7 @@ impl<'a> Walker<'a> {
         self.end(step, 1, format!("{:?}", state.put));
     }
 
-    /// To these states one upon the other; what is to come is said by the last.
+    /// Moves through these states without a wait and expects the outcome of the last one.
     pub async fn hurry(&mut self, burst: &[&State]) {
         let step = (Timestamp::now(), Instant::now());
         self.known = None;
@@ -143,7 +142,7 @@ impl<'a> Walker<'a> {
         });
     }
 
-    /// None of these comes to be, and the answer names the field.
+    /// Asserts that the API server rejects each case with an error that names the field.
     pub async fn refuses(&self, cases: &[Case]) {
         let Some(foo) = &self.foo else { return };
         let stored = without_nulls(&foo.data["spec"]);
@@ -204,7 +203,8 @@ impl<'a> Walker<'a> {
         self.foo = Some(put.unwrap_or_else(|error| panic!("{:?}: {error}", state.put)));
     }
 
-    /// It stays for a finalizer, and what it asks for changes once more; its Deployments go first, as in the foreground.
+    /// Deletes the Foo with a finalizer and then changes its spec. Its Deployments are deleted first, as in foreground
+    /// deletion.
     async fn delete_held(&mut self) {
         let hold = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
         let params = PatchParams::default();
@@ -228,7 +228,7 @@ impl<'a> Walker<'a> {
         self.foo = Some(foo);
     }
 
-    /// Until it is gone, and its Deployments are.
+    /// Deletes the Foo and waits until the Foo and its Deployments no longer exist.
     async fn clear(&mut self) {
         let Some(foo) = self.foo.take() else { return };
         if self.deleting {
@@ -298,7 +298,8 @@ impl<'a> Walker<'a> {
             self.warned
                 .insert((uid, outcome.ready.1, state.words.clone()));
             if !state.reportable {
-                // What has changed ever so often is worked on once in a second, which the one beside it does not wait for (row Q3).
+                // Wait for the events now: after many changes, the Foo is reconciled only once per second. The second Foo does
+                // not wait for that.
                 self.assert_warned().await;
             }
         }
@@ -307,7 +308,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Row R8. Amid other changes, one that was on its way when the Foo was deleted may have come.
+    /// R8: a terminating Foo gets no Deployment. After a burst, only [`AGAIN`] is checked: a create may have been in flight at
+    /// the deletion.
     fn has_none_while_deleting(&self) {
         let owned = self.owned();
         let stays = owned
@@ -322,7 +324,7 @@ impl<'a> Walker<'a> {
         );
     }
 
-    /// What can be known of a Foo that is Ready.
+    /// Returns the known Deployments of a Foo that is Ready.
     fn seen(&self) -> Known {
         let owned = self.owned();
         let owned = owned.iter().map(|d| {
@@ -343,7 +345,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Each time that the Foo could not be as its spec said, a Warning event said why; and events may be late.
+    /// Waits for the Warning events that explain why the Foo did not match its spec. Events may be late.
     pub async fn assert_warned(&self) {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         eventually(
@@ -371,7 +373,7 @@ impl<'a> Walker<'a> {
         .await;
     }
 
-    /// The Foo beside this one changes, and gets what it asks for.
+    /// Changes the second Foo and waits until its status matches.
     async fn beside(&mut self) {
         self.turns += 1;
         let replicas = 1 + self.turns % 2;
@@ -399,7 +401,7 @@ impl<'a> Walker<'a> {
         .await;
     }
 
-    /// What is otherwise than it is to be.
+    /// Returns the first difference between the Foo and the expected outcome.
     fn is_as_said(&self, state: &State, expected: Option<&Known>) -> Result<(), String> {
         let (put, outcome) = (self.foo.as_ref().unwrap(), state.outcome.unwrap());
         let foo = self.stores.foo(&put.uid().unwrap()).ok_or("no Foo")?;
@@ -445,7 +447,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// One, that is as the spec says.
+    /// Returns an error unless the Foo has exactly one Deployment, and it matches the spec.
     fn has_deployment(&self, spec: &Value, status: &Value) -> Result<(), String> {
         let mut owned = self.owned();
         owned.retain(|deployment| deployment.name_any() != LEAVING);
@@ -472,12 +474,12 @@ impl<'a> Walker<'a> {
 }
 
 impl Known {
-    /// Of the Foo once it is in this state.
+    /// Returns the expected Deployments in this state.
     fn after(&self, state: &State) -> Self {
         let mut known = self.clone();
         let spec = &state.spec;
         let reason = state.outcome.map_or("", |outcome| outcome.ready.1);
-        // What serves meanwhile is scaled, too, if the spec is valid and the policy takes it.
+        // The serving Deployment is scaled, too, if the spec is valid and the policy accepts it.
         let scaled = spec["replicas"]
             .as_i64()
             .filter(|replicas| reason != "InvalidSpec" && *replicas != TOO_MANY);
@@ -490,7 +492,7 @@ impl Known {
             return known;
         }
         let name = spec["deploymentName"].as_str().unwrap().to_owned();
-        // As many as it had, or the one before it.
+        // Keep the replicas of this Deployment or of the previous one.
         let had = self
             .owned
             .get(&name)
@@ -509,7 +511,7 @@ impl Known {
         known
     }
 
-    /// The pods of the Deployment that serves.
+    /// Returns the available replicas of the serving Deployment.
     fn available(&self) -> i64 {
         let name = self.serving.as_deref().unwrap_or_default();
         if [STUCK, SLOW].contains(&name) {
@@ -520,7 +522,7 @@ impl Known {
     }
 }
 
-/// A null that may not be is left out by the API server, and what stays as it was is taken.
+/// Removes nulls: the API server drops a null that the schema does not allow, and accepts an unchanged invalid field.
 fn without_nulls(spec: &Value) -> Value {
     let mut spec = spec.clone();
     if let Some(fields) = spec.as_object_mut() {

@@ -1,44 +1,43 @@
-//! The API server's audit log, as a checker reads it.
+//! Events of the API server's audit log.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
-/// One answered request (stage `ResponseComplete`), or one opened watch (stage `ResponseStarted`).
+/// One completed request (stage `ResponseComplete`), or one opened watch (stage `ResponseStarted`).
 #[derive(Clone, Debug)]
 pub struct AuditEvent {
     /// `create`, `update`, `patch`, `delete`, `get`, `list`, `watch`, …
     pub verb: String,
-    /// The user that the request came with.
+    /// Authenticated user.
     pub user: String,
-    /// What the client calls itself; empty when it does not.
+    /// User agent; may be empty.
     pub user_agent: String,
-    /// The plural, such as `deployments`; empty for a path that is no resource.
+    /// Plural name, such as `deployments`. Empty for a non-resource path.
     pub resource: String,
-    /// Such as `status`; empty for the object itself.
+    /// For example `status`. Empty for the object itself.
     pub subresource: String,
-    /// Empty for what has none, and for lists across all of them.
+    /// Empty for cluster-scoped resources and for lists across namespaces.
     pub namespace: String,
     /// Empty for lists and for creates.
     pub name: String,
-    /// The path and query of the request.
+    /// Path and query of the request.
     pub uri: String,
-    /// The HTTP status of the answer.
+    /// HTTP status of the response.
     pub code: u16,
-    /// The body of a write to what `audit-policy.yaml` names: a Lease, a Deployment, a Foo or its status, …; null for
-    /// everything else.
+    /// Request body of a write to a resource listed in `audit-policy.yaml`, such as a Lease, a Deployment or a Foo. Null for
+    /// all other requests.
     pub request_object: Value,
-    /// The answer to such a write: the object with its resourceVersion, or a Status that says what was wrong.
+    /// Response to such a write: the object with its resourceVersion, or a Status with the error.
     pub response_object: Value,
     /// `ResponseComplete`, `ResponseStarted` or `Panic`.
     pub stage: String,
-    /// When the request arrived.
     pub received: MicroTime,
-    /// When it reached its stage.
+    /// Time of the stage.
     pub reached: MicroTime,
 }
 
-/// The events of a log; a last line that is still being written is left out.
+/// Parses a log. Ignores a last line that is incomplete.
 pub fn parse(log: &str) -> Vec<AuditEvent> {
     let complete = log.rfind('\n').map_or("", |end| &log[..end]);
     complete
@@ -91,7 +90,7 @@ struct Status {
     code: u16,
 }
 
-/// Null, too, for a body that is too deep to be read: nothing that the controller writes is.
+/// Parses a body. Returns null if its nesting is too deep, which never applies to bodies of the controller.
 fn body(text: Option<Box<RawValue>>) -> Value {
     let body = text.and_then(|text| serde_json::from_str(text.get()).ok());
     body.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The processes of a control plane: their flags, their order, their end.
+//! Processes of a control plane.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ use crate::{
 };
 
 const APISERVER: &str = "kube-apiserver";
-/// The name of the second one's log and kubeconfig.
+/// Name of the second API server's log and kubeconfig.
 const SECOND: &str = "kube-apiserver-2";
 const USERS: [&str; 8] = [
     "admin",
@@ -43,7 +43,7 @@ const USERS: [&str; 8] = [
 const START_DEADLINE: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A control plane in a folder of its own.
+/// Control plane with its own directory.
 pub struct ControlPlane {
     bin: PathBuf,
     folder: Folder,
@@ -55,7 +55,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Writes what the programs in the folder `bin` read at their start.
+    /// Writes the configuration files of the programs in `bin`.
     pub fn new(bin: PathBuf, audit: bool, controllers: bool) -> Result<Self> {
         let folder = Folder::new()?;
         let ports = Ports::new()?;
@@ -69,7 +69,7 @@ impl ControlPlane {
             dir.join("audit-policy.yaml"),
             include_str!("audit-policy.yaml"),
         )?;
-        // An API server appends to a log that is there; two of them share this one.
+        // An API server appends to an existing log; both API servers share this one.
         if audit {
             File::create(dir.join("audit.log"))?;
         }
@@ -89,7 +89,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Starts everything and waits until it serves.
+    /// Starts all processes and waits until the control plane is ready.
     pub async fn start(&mut self) -> Result<()> {
         let etcd = self.ports.etcd();
         let peer = format!("http://127.0.0.1:{}", self.ports.base + 2);
@@ -104,7 +104,7 @@ impl ControlPlane {
                 format!("--listen-peer-urls={peer}"),
                 format!("--initial-advertise-peer-urls={peer}"),
                 format!("--initial-cluster=etcd={peer}"),
-                // The data does not outlive the machine, so it need not survive its crash.
+                // The data is discarded with the control plane, so it need not survive a machine crash.
                 "--unsafe-no-fsync".into(),
             ],
         )?;
@@ -115,14 +115,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts the API server, on the port and the data that it had before, and waits until it is ready.
+    /// Starts the API server with its previous port and data, and waits until it is ready.
     pub async fn start_apiserver(&mut self) -> Result<()> {
         self.start_apiserver_as(APISERVER, self.ports.apiserver(), "admin", &[])
             .await
     }
 
-    /// Starts another API server on the same data, as one more behind a load balancer, with these flags more, and waits until
-    /// it is ready.
+    /// Starts a second API server on the same data, with additional flags, and waits until it is ready.
     pub async fn start_second_apiserver(&mut self, flags: &[&str]) -> Result<()> {
         let port = self.ports.second_apiserver();
         self.write_kubeconfig(SECOND, &self.tokens["admin"], port)?;
@@ -142,7 +141,7 @@ impl ControlPlane {
         let mut flags = vec![
             format!("--etcd-servers={}", self.ports.etcd()),
             "--bind-address=127.0.0.1".into(),
-            // No pod is told where it is; and of 127.0.0.1, none may be from 1.37 on.
+            // No pod uses the endpoint; and from 1.37 on, 127.0.0.1 is rejected as an endpoint address.
             "--endpoint-reconciler-type=none".into(),
             format!("--secure-port={port}"),
             format!("--cert-dir={}", self.path("pki")),
@@ -160,14 +159,14 @@ impl ControlPlane {
             ));
             flags.push(format!("--audit-log-path={}", self.path("audit.log")));
             flags.push("--audit-log-format=json".into());
-            // Megabytes: a log that turned over would hide what a checker looks for.
+            // In megabytes. A rotated log would hide events from the checker.
             flags.push("--audit-log-maxsize=100000".into());
         }
         flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         self.spawn(name, APISERVER, &flags)?;
         let config = Kubeconfig::read_from(self.kubeconfig(kubeconfig))?;
         let started = Instant::now();
-        // A failing answer contains "ok", too: it is ready when it says nothing else.
+        // The body of a failing response contains "ok" as well, so compare all of it.
         while readyz(&config).await.ok().as_deref() != Some("ok") {
             self.check(started)?;
             tokio::time::sleep(POLL).await;
@@ -175,7 +174,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Kills the API server as a crash would.
+    /// Kills the API server with SIGKILL.
     pub async fn kill_apiserver(&mut self) -> Result<()> {
         let mut child = self
             .children
@@ -184,7 +183,7 @@ impl ControlPlane {
         Ok(child.kill().await?)
     }
 
-    /// Stops (SIGSTOP) or continues (SIGCONT) the API server: connections stay open, nothing answers.
+    /// Stops (SIGSTOP) or continues (SIGCONT) the API server. While it is stopped, connections stay open without responses.
     pub fn signal_apiserver(&mut self, signal: Signal) -> Result<()> {
         let pid = self
             .children
@@ -198,15 +197,15 @@ impl ControlPlane {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Kills everything and removes the folder.
+    /// Kills all processes and removes the directory.
     pub async fn stop(mut self) {
         for child in self.children.values_mut() {
-            // It may have ended by itself; either way it is gone afterwards.
+            // It may have exited already.
             let _ = child.kill().await;
         }
     }
 
-    /// What there is to know about this control plane.
+    /// Returns the description of this control plane.
     pub fn ready(&self) -> Ready {
         let pid = |(name, child): (&&str, &Child)| Some(((*name).to_owned(), child.id()?));
         Ready {
@@ -222,7 +221,7 @@ impl ControlPlane {
 
     async fn start_controllers(&mut self) -> Result<()> {
         let kubeconfig = format!("--kubeconfig={}", self.kubeconfig("admin").display());
-        // Nothing asks them for their own metrics; the API server should be what limits a thousand Deployments, not these.
+        // Metrics are not scraped. The rate limits must not slow down a thousand Deployments.
         let common = [
             kubeconfig.clone(),
             "--leader-elect=false".into(),
@@ -237,7 +236,7 @@ impl ControlPlane {
             self.path("sa.key")
         ));
         flags.push(format!("--root-ca-file={}", self.path("pki/apiserver.crt")));
-        // kwok's node may go longer without a sign of life than a real one, and its pods never get Ready again.
+        // kwok's node may send heartbeats more rarely than a kubelet, and its pods would never become Ready again.
         flags.push("--node-monitor-grace-period=24h".into());
         self.spawn("kube-controller-manager", "kube-controller-manager", &flags)?;
         self.spawn(
@@ -252,7 +251,7 @@ impl ControlPlane {
 
         let config = Kubeconfig::read_from(self.kubeconfig("admin"))?;
         let client = client(&config).await?;
-        // As a kubelet labels its own.
+        // As kubelet labels its node.
         let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
         let metadata = json!({"name": "kwok", "labels": labels});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
@@ -275,7 +274,7 @@ impl ControlPlane {
         }
     }
 
-    /// Fails when a process has ended, with its last words, or when starting takes too long.
+    /// Fails if a process has exited or the start takes too long. The error contains the end of the logs.
     fn check(&mut self, started: Instant) -> Result<()> {
         for (name, child) in &mut self.children {
             if let Some(status) = child.try_wait()? {
@@ -308,9 +307,9 @@ impl ControlPlane {
         let mut command = bound_command(self.bin.join(program));
         command
             .args(flags)
-            // A terminal's Ctrl-C is for the supervisor to answer.
+            // The supervisor handles Ctrl-C of a terminal.
             .process_group(0)
-            // kwok and client-go look for files of the user there.
+            // kwok and client-go read files of the user there.
             .env("HOME", &self.folder.path)
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
@@ -353,7 +352,7 @@ impl ControlPlane {
 async fn client(config: &Kubeconfig) -> Result<Client> {
     let mut config =
         Config::from_custom_kubeconfig(config.clone(), &KubeConfigOptions::default()).await?;
-    // It is on loopback, whatever the environment names.
+    // The server is on loopback: ignore proxy variables.
     config.proxy_url = None;
     Ok(Client::try_from(config)?)
 }
@@ -363,7 +362,7 @@ async fn readyz(config: &Kubeconfig) -> Result<String> {
     Ok(client(config).await?.request_text(request).await?)
 }
 
-/// The folder of the programs: `build.sh` beside this file builds them, the first time, and prints it.
+/// Returns the directory of the programs. `build.sh` beside this file builds them on first use and prints the path.
 pub fn programs() -> Result<PathBuf> {
     let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/build.sh");
     let output = Command::new(&build)
@@ -376,7 +375,7 @@ pub fn programs() -> Result<PathBuf> {
     Ok(String::from_utf8(output.stdout)?.trim_end().into())
 }
 
-/// The key that signs the tokens of service accounts, and its public half, which the API server wants in a file of its own.
+/// Writes the key that signs ServiceAccount tokens, and its public key, which the API server needs in a separate file.
 fn write_service_account_key(dir: &Path) -> Result<()> {
     // SubjectPublicKeyInfo of an uncompressed point on P-256 (RFC 5480): the point follows.
     const SPKI: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
@@ -397,14 +396,14 @@ fn write_service_account_key(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The end of a program's log.
+/// Returns the end of a program's log.
 fn last_words(dir: &Path, name: &str) -> String {
     let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
     let lines: Vec<_> = log.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// A folder under the system's temporary one that is removed when this is dropped. A lock in it shows that it is in use.
+/// Temporary directory that is removed on drop. A lock file in it shows that it is in use.
 struct Folder {
     path: PathBuf,
     _lock: File,
@@ -417,18 +416,18 @@ impl Folder {
         Self::sweep()?;
         let path = tempfile::Builder::new()
             .prefix(Self::PREFIX)
-            // It holds tokens.
+            // It contains tokens.
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()?
             .keep();
-        // The lock appears under its name only once it is held, so that a sweep never finds it free.
+        // The lock file is renamed only after it is locked, so that a sweep never finds it unlocked.
         let lock = File::create_new(path.join("new-lock"))?;
         lock.lock()?;
         fs::rename(path.join("new-lock"), path.join("lock"))?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Removes the folders of supervisors that were killed.
+    /// Removes the directories of killed supervisors.
     fn sweep() -> Result<()> {
         for entry in fs::read_dir(std::env::temp_dir())? {
             let path = entry?.path();
@@ -436,7 +435,7 @@ impl Folder {
                 .file_name()
                 .is_some_and(|name| name.as_encoded_bytes().starts_with(Self::PREFIX.as_bytes()));
             if ours && File::open(path.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-                // Another supervisor may be at it, too.
+                // Another supervisor may be removing it as well.
                 let _ = fs::remove_dir_all(path);
             }
         }
@@ -450,8 +449,8 @@ impl Drop for Folder {
     }
 }
 
-/// Five loopback ports in a row, below those that the kernel gives to outgoing connections. The first is held as long as
-/// this lives, which keeps other supervisors away from all five; then etcd's two and one for each API server.
+/// Five consecutive loopback ports below the kernel's range for outgoing connections. The first stays bound for the lifetime of
+/// this value, which reserves all five against other supervisors. etcd has the next two, and each API server one.
 struct Ports {
     base: u16,
     _held: TcpListener,

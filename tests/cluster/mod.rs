@@ -1,6 +1,6 @@
-//! A real control plane for a test: `mod cluster;`, then [`shared`] for a namespace on the server that all tests of a file
-//! share, or [`Cluster::start`] for a server that the test may break. The processes belong to the supervisor (the example
-//! `cluster`), so that a test can end in any way and leave nothing.
+//! A real control plane for tests. Use `mod cluster;` and then [`shared`] for a namespace on a server that all tests of a file
+//! share, or [`Cluster::start`] for a server that the test may break. The supervisor (the example `cluster`) owns the
+//! processes, so that no process is left however a test ends.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(
     clippy::unwrap_used,
@@ -35,38 +35,38 @@ use tokio::{
 pub use audit::AuditEvent;
 pub use ready::{Ready, bound_command};
 
-/// What not every API server has, and which 1.x do; docs/operations.md has the tests that take it.
+/// Feature of some API servers, with the minor versions that have it. docs/operations.md lists the tests that need it.
 pub type Feature = (RangeInclusive<u32>, &'static str);
 pub const MUTATING_POLICIES: Feature = (36..=u32::MAX, "MutatingAdmissionPolicy");
 pub const STREAMED_LISTS: Feature = (34..=u32::MAX, "lists that are streamed");
 pub const AS_SIMULATED: Feature = (36..=36, "the answers of the simulated API server");
 
-/// How long a kubectl may take, which waits for ever for what is deleted.
+/// Time limit of a kubectl command. `kubectl wait --for=delete` and `kubectl delete` may otherwise never return.
 const KUBECTL_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What a control plane has beyond etcd and kube-apiserver.
+/// Optional parts of a control plane, besides etcd and kube-apiserver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// An audit log, for [`Cluster::audit`].
+    /// Audit log for [`Cluster::audit`].
     pub audit: bool,
-    /// kube-controller-manager, kube-scheduler, and a kwok node whose pods become Ready a second after they are scheduled.
+    /// kube-controller-manager, kube-scheduler, and a kwok node whose pods become Ready one second after scheduling.
     pub controllers: bool,
 }
 
-/// A running control plane; dropped, it is gone.
+/// Running control plane, stopped on drop.
 pub struct Cluster {
     ready: Ready,
     supervisor: Arc<Mutex<Supervisor>>,
 }
 
-/// The control plane that tests share, without audit log and controllers. It ends with the process.
+/// Returns the control plane that tests share, without audit log and controllers. It ends with the process.
 pub fn shared() -> &'static Cluster {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     SHARED.get_or_init(|| Cluster::start(Options::default()))
 }
 
 impl Cluster {
-    /// Starts a control plane and waits (blocking, seconds; minutes where its programs are to be built) until it serves.
+    /// Starts a control plane and blocks until it is ready. This takes seconds, or minutes if its programs must be built.
     pub fn start(options: Options) -> Self {
         let mut command = Command::new(supervisor());
         command.args(options.audit.then_some("--audit"));
@@ -78,39 +78,40 @@ impl Cluster {
         }
     }
 
-    /// What the supervisor reported of it; the API server's pid is the first one's.
+    /// Returns the supervisor's report. The pid of the API server is that of its first start.
     pub fn ready(&self) -> &Ready {
         &self.ready
     }
 
-    /// A kubeconfig of the user `admin`.
+    /// Returns the kubeconfig of the user `admin`.
     pub fn kubeconfig(&self) -> &Path {
         &self.ready.kubeconfig
     }
 
-    /// A kubeconfig of another of [`Ready::tokens`]' users.
+    /// Returns the kubeconfig of another user of [`Ready::tokens`].
     pub fn kubeconfig_of(&self, user: &str) -> PathBuf {
         assert!(self.ready.tokens.contains_key(user), "no user {user}");
         self.ready.dir.join(format!("{user}.kubeconfig"))
     }
 
-    /// The configuration that [`Self::kubeconfig`] amounts to.
+    /// Returns the client configuration from [`Self::kubeconfig`].
     pub async fn kube_config(&self) -> Config {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).unwrap();
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
         let mut config = config.unwrap();
-        // It is on loopback, whatever the environment names.
+        // The server is on loopback: ignore proxy variables.
         config.proxy_url = None;
         config
     }
 
-    /// A client of the user `admin`. It lives on the calling test's runtime: tests must not share one.
+    /// Returns a client of the user `admin`. It runs on the calling test's runtime, so tests must not share it.
     pub async fn client(&self) -> Client {
         self.kube_config().await.try_into().unwrap()
     }
 
-    /// Whether the API server has this. A test that takes it is left out where it has not, and says so past libtest's capture.
+    /// Returns whether the API server has a feature. If not, logs on stderr that the test is skipped; libtest does not capture
+    /// this.
     pub async fn has(&self, (versions, what): Feature) -> bool {
         let version = self.client().await.apiserver_version().await.unwrap();
         let has = versions.contains(&version.minor.parse().unwrap());
@@ -124,7 +125,7 @@ impl Cluster {
         has
     }
 
-    /// Creates a namespace whose name starts with `prefix` and nobody else has.
+    /// Creates a namespace with a unique name that starts with `prefix`.
     pub async fn namespace(&self, prefix: &str) -> String {
         let name = format!(
             "{prefix}-{}",
@@ -138,8 +139,8 @@ impl Cluster {
         name
     }
 
-    /// Puts a Lease there that was held and released: replicas that come need not wait to take it, as they do where there
-    /// is none (H12).
+    /// Creates a Lease that looks released, so that replicas may take it without a wait. Without a Lease they would wait for a
+    /// lease duration.
     pub async fn release_lease(&self, namespace: &str, name: &str) {
         let lease = serde_json::json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -159,7 +160,7 @@ impl Cluster {
         applied.unwrap();
     }
 
-    /// Installs the CRD from `deploy/crd.yaml` and waits until the API server serves it.
+    /// Installs `deploy/crd.yaml` and waits until the API server serves it.
     pub async fn install_crd(&self) {
         let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
         self.kubectl(&["apply", "-f", crd]).await.success();
@@ -179,14 +180,14 @@ impl Cluster {
         self.kubectl_stdin(args, "").await
     }
 
-    /// Runs kubectl as `admin`, with `input` to read (`-f -`), for two minutes at most.
+    /// Runs kubectl as `admin` with `input` on stdin (`-f -`), for at most two minutes.
     pub async fn kubectl_stdin(&self, args: &[&str], input: &str) -> Output {
         let mut command = bound_command(self.ready.bin.join("kubectl"));
         command
             .arg("--kubeconfig")
             .arg(self.kubeconfig())
             .args(args)
-            // Its discovery cache would go there.
+            // Location of its discovery cache.
             .env("HOME", &self.ready.dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -208,7 +209,7 @@ impl Cluster {
                 args.join(" ")
             );
         };
-        // It may end without reading everything, or anything.
+        // kubectl may exit before it has read its input.
         let _ = written;
         let output = output.unwrap();
         Output {
@@ -219,35 +220,35 @@ impl Cluster {
         }
     }
 
-    /// The audit log so far; it takes [`Options::audit`]. A request is in it by the time that its answer arrives.
+    /// Returns the audit log so far; needs [`Options::audit`]. A request is logged before its response arrives.
     pub fn audit(&self) -> Vec<AuditEvent> {
         let log = self.ready.audit_log.as_ref().expect("Options::audit");
         audit::parse(&std::fs::read_to_string(log).unwrap())
     }
 
-    /// Starts a second API server on the same etcd, and returns the kubeconfig of the user `admin` there. It has caches and
-    /// informers of its own; [`Self::audit`] has what both serve. The other commands are about the first one.
+    /// Starts a second API server on the same etcd and returns its kubeconfig for the user `admin`. It has separate caches and
+    /// informers. [`Self::audit`] contains the requests to both. The other commands affect only the first.
     pub async fn start_second_apiserver(&self) -> PathBuf {
         self.start_second_apiserver_with("").await
     }
 
-    /// The same, with these flags more.
+    /// Like [`Self::start_second_apiserver`], with additional flags.
     pub async fn start_second_apiserver_with(&self, flags: &str) -> PathBuf {
         self.command(&format!("second {flags}")).await;
         self.ready.dir.join("kube-apiserver-2.kubeconfig")
     }
 
-    /// Kills the API server, as a crash would.
+    /// Kills the API server with SIGKILL.
     pub async fn kill_apiserver(&self) {
         self.command("kill").await;
     }
 
-    /// Starts the killed API server again, on its port and with its data, and waits until it is ready.
+    /// Restarts the killed API server with its port and data, and waits until it is ready.
     pub async fn start_apiserver(&self) {
         self.command("start").await;
     }
 
-    /// Makes the API server stand still: connections stay open, nothing answers.
+    /// Freezes the API server: connections stay open without responses.
     pub async fn freeze_apiserver(&self) {
         self.command("freeze").await;
     }
@@ -259,14 +260,14 @@ impl Cluster {
 
     async fn command(&self, line: &str) {
         let (supervisor, line) = (self.supervisor.clone(), line.to_owned());
-        // A thread of its own, so that what runs on the test's runtime goes on meanwhile.
+        // Blocks a separate thread, so that other tasks on the test's runtime continue.
         tokio::task::spawn_blocking(move || supervisor.lock().unwrap().command(&line))
             .await
             .unwrap();
     }
 }
 
-/// What a kubectl said.
+/// Result of a kubectl command.
 #[derive(Debug)]
 pub struct Output {
     command: String,
@@ -276,7 +277,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Its stdout; panics with its stderr when it failed.
+    /// Returns stdout. Panics with stderr if the command failed.
     pub fn success(self) -> String {
         assert!(
             self.status.success(),
@@ -288,7 +289,7 @@ impl Output {
     }
 }
 
-/// The supervisor's process and its two pipes. Dropped, it ends, and its end is waited for.
+/// Supervisor process with its two pipes. Drop closes stdin and waits for the exit.
 pub struct Supervisor {
     pub child: Child,
     stdin: Option<ChildStdin>,
@@ -335,12 +336,12 @@ impl Drop for Supervisor {
     }
 }
 
-/// The supervisor's program.
+/// Returns the path of the supervisor.
 pub fn supervisor() -> PathBuf {
     example("cluster")
 }
 
-/// An example's program, beside the test's own: `target/debug/examples/cluster`.
+/// Returns the path of an example next to the test, such as `target/debug/examples/cluster`.
 pub fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test
@@ -356,8 +357,7 @@ pub fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Calls `probe` until it finds something, and returns that; panics with `what` and the last thing that `probe` saw instead
-/// when it has found nothing by `deadline`.
+/// Calls `probe` until it returns `Ok`, and returns the value. Panics after `deadline` with `what` and the last error.
 pub async fn eventually<T, S: Debug>(
     deadline: Duration,
     what: &str,

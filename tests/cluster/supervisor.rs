@@ -1,12 +1,13 @@
-//! Owns a real control plane, for tests and for the demo: etcd and kube-apiserver on free loopback ports, in a folder of
-//! their own. Whatever happens to who started it, nothing is left: it ends, and takes its children and its folder with it,
-//! when its stdin reaches its end or it gets SIGINT, SIGTERM or SIGHUP; when it is killed itself, the kernel kills its
-//! children, and the next supervisor removes the folder.
+//! Owns a real control plane for tests and the demo: etcd and kube-apiserver on free loopback ports, in their own directory.
 //!
-//! `cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`ready::Ready`]), and then answers each
-//! line on stdin (`kill`, `start`, `freeze`, `thaw`: the API server; `second FLAGS`: starts another one on the same etcd) with
-//! `{}` or `{"error": …}`. `--audit` keeps an audit log; `--controllers` adds kube-controller-manager, kube-scheduler and a kwok
-//! node whose pods become Ready.
+//! It leaves nothing behind, however its parent ends. At the end of stdin, and on SIGINT, SIGTERM or SIGHUP, it stops its
+//! children and removes its directory. If it is killed, the kernel kills its children, and the next supervisor removes the
+//! directory.
+//!
+//! `cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`ready::Ready`]). Then it answers each line
+//! on stdin with `{}` or `{"error": …}`. `kill`, `start`, `freeze` and `thaw` affect the API server; `second FLAGS` starts
+//! another API server on the same etcd. `--audit` keeps an audit log. `--controllers` adds kube-controller-manager,
+//! kube-scheduler and a kwok node whose pods become Ready.
 #![allow(clippy::print_stderr, reason = "a program whose user reads its stderr")]
 
 mod control_plane;
@@ -25,10 +26,10 @@ use tokio::{
 
 use control_plane::ControlPlane;
 
-/// Anything that went wrong, to be shown to a person.
+/// Result with an error message for the user.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-// One thread: children are bound to the thread that spawned them, so that must be the one that lives as long as the process.
+// One thread: a child is bound to the thread that spawned it, which must live as long as the process.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match run().await {
@@ -67,7 +68,8 @@ async fn run() -> Result<()> {
     result
 }
 
-/// The lines of stdin, and its end. A thread of its own reads it: tokio's stdin would keep the process from ending.
+/// Returns the lines of stdin, and a signal at its end. A separate thread reads stdin: tokio's stdin would prevent the process
+/// from exiting.
 fn stdin() -> (mpsc::UnboundedReceiver<String>, oneshot::Receiver<()>) {
     let (line, lines) = mpsc::unbounded_channel();
     let (open, ended) = oneshot::channel();
