@@ -1,4 +1,4 @@
-//! The control plane that the other tests stand on: it serves, it comes back with its data, and it never outlives its test.
+//! Tests of the control plane for other tests: it serves requests, keeps its data over a restart, and never outlives its test.
 
 use std::{
     io::{BufRead, BufReader},
@@ -179,7 +179,7 @@ async fn nothing_is_left_when_the_test_is_killed() {
     assert_gone(&ready).await;
 }
 
-/// The test that [`nothing_is_left_when_the_test_is_killed`] kills; by itself it ends when its stdin does.
+/// The test that [`nothing_is_left_when_the_test_is_killed`] runs and kills. Otherwise it ends at the end of stdin.
 #[test]
 #[ignore = "another test runs it"]
 #[allow(clippy::print_stdout, reason = "that other test reads it")]
@@ -222,7 +222,7 @@ async fn assert_gone(ready: &Ready) {
     .await;
 }
 
-/// Whether the process runs; a dead one that nobody has waited for does not.
+/// Returns whether the process runs. A zombie does not.
 fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")

@@ -1,5 +1,5 @@
-//! What the tests of the telemetry stand on: the real collector gives back what was sent to it, in every state that a test puts
-//! it in; each mock misbehaves as it says; Prometheus scrapes and alerts; the page of traces is one that a browser draws.
+//! Tests of the telemetry test support. The real collector returns the telemetry sent to it, in each state that tests use. Each
+//! mock fails as documented. Prometheus scrapes and alerts. A browser renders the page of traces.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ use crate::{
     prometheus::{Prometheus, promtool},
 };
 
-/// How long an export, or a connection, may take.
+/// Time limit of an export or a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,7 +180,8 @@ async fn a_black_hole_does_not_even_refuse() {
     assert!(connected.is_err(), "{connected:?}");
 }
 
-/// The page as a browser draws it: every bar in its lane, a child's under its parent's, and what came from outside is text.
+/// Renders the page in a browser. Each bar is within its lane, a child's bar within its parent's, and external input is plain
+/// text.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's chromium"]
 async fn the_page_of_traces_is_drawn_in_chromium() {
@@ -234,7 +235,7 @@ async fn the_page_of_traces_is_drawn_in_chromium() {
     assert!(shares.into_iter().zip(expected).all(close), "{shares:?}");
 }
 
-/// Prometheus 2.42 or later.
+/// Needs Prometheus 2.42 or later.
 #[tokio::test]
 #[ignore = "takes Debian's prometheus"]
 async fn prometheus_scrapes_and_alerts() {
@@ -272,7 +273,7 @@ async fn prometheus_scrapes_and_alerts() {
     assert!(error.contains("no help text"), "{error}");
 }
 
-/// Serves this text to everybody, whatever they ask.
+/// Serves this text in response to every request.
 fn serve(listener: TcpListener, text: &'static str) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
@@ -298,7 +299,7 @@ async fn arrives(collector: &Collector, span: &str) {
     collector.wait_for(span, there).await;
 }
 
-/// Sends one span, and waits for the answer.
+/// Sends one span and waits for the response.
 async fn send(
     endpoint: &str,
     tls: Option<ClientTlsConfig>,
@@ -316,14 +317,14 @@ async fn send(
         .with_batch_exporter(exporter)
         .build();
     provider.tracer("scope").start(name).end();
-    // It blocks, and tonic needs this runtime meanwhile.
+    // It blocks, and tonic needs this runtime in the meantime.
     let flushed = spawn_blocking(move || provider.force_flush())
         .await
         .unwrap();
     flushed.map_err(|error| error.to_string())
 }
 
-/// Sends a trace of two spans and a log record, a counter and a histogram, as the reconcile of a Foo; returns the trace's id.
+/// Sends a trace of two spans, a log record, a counter and a histogram, like the reconcile of a Foo. Returns the trace id.
 async fn send_all(endpoint: &str, foo: &'static str) -> opentelemetry::TraceId {
     let resource = Resource::builder().with_service_name("sender").build();
     let spans = SpanExporter::builder().with_tonic().with_endpoint(endpoint);

@@ -1,4 +1,4 @@
-//! A load balancer before a collector, which can forget the connections that it has.
+//! Load balancer in front of a collector, which can drop its connection table.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -15,16 +15,16 @@ use tokio::{
     task::JoinSet,
 };
 
-/// A load balancer on a loopback port, until it is dropped. It lives on the runtime of the test that started it.
+/// Load balancer on a loopback port. It runs on the runtime of its test and stops on drop.
 pub struct Balancer {
     address: SocketAddr,
-    /// The age that connections have to be of to be known.
+    /// Generation of the connection table. Connections of an older generation are reset.
     age: Arc<AtomicU64>,
     _accepting: JoinSet<()>,
 }
 
 impl Balancer {
-    /// Starts one before `collector`, `127.0.0.1:PORT`.
+    /// Starts a load balancer in front of `collector`, `127.0.0.1:PORT`.
     pub async fn start(collector: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -44,12 +44,12 @@ impl Balancer {
         }
     }
 
-    /// Its address, `http://127.0.0.1:PORT`.
+    /// Returns its address, `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Forgets all connections of now: the next bytes on one of them are answered with a reset.
+    /// Drops all current connections: the next bytes on one of them are answered with a reset.
     pub fn forget(&self) {
         self.age.fetch_add(1, Relaxed);
     }
@@ -71,7 +71,7 @@ async fn serve(client: TcpStream, collector: String, age: Arc<AtomicU64>) {
                 return Ok(());
             }
             if age.load(Relaxed) != born {
-                // Closed with this, it is reset.
+                // The drop that follows sends a reset.
                 from_client.as_ref().set_zero_linger()?;
                 return Ok(());
             }

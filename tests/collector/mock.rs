@@ -1,4 +1,4 @@
-//! What stands where a collector should be, and does what a real one cannot be made to do on demand.
+//! Mock of a collector, for failures that a real one cannot produce on demand.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,28 +26,28 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// What a mock does.
+/// Behaviour of a mock.
 #[derive(Clone, Copy, Debug)]
 pub enum Behaviour {
-    /// Refuses connections: nobody listens on the port.
+    /// Refuses connections: the port has no listener.
     Refuse,
-    /// Lets connection attempts go unanswered, as a firewall that drops packets.
+    /// Drops connection attempts, as some firewalls do.
     BlackHole,
-    /// Accepts connections, and never says a word.
+    /// Accepts connections and sends nothing.
     Silent,
-    /// Answers with what is not even HTTP/2.
+    /// Responds with bytes that are not HTTP/2.
     Garbage,
-    /// Answers with a proxy's error page: 502 and HTML.
+    /// Responds with a proxy's error page: 502 and HTML.
     Page,
-    /// Answers as a collector does, so long after the request, with this gRPC status (0 OK, 14 unavailable, 16 unauthenticated)
-    /// and, where that is an error, with [`WORDS`].
+    /// Responds like a collector after this delay, with this gRPC status (0 OK, 14 unavailable, 16 unauthenticated). An error
+    /// has the message [`WORDS`].
     Answer(Duration, u8),
 }
 
-/// What a mock says when it does not take an export.
+/// Error message of a mock that rejects an export.
 pub const WORDS: &str = "the mock wants nothing";
 
-/// A mock on a loopback port, until it is dropped. It lives on the runtime of the test that started it.
+/// Mock on a loopback port. It runs on the runtime of its test and stops on drop.
 pub struct Mock {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<HeaderMap>>>,
@@ -55,14 +55,14 @@ pub struct Mock {
 }
 
 impl Mock {
-    /// Starts one.
+    /// Starts a mock.
     pub async fn start(behaviour: Behaviour) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
         let requests = Arc::default();
         let held: Box<dyn Any> = match behaviour {
-            // Bound, it keeps the port from others.
+            // The bound socket reserves the port.
             Behaviour::Refuse => Box::new(socket),
             Behaviour::BlackHole => Box::new(fill(socket.listen(0).unwrap()).await),
             _ => {
@@ -79,18 +79,18 @@ impl Mock {
         }
     }
 
-    /// Its address, `http://127.0.0.1:PORT`.
+    /// Returns its address, `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The headers of all requests so far; none where the behaviour is not to answer HTTP/2.
+    /// Returns the headers of all requests so far. Empty if the behaviour is not an HTTP/2 response.
     pub fn requests(&self) -> Vec<HeaderMap> {
         self.requests.lock().unwrap().clone()
     }
 }
 
-/// Fills the queue of connections that wait to be accepted: the kernel drops what comes after.
+/// Fills the accept queue: the kernel drops further connection attempts.
 async fn fill(listener: TcpListener) -> (TcpListener, Vec<TcpStream>) {
     let address = listener.local_addr().unwrap();
     let mut waiting = Vec::new();
@@ -114,7 +114,7 @@ async fn serve(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<Mutex<
         Behaviour::Garbage => {
             let garbage = b"\x00\xffSSH-2.0-who_are_you\r\n\r\n";
             stream.write_all(garbage).await.unwrap();
-            // Listening on, until the client has had enough.
+            // Keeps reading until the client closes the connection.
             let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
         }
         _ => {
@@ -133,7 +133,7 @@ async fn answer(
     behaviour: Behaviour,
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
-    // A client may give up on its request meanwhile.
+    // The client may have cancelled its request.
     let _ = request.into_body().collect().await;
     let (status, content, frames) = if let Behaviour::Answer(after, code) = behaviour {
         sleep(after).await;

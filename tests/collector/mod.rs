@@ -1,6 +1,6 @@
-//! A real OpenTelemetry Collector for a test: `mod collector;` beside `mod cluster;`, then [`Collector::start`]. Point the
-//! controller at [`Collector::endpoint`] and look at what has arrived with [`Collector::wait_for`]. What a real collector
-//! cannot be made to do on demand, a [`Mock`] does.
+//! A real OpenTelemetry Collector for tests. Use `mod collector;` beside `mod cluster;`, then [`Collector::start`]. Export to
+//! [`Collector::endpoint`] and read the telemetry with [`Collector::wait_for`]. A [`Mock`] imitates failures that a real
+//! collector cannot produce on demand.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(
     unused_imports,
@@ -38,13 +38,13 @@ pub use received::{
 };
 pub use trace::Trace;
 
-/// How long the collector may take to start or end, and telemetry to arrive.
+/// Time limit for a start, an exit and the arrival of telemetry.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Where one listens by default.
+/// Default listen address.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Who has to have a certificate.
+/// Parties that need a certificate.
 #[derive(Clone, Copy, PartialEq)]
 enum Tls {
     Nobody,
@@ -52,43 +52,43 @@ enum Tls {
     Both,
 }
 
-/// A collector, running or stopped; dropped, it is gone. It ends with the thread that started it.
+/// Collector, running or stopped. It is killed on drop and when its starting thread ends.
 pub struct Collector {
     program: PathBuf,
     folder: TempDir,
     host: &'static str,
     tls: Tls,
-    /// Configuration over the usual.
+    /// Additional configuration file that overrides the default one.
     more: Option<PathBuf>,
-    /// 0 until the first start has found a free one.
+    /// Port; 0 until the first start has chosen a free one.
     port: u16,
-    /// How often it was started: each run has a folder of its own, named by its number.
+    /// Number of starts. Each run has its own directory, named by its number.
     runs: u32,
     child: Option<Child>,
 }
 
 impl Collector {
-    /// Starts one on a free loopback port, and waits until it takes OTLP there (a minute where it is to be built).
+    /// Starts a collector on a free loopback port and waits until it accepts OTLP. Building it takes a minute.
     pub async fn start() -> Self {
         Self::new(LOOPBACK, Tls::Nobody, None).await
     }
 
-    /// The same, with this configuration over the usual.
+    /// Like [`Self::start`], with a configuration file that overrides the default one.
     pub async fn start_with(config: &Path) -> Self {
         Self::new(LOOPBACK, Tls::Nobody, Some(config.to_owned())).await
     }
 
-    /// Starts one that takes nothing but TLS, with a certificate of [`Self::ca`] for `localhost` and `127.0.0.1`.
+    /// Starts a collector that accepts only TLS, with a certificate of [`Self::ca`] for `localhost` and `127.0.0.1`.
     pub async fn start_tls() -> Self {
         Self::start_tls_at(LOOPBACK).await
     }
 
-    /// The same, at another address of this machine's, for which its certificate is good, too.
+    /// Like [`Self::start_tls`], at another local address, which its certificate covers as well.
     pub async fn start_tls_at(host: &'static str) -> Self {
         Self::new(host, Tls::Server, None).await
     }
 
-    /// The same, but it talks to nobody without a certificate of [`Self::ca`], such as [`Self::client`]'s.
+    /// Like [`Self::start_tls`], but clients need a certificate of [`Self::ca`], such as [`Self::client`].
     pub async fn start_mutual_tls() -> Self {
         Self::new(LOOPBACK, Tls::Both, None).await
     }
@@ -112,7 +112,7 @@ impl Collector {
         collector
     }
 
-    /// Starts it again, on the same port, after [`Self::stop`] or [`Self::kill`]; what it had received stays.
+    /// Restarts it on the same port after [`Self::stop`] or [`Self::kill`]. Received telemetry is kept.
     pub async fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         self.runs += 1;
@@ -162,7 +162,7 @@ impl Collector {
         command
     }
 
-    /// Its address, `http://HOST:PORT`, or `https` if it was started so.
+    /// Returns its address, `http://HOST:PORT`, or `https://HOST:PORT` with TLS.
     pub fn endpoint(&self) -> String {
         let scheme = if self.tls == Tls::Nobody {
             "http"
@@ -172,25 +172,25 @@ impl Collector {
         format!("{scheme}://{}:{}", self.host, self.port)
     }
 
-    /// The file of the authority that signed its certificate, in PEM.
+    /// Returns the CA certificate file, in PEM.
     pub fn ca(&self) -> PathBuf {
         assert!(self.tls != Tls::Nobody, "Collector::start_tls");
         self.path("ca.crt")
     }
 
-    /// Makes other certificates of another authority, at the same paths. It has its own at its next start.
+    /// Replaces all certificates with those of a new CA, at the same paths. The collector uses them from its next start.
     pub fn rotate(&self) {
         assert!(self.tls != Tls::Nobody, "Collector::start_tls");
         write_certificates(self.folder.path(), self.host);
     }
 
-    /// The files of a client's certificate and its key, in PEM.
+    /// Returns the client's certificate and key files, in PEM.
     pub fn client(&self) -> (PathBuf, PathBuf) {
         assert!(self.tls == Tls::Both, "Collector::start_mutual_tls");
         (self.path("client.crt"), self.path("client.key"))
     }
 
-    /// Asks it to stop (SIGTERM), which writes what it still has, and waits for its end.
+    /// Sends SIGTERM and waits for the exit. The collector writes its remaining telemetry first.
     pub async fn stop(&mut self) {
         self.signal(Signal::TERM);
         let mut child = self.child.take().unwrap();
@@ -200,17 +200,17 @@ impl Collector {
         .await;
     }
 
-    /// Kills it, as a crash would.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Makes it stand still: connections stay open, nothing answers.
+    /// Freezes it: connections stay open without responses.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
-        // Its threads go on for a while on a busy machine.
+        // On a busy machine its threads run for a while after the signal.
         waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
     }
 
@@ -219,7 +219,7 @@ impl Collector {
         self.signal(Signal::CONT);
     }
 
-    /// What has arrived so far, over all starts.
+    /// Returns the telemetry of all runs so far.
     pub fn received(&self) -> Received {
         let mut all = Received::default();
         for run in 1..=self.runs {
@@ -228,7 +228,8 @@ impl Collector {
         all
     }
 
-    /// What `probe` finds in what has arrived, waited for; panics with `what` and an overview of it at the deadline.
+    /// Waits until `probe` finds something in the received telemetry, and returns it. Panics at the deadline with `what` and an
+    /// overview.
     pub async fn wait_for<T>(&self, what: &str, probe: impl Fn(&Received) -> Option<T>) -> T {
         eventually(DEADLINE, what, async || {
             let received = self.received();
@@ -237,7 +238,7 @@ impl Collector {
         .await
     }
 
-    /// What it has logged since its last start.
+    /// Returns its log since the last start.
     pub fn log(&self) -> String {
         fs::read_to_string(self.run(self.runs).join("log")).unwrap()
     }
@@ -272,7 +273,7 @@ impl Drop for Collector {
     }
 }
 
-/// The collector's program: `build.sh` builds it, the first time, and prints it.
+/// Returns the path of the collector. `build.sh` builds it on first use and prints the path.
 fn program() -> PathBuf {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/collector/build.sh");
     let mut command = Command::new(build);
@@ -281,7 +282,7 @@ fn program() -> PathBuf {
     String::from_utf8(output.stdout).unwrap().trim_end().into()
 }
 
-/// Writes an authority's certificate, `ca.crt`, and two that it signed, `server.crt` and `client.crt` with their keys.
+/// Writes the CA certificate `ca.crt`, and `server.crt` and `client.crt`, signed by it, with their keys.
 fn write_certificates(folder: &Path, host: &str) {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::default();

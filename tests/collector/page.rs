@@ -1,4 +1,4 @@
-//! Traces as a page to look at: a waterfall for each, in one HTML file without script that needs nothing else.
+//! Traces as a self-contained HTML page without scripts: one waterfall for each.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ summary { cursor: pointer; padding: .3em 0; font-weight: bold; }
 .text { padding-top: 1.3em; font: 12px ui-monospace, monospace; color: #555; overflow-wrap: anywhere; white-space: pre-wrap; }
 ";
 
-/// The page; the first trace is unfolded.
+/// Returns the page. The first trace is expanded.
 pub fn page(title: &str, traces: &[Trace<'_>]) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{0}</title>\n\
@@ -61,7 +61,7 @@ fn waterfall(trace: &Trace<'_>) -> String {
     html
 }
 
-/// When a reconcile began, what woke it, and what came of it; of another trace, its name.
+/// Returns the heading: start, trigger and outcome of a reconcile, or the name of another trace.
 fn heading(trace: &Trace<'_>) -> String {
     let Some(root) = trace.roots().next() else {
         return format!("trace {}", trace.id());

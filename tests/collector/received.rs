@@ -1,6 +1,6 @@
-//! What a collector has received, read from the OTLP/JSON that its file exporter writes: the fields that a test asks for,
-//! under OTLP's names. Times are nanoseconds since 1970, ids are hex digits, and attributes keep their type, so that
-//! `span.attributes["http.response.status_code"] == 409` distinguishes a number from a text.
+//! Telemetry that a collector has received, read from the OTLP/JSON of its file exporter. Fields have OTLP's names, and only
+//! fields that tests need are read. Times are nanoseconds since 1970, ids are hex digits. Attributes keep their type:
+//! `span.attributes["http.response.status_code"] == 409` distinguishes a number from a string.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::struct_field_names, reason = "OTLP's names")]
@@ -13,25 +13,24 @@ use serde_json::Value;
 /// Attributes by name.
 pub type Attributes = BTreeMap<String, Value>;
 
-/// Everything that arrived, in the order of arrival.
+/// All received telemetry, in order of arrival.
 #[derive(Debug, Default)]
 pub struct Received {
     pub spans: Vec<Span>,
     pub logs: Vec<LogRecord>,
-    /// One for each export: a cumulative metric is there again and again.
+    /// One entry for each export, so a cumulative metric occurs repeatedly.
     pub metrics: Vec<Metric>,
 }
 
-/// Who sent it.
+/// Sender of an item.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// The attributes of the resource: `service.name` and the like.
+    /// Resource attributes, such as `service.name`.
     pub resource: Arc<Attributes>,
-    /// The instrumentation scope.
+    /// Name of the instrumentation scope.
     pub scope: String,
 }
 
-/// A span.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Span {
@@ -54,7 +53,7 @@ pub struct Span {
     pub origin: Origin,
 }
 
-/// Which side of a call a span is.
+/// Span kind: the side of a call.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
 #[serde(from = "usize")]
 pub enum Kind {
@@ -74,7 +73,7 @@ impl From<usize> for Kind {
     }
 }
 
-/// How a span ended.
+/// Result of a span.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -83,7 +82,7 @@ pub struct Status {
     pub message: String,
 }
 
-/// Something that happened during a span.
+/// Event during a span.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Event {
@@ -92,7 +91,7 @@ pub struct Event {
     pub attributes: Attributes,
 }
 
-/// A span of another trace, perhaps, that this one follows from.
+/// Reference to a related span, possibly of another trace.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Link {
@@ -102,7 +101,6 @@ pub struct Link {
     pub attributes: Attributes,
 }
 
-/// A log record.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LogRecord {
@@ -111,7 +109,7 @@ pub struct LogRecord {
     pub span_id: String,
     #[serde(deserialize_with = "integer")]
     pub observed_time_unix_nano: u64,
-    /// `INFO` and the like.
+    /// For example `INFO`.
     pub severity_text: String,
     #[serde(deserialize_with = "any_value")]
     pub body: Value,
@@ -135,7 +133,7 @@ pub struct Metric {
     pub origin: Origin,
 }
 
-/// What a metric is, with its data points.
+/// Type of a metric, with its data points.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Data {
@@ -153,7 +151,7 @@ pub struct Points {
     /// 1 delta, 2 cumulative; 0 for a gauge.
     #[serde(default)]
     pub aggregation_temporality: u8,
-    /// Whether a sum only grows.
+    /// Whether a sum never decreases.
     #[serde(default)]
     pub is_monotonic: bool,
 }
@@ -168,17 +166,17 @@ pub struct Point {
     #[serde(alias = "asInt", alias = "asDouble", alias = "sum")]
     #[serde(deserialize_with = "float")]
     pub value: f64,
-    /// How many values a histogram has seen.
+    /// Number of values in a histogram.
     #[serde(deserialize_with = "integer")]
     pub count: u64,
-    /// How many of them in each bucket, up to the bound of the same index; the last has no bound.
+    /// Number of values in each bucket, up to the bound with the same index. The last bucket has no bound.
     #[serde(deserialize_with = "integers")]
     pub bucket_counts: Vec<u64>,
     pub explicit_bounds: Vec<f64>,
     pub exemplars: Vec<Exemplar>,
 }
 
-/// The trace of one value.
+/// Trace of one recorded value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Exemplar {
@@ -187,7 +185,7 @@ pub struct Exemplar {
 }
 
 impl Received {
-    /// Reads the files in `folder`. A last line that is not complete yet is left out.
+    /// Reads the files in `folder`. Ignores a last line that is incomplete.
     pub fn read(folder: &Path) -> Self {
         Self {
             spans: read(&folder.join("traces.json"), |span: &mut Span, origin| {
@@ -205,14 +203,14 @@ impl Received {
         }
     }
 
-    /// Adds what arrived after this.
+    /// Appends telemetry that arrived later.
     pub fn extend(&mut self, later: Self) {
         self.spans.extend(later.spans);
         self.logs.extend(later.logs);
         self.metrics.extend(later.metrics);
     }
 
-    /// How much there is of what, for those who miss something.
+    /// Counts the items by name, for error messages.
     pub fn overview(&self) -> String {
         let spans = self.spans.iter().map(|it| it.name.clone());
         let logs = self.logs.iter().map(|it| it.body.to_string());
@@ -230,14 +228,13 @@ impl Received {
         )
     }
 
-    /// The metric of that name as of its last export.
+    /// Returns the last export of a metric.
     pub fn metric(&self, name: &str) -> Option<&Metric> {
         self.metrics.iter().rfind(|metric| metric.name == name)
     }
 }
 
 impl Span {
-    /// How long it took.
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.end_time_unix_nano - self.start_time_unix_nano)
     }
@@ -249,13 +246,12 @@ impl Span {
 }
 
 impl Metric {
-    /// Its data points.
     pub fn points(&self) -> &[Point] {
         let (Data::Sum(points) | Data::Gauge(points) | Data::Histogram(points)) = &self.data;
         &points.data_points
     }
 
-    /// The data point that has all these attributes.
+    /// Returns the data point that has all these attributes.
     pub fn point(&self, attributes: &[(&str, &str)]) -> Option<&Point> {
         self.points().iter().find(|point| {
             let has = |(name, value): &(&str, &str)| {
@@ -266,7 +262,7 @@ impl Metric {
     }
 }
 
-/// One export, by any of the three names.
+/// Export of any of the three signals.
 #[derive(Deserialize)]
 struct Export<T> {
     #[serde(alias = "resourceSpans", alias = "resourceLogs")]
@@ -341,7 +337,7 @@ fn any_value<'de, D: Deserializer<'de>>(from: D) -> Result<Value, D::Error> {
     Ok(plain(&Value::deserialize(from)?))
 }
 
-/// The value within OTLP's `{"intValue": "3"}`.
+/// Returns the value within OTLP's `{"intValue": "3"}`.
 fn plain(value: &Value) -> Value {
     let Some((kind, value)) = value.as_object().and_then(|it| it.iter().next()) else {
         return Value::Null;
@@ -357,7 +353,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// JSON has no 64-bit integers: OTLP writes them as text.
+/// Number in OTLP/JSON, which encodes 64-bit integers as strings.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Number {

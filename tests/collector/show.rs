@@ -1,5 +1,5 @@
-//! Shows the traces of one Foo that a collector has written: `trace FOLDER FOO` prints its first reconcile as a tree, and
-//! waits for it; `trace FOLDER FOO PAGE` writes all its reconciles so far as waterfalls into the HTML file PAGE.
+//! Shows the traces of one Foo that a collector has received. `trace FOLDER FOO` waits for its first reconcile and prints it as
+//! a tree. `trace FOLDER FOO PAGE` writes all its reconciles so far as waterfalls to the HTML file PAGE.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -42,7 +42,7 @@ fn print(folder: &Path, foo: &str) -> Result<(), String> {
     let started = Instant::now();
     loop {
         let received = Received::read(folder);
-        // Its log records come by another way: the first reconcile of a Foo logs at least what it created.
+        // Logs are exported separately. The first reconcile of a Foo logs at least the created Deployment.
         if let Some(first) = received.reconciles(foo).first()
             && !first.logs.is_empty()
         {

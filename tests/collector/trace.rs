@@ -1,11 +1,11 @@
-//! The spans and log records of one trace, as a tree to test and as a text to read.
+//! Spans and log records of one trace, as a tree for tests and as text.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
 use std::fmt::{self, Display};
 
 use super::received::{Attributes, LogRecord, Received, Span};
 
-/// One trace; its spans and log records by time.
+/// One trace. Spans and log records are sorted by time.
 #[derive(Debug)]
 pub struct Trace<'a> {
     pub spans: Vec<&'a Span>,
@@ -13,7 +13,7 @@ pub struct Trace<'a> {
 }
 
 impl Received {
-    /// All traces, by the start of their first span.
+    /// Returns all traces, by the start of their first span.
     pub fn traces(&self) -> Vec<Trace<'_>> {
         let mut spans: Vec<_> = self.spans.iter().collect();
         spans.sort_by_key(|span| span.start_time_unix_nano);
@@ -30,7 +30,7 @@ impl Received {
         traces
     }
 
-    /// The traces whose root is called `reconcile` and has `name` as the value of an attribute.
+    /// Returns the traces whose root is named `reconcile` and has an attribute with the value `name`.
     pub fn reconciles(&self, name: &str) -> Vec<Trace<'_>> {
         let mut traces = self.traces();
         traces.retain(|trace| {
@@ -41,7 +41,7 @@ impl Received {
         traces
     }
 
-    /// The log records of a trace, by time.
+    /// Returns the log records of a trace, by time.
     pub fn logs_of(&self, trace_id: &str) -> Vec<&LogRecord> {
         let of_it = |log: &&LogRecord| log.trace_id == trace_id;
         let mut logs: Vec<_> = self.logs.iter().filter(of_it).collect();
@@ -51,18 +51,17 @@ impl Received {
 }
 
 impl<'a> Trace<'a> {
-    /// Its id.
     pub fn id(&self) -> &'a str {
         &self.spans[0].trace_id
     }
 
-    /// The spans without a parent: one, in a trace that is whole and began here.
+    /// Returns the spans without a parent. A complete trace that began in this process has exactly one.
     pub fn roots(&self) -> impl Iterator<Item = &'a Span> {
         let spans = self.spans.iter().copied();
         spans.filter(|span| span.parent_span_id.is_empty())
     }
 
-    /// The spans whose parent did not arrive, or is another process'.
+    /// Returns the spans whose parent has not arrived or belongs to another process.
     pub fn orphans(&self) -> impl Iterator<Item = &'a Span> {
         let has_parent = |span: &&Span| {
             self.spans
@@ -73,19 +72,19 @@ impl<'a> Trace<'a> {
         spans.filter(move |span| !span.parent_span_id.is_empty() && !has_parent(span))
     }
 
-    /// The spans whose parent is `span`, by start.
+    /// Returns the spans whose parent is `span`, by start.
     pub fn children(&self, span: &Span) -> impl Iterator<Item = &'a Span> {
         let spans = self.spans.iter().copied();
         spans.filter(move |it| it.parent_span_id == span.span_id)
     }
 
-    /// The log records of one of its spans.
+    /// Returns the log records of a span.
     pub fn logs_in(&self, span: &Span) -> impl Iterator<Item = &'a LogRecord> {
         let logs = self.logs.iter().copied();
         logs.filter(move |it| it.span_id == span.span_id)
     }
 
-    /// Every span with its depth in the tree, parents before children; orphans stand with the roots.
+    /// Returns each span with its depth, parents before children. Orphans have depth 0, like roots.
     pub fn walk(&self) -> Vec<(usize, &'a Span)> {
         let tops = self.roots().chain(self.orphans());
         let mut stack: Vec<_> = tops.map(|top| (0, top)).collect();
@@ -101,7 +100,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// The tree, a line for each span (name, duration, error, attributes, links) and for each log record under its span.
+/// Formats the tree: a line for each span (name, duration, error, attributes, links), followed by its log records.
 impl Display for Trace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "trace {}", self.id())?;
@@ -116,7 +115,7 @@ impl Display for Trace<'_> {
     }
 }
 
-/// What there is to say of a span beside its name.
+/// Formats the details of a span, without its name.
 pub fn details(span: &Span) -> String {
     let duration = format!("{:.1} ms", span.duration().as_secs_f64() * 1e3);
     let error = span.error().map(|error| format!("ERROR {error}"));
@@ -126,14 +125,14 @@ pub fn details(span: &Span) -> String {
     parts.collect::<Vec<_>>().join("  ")
 }
 
-/// A log record as a line.
+/// Formats a log record as one line.
 pub fn line(log: &LogRecord) -> String {
     let parts = [log.severity_text.clone(), plain(&log.body)];
     let parts = parts.into_iter().chain(shown(&log.attributes));
     parts.collect::<Vec<_>>().join("  ")
 }
 
-/// The attributes, without where in the source it was and what the thread was called.
+/// Formats the attributes, without source locations and thread names.
 fn shown(attributes: &Attributes) -> impl Iterator<Item = String> {
     const NOISE: [&str; 6] = ["code.", "thread.", "target", "level", "busy_ns", "idle_ns"];
     let is_shown = |(name, _): &(&String, _)| !NOISE.iter().any(|it| name.starts_with(it));

@@ -1,5 +1,5 @@
-//! The real controller, as a process of its own: `mod controller;` beside `mod cluster;`. It ends with the test, however that
-//! ends, and a test that fails shows its log.
+//! The real controller as a child process: `mod controller;` beside `mod cluster;`. It ends with its test, and a failed test
+//! prints its log.
 
 use std::{
     ffi::OsStr,
@@ -14,31 +14,31 @@ use tempfile::TempDir;
 
 use crate::cluster::{Cluster, bound_command, eventually};
 
-/// How long a log line or the end of the process may take.
+/// Time limit for a log line and for the exit.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running controller; dropped, it is killed.
+/// Running controller, killed on drop.
 pub struct Controller {
     child: Child,
     home: TempDir,
 }
 
 impl Controller {
-    /// Runs the controller against `cluster`, with `args` over [`Self::spawn`]'s settings.
+    /// Starts the controller against `cluster`. `args` override the settings of [`Self::spawn`].
     pub fn start(cluster: &Cluster, args: &[&str]) -> Self {
         Self::spawn(|command| {
             command.env("KUBECONFIG", cluster.kubeconfig()).args(args);
         })
     }
 
-    /// Runs the controller with what `with` adds to the command. The environment says: work without election, log text, serve
-    /// health on a free port; flags go over that. `$HOME` is an empty folder, and the only thing known of any cluster is what
-    /// `with` says.
+    /// Starts the controller with the command as changed by `with`. Environment variables disable leader election, set the log
+    /// format to text and choose a free HTTP port. Flags override them. `$HOME` is an empty directory, so only `with` can
+    /// specify a cluster.
     pub fn spawn(with: impl FnOnce(&mut Command)) -> Self {
         Self::spawn_program(env!("CARGO_BIN_EXE_foo-controller"), with)
     }
 
-    /// The same, with another program that is a controller.
+    /// Like [`Self::spawn`], with another controller program.
     pub fn spawn_program(program: impl AsRef<OsStr>, with: impl FnOnce(&mut Command)) -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut command = bound_command(program);
@@ -57,17 +57,16 @@ impl Controller {
         Self { child, home }
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.home.path().join("log")).unwrap()
     }
 
-    /// How many lines of the log so far contain `text`.
+    /// Returns how many lines of the log so far contain `text`.
     pub fn logged(&self, text: &str) -> usize {
         self.log()
             .lines()
@@ -75,7 +74,7 @@ impl Controller {
             .count()
     }
 
-    /// The first line of the log that contains `text`, waited for.
+    /// Waits for a log line that contains `text`, and returns the first.
     pub async fn wait_for_log(&self, text: &str) -> String {
         eventually(DEADLINE, &format!("the log says {text:?}"), async || {
             let log = self.log();
@@ -86,12 +85,12 @@ impl Controller {
         .await
     }
 
-    /// Where it serves health, once it does. Takes the log as text.
+    /// Waits for the address of the HTTP server. Needs the text log format.
     pub async fn http_addr(&self) -> SocketAddr {
         self.logged_addr(" addr=").await
     }
 
-    /// Where it serves metrics over TLS, once it does. Takes the log as text.
+    /// Waits for the address of the metrics server with TLS. Needs the text log format.
     pub async fn metrics_addr(&self) -> SocketAddr {
         self.logged_addr("metrics_addr=").await
     }
@@ -108,13 +107,13 @@ impl Controller {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Asks it to stop (SIGTERM), and waits for its exit code.
+    /// Sends SIGTERM and returns the exit code.
     pub async fn stop(&mut self) -> i32 {
         self.signal(Signal::TERM);
         self.exit_code().await
     }
 
-    /// Waits for its exit code; `128 + n` where signal n ended it.
+    /// Waits for the exit code; `128 + n` if signal n ended the process.
     pub async fn exit_code(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let status = eventually(DEADLINE, "the controller ends", async || {

@@ -1,15 +1,16 @@
-//! Made of the command line: the completions of shells, and the manual page. The package has them, the program none of it.
+//! Files generated from the command line: shell completions and the manual page. They are part of the package, not of the
+//! program.
 
 use clap_complete::Shell;
 use clap_mangen::Man;
 use foo_controller::APP;
 
-/// The shells that get completions.
+/// Shells with completions.
 pub const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
-/// The manual page.
+/// File of the manual page.
 pub const MANUAL: &str = "man.1";
 
-/// The files of `nix/share`, which flake.nix installs by the names that each shell, and man, look for.
+/// Returns the files of `nix/share`. flake.nix installs them under the names that each shell and man expect.
 pub fn files() -> impl Iterator<Item = (String, String)> {
     let completions = SHELLS.map(|shell| (completion(shell), complete(shell)));
     completions
@@ -17,7 +18,7 @@ pub fn files() -> impl Iterator<Item = (String, String)> {
         .chain([(MANUAL.to_owned(), manual())])
 }
 
-/// The file of a shell's completions.
+/// Returns the file name of a shell's completions.
 pub fn completion(shell: Shell) -> String {
     format!("completion.{shell}")
 }
@@ -31,8 +32,8 @@ fn complete(shell: Shell) -> String {
         &mut text,
     );
     let text = String::from_utf8(text).unwrap();
-    // clap_complete takes the hyphen in a program's name for the one before a subcommand, in some places: none of its cases would
-    // be found.
+    // In some places, clap_complete takes the hyphen in the program's name for the separator before a subcommand. Then no case
+    // of the completion would match.
     let [one, other] = ["__", "__subcmd__"].map(|hyphen| APP.name.replace('-', hyphen));
     text.replace(&other, &one)
 }
@@ -42,7 +43,7 @@ fn manual() -> String {
     let mut text = Vec::new();
     Man::new(command.clone()).render(&mut text).unwrap();
     let mut text = String::from_utf8(text).unwrap();
-    // All commands take the same flags: they are told of here, and have no page of their own to refer to.
+    // All subcommands have the same flags, which this page describes. They have no separate pages to refer to.
     for command in command.get_subcommands() {
         let page = format!("{}-{}(1)", APP.name, command.get_name()).replace('-', "\\-");
         text = text.replace(&page, command.get_name());

@@ -1,4 +1,4 @@
-//! What `make generate` makes of the tables in the code, of metrics and of settings, and of the command line.
+//! Files that `make generate` derives from the tables of metrics and settings and from the command line.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Each file that is generated, in whole or in part: its path, and what is to stand in it.
+/// Returns the path and the content of each file that is generated in whole or in part.
 pub fn files() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let [reference, defaults] =

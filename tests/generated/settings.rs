@@ -1,20 +1,20 @@
-//! Made of the table of settings: the reference's tables, and the comments of the shipped file.
+//! Documentation generated from the table of settings: the tables of the reference, and the comments of the shipped file.
 
 use std::fmt::Write as _;
 
 use foo_controller::APP;
 use operator_runtime::config::{self, Key};
 
-/// How long a line of the shipped file may be.
+/// Maximum line length of the shipped file.
 const WIDTH: usize = 120;
 
-/// `docs/configuration.md`, with its tables as they are to be.
+/// Returns `docs/configuration.md` with current tables.
 pub fn reference(text: &str) -> String {
     let text = between(text, "keys", &keys());
     between(&text, "variables", &variables())
 }
 
-/// `config/foo-controller.toml`, each key under a comment that says what it is for. What begins the file stays.
+/// Returns `config/foo-controller.toml` with a comment for each key. The head of the file stays as it is.
 pub fn defaults(text: &str) -> String {
     let (head, body) = text.split_once("\n\n").unwrap();
     let mut defaults = format!("{head}\n\n");
@@ -34,7 +34,7 @@ pub fn defaults(text: &str) -> String {
     defaults
 }
 
-/// `text` as a comment of lines that are not too long.
+/// Appends `text` as a comment, wrapped at [`WIDTH`].
 fn comment(to: &mut String, text: &str) {
     let mut line = "#".to_owned();
     for word in text.split(' ') {
@@ -48,7 +48,7 @@ fn comment(to: &mut String, text: &str) {
     let _ = writeln!(to, "{line}");
 }
 
-/// A table for each heading of `--help`.
+/// Returns a table for each heading of `--help`.
 fn keys() -> String {
     let mut tables = String::new();
     let keys: Vec<&Key> = config::keys(&APP).collect();
@@ -104,7 +104,7 @@ fn code(text: &str) -> String {
     }
 }
 
-/// `text` with what is generated between the two markers of `name`.
+/// Returns `text` with new content between the two markers of `name`.
 fn between(text: &str, name: &str, generated: &str) -> String {
     let [begin, end] = [
         format!("<!-- {name}: `make generate` writes what follows -->\n"),

@@ -1,6 +1,6 @@
-//! A real Prometheus for a test, and its promtool: `mod prometheus;` beside `mod cluster;`. They are Debian's package
-//! `prometheus`, which nobody needs who only builds or runs the controller: tests that take it are `#[ignore]`d, and CI
-//! installs it and runs them.
+//! A real Prometheus for tests, and its promtool: `mod prometheus;` beside `mod cluster;`. They come from Debian's package
+//! `prometheus`, which is not needed to build or run the controller. Tests that use it are therefore `#[ignore]`d. CI installs
+//! the package and runs them.
 
 use std::{
     collections::BTreeMap,
@@ -21,21 +21,21 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::cluster::{bound_command, eventually};
 
-/// How long it may take to start, and a query to find what is waited for.
+/// Time limit for a start, and for a query to find a result.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running Prometheus; dropped, it is gone. It ends with the thread that started it.
+/// Running Prometheus. It is killed on drop and when its starting thread ends.
 pub struct Prometheus {
     child: Child,
     folder: TempDir,
     url: String,
 }
 
-/// One series of an instant query's result.
+/// One series in the result of an instant query.
 #[derive(Debug, Deserialize, PartialEq)]
 #[serde(from = "Series")]
 pub struct Sample {
-    /// Its labels; the metric's name is `__name__`.
+    /// Labels, including the metric's name as `__name__`.
     pub labels: BTreeMap<String, String>,
     pub value: f64,
 }
@@ -56,8 +56,8 @@ impl From<Series> for Sample {
 }
 
 impl Prometheus {
-    /// Starts one on a free loopback port, and waits until it is ready. It scrapes what `scrape_configs` names (a list as in
-    /// Prometheus' own configuration) and evaluates the rules in these files, both once a second; exemplars are kept.
+    /// Starts Prometheus on a free loopback port and waits until it is ready. It scrapes `scrape_configs` (a list as in
+    /// Prometheus' configuration) and evaluates the given rule files, both once per second. Exemplars are stored.
     pub async fn start(scrape_configs: Value, rules: &[PathBuf]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // JSON is YAML.
@@ -98,14 +98,14 @@ impl Prometheus {
         prometheus
     }
 
-    /// What an instant query of this expression finds now.
+    /// Returns the current result of an instant query.
     pub async fn query(&self, expression: &str) -> Vec<Sample> {
         let query = percent_encode(expression);
         let data = self.get(&format!("/api/v1/query?query={query}")).await;
         serde_json::from_value(data["result"].clone()).unwrap()
     }
 
-    /// What a query finds, once it finds something.
+    /// Returns the first result of a query that is not empty.
     pub async fn wait_for(&self, expression: &str) -> Vec<Sample> {
         eventually(DEADLINE, expression, async || {
             let found = self.query(expression).await;
@@ -118,7 +118,7 @@ impl Prometheus {
         .await
     }
 
-    /// The data that its HTTP API has at this path: `/api/v1/rules`, `/api/v1/alerts`, `/api/v1/targets` and the like.
+    /// Returns the data at a path of the HTTP API, such as `/api/v1/rules`, `/api/v1/alerts` or `/api/v1/targets`.
     pub async fn get(&self, path: &str) -> Value {
         let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
         let url = format!("{}{path}", self.url).parse().unwrap();
@@ -144,8 +144,8 @@ impl Drop for Prometheus {
     }
 }
 
-/// Runs promtool (`check metrics`, with the metrics as `input`; `check rules FILE`; `test rules FILE`), and returns what it
-/// says: its findings as the error, for instance a metric without help.
+/// Runs promtool with `input` on stdin, for example `check metrics`, `check rules FILE` or `test rules FILE`. Returns its
+/// output; findings, such as a metric without help, are errors.
 pub async fn promtool(args: &[&str], input: &str) -> Result<String, String> {
     let mut command = bound_command(program("promtool"));
     command
@@ -159,7 +159,7 @@ pub async fn promtool(args: &[&str], input: &str) -> Result<String, String> {
         async move { stdin.write_all(input.as_bytes()).await },
         child.wait_with_output(),
     );
-    // It may end without reading everything.
+    // It may exit before it has read its input.
     let _ = written;
     let output = output.unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -178,7 +178,7 @@ fn program(name: &str) -> PathBuf {
     })
 }
 
-/// `text` as a query parameter's value (RFC 3986).
+/// Encodes `text` as the value of a query parameter (RFC 3986).
 fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         let _ = write!(encoded, "%{byte:02X}");

@@ -1,9 +1,11 @@
-//! A proxy on loopback between clients and one API server or several: the network, the load balancer and the server's
-//! own faults. A rule says which requests ([`Proxy::on`], by verb and resource in the audit log's words) and what
-//! becomes of them: they are held until asked for, lost, late or changed, answered in the server's place, or cut,
-//! before or after the server has carried them out; or the server's answer is truncated or corrupted. What it holds it
-//! forwards even when the client has long given up, as a network does. Clients talk plain HTTP to it, and each request
-//! brings its own credentials.
+//! Proxy on loopback between clients and one or more API servers. It imitates faults of the network, of a load balancer and of
+//! the server.
+//!
+//! A rule selects requests by verb and resource, as in the audit log ([`Proxy::on`]). It can hold, lose, delay or change them,
+//! answer in place of the server, or close the connection before or after the server has handled them. It can also truncate or
+//! corrupt the response. Like a network, the proxy forwards a held request even if the client has cancelled it.
+//!
+//! Clients use plain HTTP and send their own credentials with each request.
 
 use std::{
     io,
@@ -38,7 +40,7 @@ use tokio::{
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A proxy; dropped, it takes no new connections. It lives on the runtime of the test that started it.
+/// Proxy. It runs on the runtime of its test. After drop it accepts no connections.
 pub struct Proxy {
     address: SocketAddr,
     line: Arc<Line>,
@@ -47,42 +49,39 @@ pub struct Proxy {
 
 struct Line {
     servers: Vec<Client>,
-    /// Which of them new connections go to, in turn.
+    /// Servers for new connections, in round-robin order.
     route: Mutex<Vec<usize>>,
-    /// The first one that matches a request decides what becomes of it.
+    /// Rules in order; the first match applies.
     rules: Mutex<Vec<Arc<Entry>>>,
     stalled: watch::Sender<bool>,
-    /// Changed, it ends the connections that are open; true: by a reset.
+    /// A change ends all open connections; `true` resets them.
     disconnected: watch::Sender<bool>,
     requests: Mutex<Vec<String>>,
 }
 
 type Reply = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-/// Where on its way a request is stopped.
+/// Point at which a request is stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum At {
-    /// Before the API server gets it.
+    /// Before the API server receives it.
     Server,
-    /// After the API server has carried it out, before the client knows.
+    /// After the API server has handled it, before the client receives the response.
     Client,
 }
 
-/// An answer that is not the API server's.
+/// Response that replaces the API server's.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// The HTTP status.
     pub code: u16,
-    /// The headers.
     pub headers: &'static [(&'static str, &'static str)],
-    /// The body.
     pub body: &'static str,
-    /// Whether the connection breaks after the body, before the answer's end.
+    /// Whether the connection breaks after the body, before the end of the response.
     pub breaks_off: bool,
 }
 
 impl Answer {
-    /// What claims to be JSON.
+    /// Returns a response with a JSON content type. The body need not be valid.
     pub const fn json(code: u16, body: &'static str) -> Self {
         Self {
             code,
@@ -93,7 +92,7 @@ impl Answer {
     }
 }
 
-/// A change of a request.
+/// Modification of a request.
 pub type Change = fn(&mut Request<Vec<u8>>);
 
 enum Action {
@@ -116,7 +115,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether it is for this request, which is counted.
+    /// Returns whether the rule applies to this request, and counts the request.
     fn matches(&self, verb: &str, resource: &str) -> bool {
         let is = |rule: &str, word: &str| rule == "*" || rule == word;
         if !is(self.verb, verb) || !is(self.resource, resource) {
@@ -129,7 +128,7 @@ impl Entry {
     }
 }
 
-/// The requests that a rule will be for; see [`Proxy::on`].
+/// Selected requests, for which a rule follows; see [`Proxy::on`].
 pub struct On<'a> {
     proxy: &'a Proxy,
     verb: &'static str,
@@ -138,13 +137,13 @@ pub struct On<'a> {
 }
 
 impl On<'_> {
-    /// Only the n-th of them from now on; 1 is the next.
+    /// Selects only the n-th of the following requests; 1 is the next.
     pub fn nth(mut self, nth: usize) -> Self {
         self.nth = Some(nth);
         self
     }
 
-    /// The next of them, or the n-th, is held until asked for.
+    /// Holds the next selected request, or the n-th, until [`Held::go`] or [`Held::pass`].
     pub fn hold(mut self, at: At) -> Held {
         self.nth.get_or_insert(1);
         let (arrived, has_arrived) = oneshot::channel();
@@ -163,32 +162,32 @@ impl On<'_> {
         }
     }
 
-    /// They never reach the API server, and nobody answers.
+    /// Loses the requests: neither the API server nor the client receives anything.
     pub fn lose(self) -> Rule {
         self.rule(Action::Lose)
     }
 
-    /// They get to the API server so late, and changed.
+    /// Delays and modifies the requests.
     pub fn change(self, late: Duration, change: Change) -> Rule {
         self.rule(Action::Change(late, change))
     }
 
-    /// They get this answer in the API server's place.
+    /// Responds in place of the API server.
     pub fn answer(self, answer: Answer) -> Rule {
         self.rule(Action::Answer(answer))
     }
 
-    /// The connection is closed on them, before or after the API server has carried them out.
+    /// Closes the connection before or after the API server has handled the requests.
     pub fn cut(self, at: At) -> Rule {
         self.rule(Action::Cut(at))
     }
 
-    /// The connection is closed after so many bytes of the answer's body.
+    /// Closes the connection after this many bytes of the response body.
     pub fn truncate(self, bytes: usize) -> Rule {
         self.rule(Action::Truncate(bytes))
     }
 
-    /// The byte in the middle of each piece of the answer's body is 0.
+    /// Sets the middle byte of each chunk of the response body to 0.
     pub fn corrupt(self) -> Rule {
         self.rule(Action::Corrupt)
     }
@@ -208,11 +207,11 @@ impl On<'_> {
     }
 }
 
-/// A rule that is in force, until [`Proxy::clear`].
+/// Active rule, until [`Proxy::clear`].
 pub struct Rule(Arc<Entry>);
 
 impl Rule {
-    /// How many requests it has been applied to.
+    /// Returns how many requests the rule was applied to.
     pub fn hits(&self) -> usize {
         self.0.hits.load(Ordering::Relaxed)
     }
@@ -224,7 +223,7 @@ struct Hold {
     done: oneshot::Sender<StatusCode>,
 }
 
-/// One request that is held, or will be; dropped, the request is lost.
+/// Request that is held, or will be. Drop loses the request.
 pub struct Held {
     arrived: Option<oneshot::Receiver<()>>,
     go: Option<oneshot::Sender<()>>,
@@ -232,7 +231,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Waits until the request is there.
+    /// Waits until the request has arrived.
     pub async fn arrived(&mut self) {
         let arrived = self.arrived.take().unwrap();
         timeout(DEADLINE, arrived)
@@ -241,12 +240,12 @@ impl Held {
             .unwrap();
     }
 
-    /// Lets it pass, and waits for the API server's answer.
+    /// Forwards the request and returns the status of the API server's response.
     pub async fn pass(mut self) -> StatusCode {
         self.go().await
     }
 
-    /// The same, once.
+    /// Like [`Self::pass`], by reference. Works once.
     pub async fn go(&mut self) -> StatusCode {
         self.go.take().unwrap().send(()).unwrap();
         timeout(DEADLINE, &mut self.done)
@@ -257,12 +256,12 @@ impl Held {
 }
 
 impl Proxy {
-    /// A proxy to the API server that `config` names.
+    /// Starts a proxy for the API server of `config`.
     pub async fn start(config: Config) -> Self {
         Self::balance([config]).await
     }
 
-    /// A load balancer: each new connection goes to the next of these API servers, and stays with it.
+    /// Starts a load balancer. Each new connection goes to the next of these API servers and stays with it.
     pub async fn balance(servers: impl IntoIterator<Item = Config>) -> Self {
         let client = |mut config: Config| {
             config.auth_info = kube::config::AuthInfo::default();
@@ -288,20 +287,20 @@ impl Proxy {
         }
     }
 
-    /// The address for `--master`.
+    /// Returns the address for `--master`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// `config`, by way of this proxy.
+    /// Returns `config` with the address of this proxy.
     pub fn config(&self, config: &Config) -> Config {
         let mut config = config.clone();
         config.cluster_url = self.url().parse().unwrap();
         config
     }
 
-    /// The requests of this verb (`create`, `watch`, …; a list that is streamed is a `watch`) to this resource
-    /// (`deployments`, `foos/status`, …); `*` is any. To be followed by what becomes of them, after the rules before.
+    /// Selects the requests with this verb and resource, such as `create` and `deployments`, or `watch` and `foos/status`. A
+    /// streamed list is a `watch`; `*` matches any. Earlier rules take precedence.
     pub fn on(&self, verb: &'static str, resource: &'static str) -> On<'_> {
         On {
             proxy: self,
@@ -311,7 +310,7 @@ impl Proxy {
         }
     }
 
-    /// Takes all rules back. What is held or late remains so.
+    /// Removes all rules. Held and delayed requests are not affected.
     pub fn clear(&self) {
         self.line.rules.lock().unwrap().clear();
     }
@@ -326,12 +325,12 @@ impl Proxy {
         self.line.disconnected.send_replace(true);
     }
 
-    /// New connections go to these of the servers from now on.
+    /// Sends new connections to these servers from now on.
     pub fn route(&self, servers: &[usize]) {
         *self.line.route.lock().unwrap() = servers.to_vec();
     }
 
-    /// Lets nothing through, in either direction, until [`Self::resume`]; what is sent meanwhile arrives then.
+    /// Stops the traffic in both directions until [`Self::resume`], which delivers it.
     pub fn stall(&self) {
         self.line.stalled.send_replace(true);
     }
@@ -341,7 +340,7 @@ impl Proxy {
         self.line.stalled.send_replace(false);
     }
 
-    /// The requests since the last call of this, as `METHOD path?query`.
+    /// Returns the requests since the last call, as `METHOD path?query`.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.line.requests.lock().unwrap())
     }
@@ -362,7 +361,7 @@ async fn listen(listener: TcpListener, line: Arc<Line>) {
 
 impl Line {
     async fn serve(self: Arc<Self>, stream: TcpStream) {
-        // Or a short answer waits for the acknowledgement of the one before.
+        // Otherwise a short response waits for the acknowledgement of the previous one.
         stream.set_nodelay(true).unwrap();
         let socket = stream.as_fd().try_clone_to_owned().unwrap();
         let mut disconnected = self.disconnected.subscribe();
@@ -372,12 +371,12 @@ impl Line {
             self.servers[*route.last().unwrap()].clone()
         };
         let service = service_fn(move |request| {
-            // Not dropped with the connection: what is on its way arrives.
+            // A separate task, so that a request in flight arrives even if the connection closes.
             let reply = tokio::spawn(self.clone().forward(server.clone(), request));
             async move { reply.await.map_err(io::Error::other)? }
         });
         tokio::select! {
-            // A client that goes away is none of our business.
+            // The result is ignored: the client may close the connection at any time.
             _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service) => {}
             _ = disconnected.changed() => {
                 if *disconnected.borrow() {
@@ -387,7 +386,7 @@ impl Line {
         }
     }
 
-    /// An error closes the connection.
+    /// Forwards a request. An error closes the connection.
     async fn forward(
         self: Arc<Self>,
         server: Client,
@@ -479,7 +478,7 @@ impl Line {
     }
 }
 
-/// The verb and the resource of a request, as the audit log has them; of a path that is no resource, that path.
+/// Returns the verb and the resource of a request, as in the audit log. For a non-resource path, returns that path.
 fn words(method: &Method, uri: &Uri) -> (&'static str, String) {
     let mut path: Vec<_> = uri.path().split('/').skip(1).collect();
     let prefix = match path[0] {
@@ -539,10 +538,10 @@ impl Answer {
     }
 }
 
-/// The end of a connection amid an answer.
+/// Ends the connection in the middle of a response.
 fn broken_off() -> impl stream::Stream<Item = io::Result<Bytes>> + Send {
     stream::once(async {
-        // Else what comes before would be gone before it is sent.
+        // Let the preceding bytes leave first; otherwise they would be lost.
         sleep(Duration::from_millis(10)).await;
         Err(io::Error::other("broken off"))
     })

@@ -1,5 +1,5 @@
-//! Admission webhooks on loopback that hang, are slow, or refuse: each with a server and a `ValidatingWebhookConfiguration` for
-//! one namespace. `mod webhooks;` beside `mod cluster;`.
+//! Admission webhooks on loopback that hang, are slow or deny. Each has a server and a `ValidatingWebhookConfiguration` for one
+//! namespace. Use `mod webhooks;` beside `mod cluster;`.
 
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
@@ -24,31 +24,31 @@ use tokio_rustls::{
     rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
 };
 
-/// What a webhook does with each request.
+/// Response of a webhook to each request.
 #[derive(Clone, Copy, Debug)]
 pub enum Does {
-    /// Takes it, and never answers.
+    /// Never responds.
     Hangs,
-    /// Allows it after this time.
+    /// Allows the request after this delay.
     AllowsAfter(Duration),
-    /// Denies it.
+    /// Denies the request.
     Denies,
 }
 
-/// A webhook's configuration.
+/// Configuration of a webhook.
 #[derive(Clone, Copy, Debug)]
 pub struct Webhook {
-    /// What it is about, as `apps/v1/deployments`; of the core group, `/v1/events`.
+    /// Matched resources, such as `apps/v1/deployments`, or `/v1/events` in the core group.
     pub resources: &'static str,
     pub does: Does,
-    /// `None` leaves it out: 10 s.
+    /// `None` leaves the default of 10 s.
     pub timeout_seconds: Option<u32>,
-    /// `failurePolicy: Ignore`, else `Fail`.
+    /// `failurePolicy: Ignore`, otherwise `Fail`.
     pub fails_open: bool,
 }
 
-/// A webhook that is installed, and its server. [`Installed::remove`] takes the configuration away; dropped, it goes on hanging without a server,
-/// in a namespace that no other test has.
+/// Installed webhook and its server. [`Installed::remove`] deletes the configuration. Drop stops only the server: the
+/// configuration stays and affects a namespace that no other test uses.
 pub struct Installed {
     configurations: Api<ValidatingWebhookConfiguration>,
     name: String,
@@ -56,7 +56,7 @@ pub struct Installed {
 }
 
 impl Webhook {
-    /// Installs it in a namespace, and waits until the API server asks it.
+    /// Installs the webhook in a namespace and waits until the API server calls it.
     pub async fn install(self, client: &Client, namespace: &str) -> Installed {
         let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let certificate = made.cert.der().clone();
@@ -99,7 +99,7 @@ impl Webhook {
         let params = PostParams::default();
         let created = configurations.create(&params, &configuration).await;
         created.unwrap();
-        // The API server reads it anew once a second.
+        // The API server reloads webhook configurations once per second.
         sleep(Duration::from_millis(1500)).await;
         Installed {
             configurations,
