@@ -1,7 +1,7 @@
-//! The simulated API server (`tests/simulation/api`) against the real one: the same requests get the same answers, and the
-//! same watches tell the same.
+//! Compares the simulated API server (`tests/simulation/api`) with the real one: the same requests get the same responses, and
+//! the same watches deliver the same events.
 //!
-//! `FOO_CONTROLLER_TEST_REQUESTS=100000` sends as many requests as that.
+//! `FOO_CONTROLLER_TEST_REQUESTS=100000` sets the number of requests.
 
 mod caches;
 mod cases;
@@ -33,28 +33,28 @@ use crate::{
     simulation::api::{Kind, Method},
 };
 
-/// The requests of one sequence.
+/// Maximum number of requests in one sequence.
 const STEPS: usize = 30;
-/// Requests, unless more are asked for.
+/// Default number of requests.
 const REQUESTS: usize = 1500;
 
-/// Sequences at a time: an answer takes longer than it makes work.
+/// Concurrent sequences. Most of the time is spent waiting for responses.
 const WORKERS: u64 = 8;
 
-/// Its own: what is installed here is about all namespaces.
+/// Separate control plane, because these tests install cluster-scoped objects.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
-/// The definition of Foos that is installed.
+/// Returns the installed CRD of Foo.
 fn definition() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Installs it, and gives the limited user its rights, once for all tests.
+/// Installs the CRD and the permissions of the limited user, once for all tests.
 async fn install(cluster: &Cluster) {
     static INSTALLED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
     let install = async || {
@@ -77,21 +77,21 @@ async fn install(cluster: &Cluster) {
     INSTALLED.get_or_init(install).await;
 }
 
-/// One that does nothing twice.
+/// Returns a client that does not retry.
 async fn client(cluster: &Cluster) -> kube::Client {
     let mut config = cluster.kube_config().await;
     config.default_retry = false;
     config.try_into().unwrap()
 }
 
-/// One side in one sequence.
+/// State of one side in one sequence.
 struct Run {
     side: Side,
     told: Told,
     names: Names,
-    /// The newest version that was told.
+    /// Newest resourceVersion in a response.
     newest: String,
-    /// Of each kind, the version to which its last streamed list came.
+    /// resourceVersion at the end of the last streamed list, by kind.
     bookmarks: BTreeMap<Kind, String>,
 }
 
@@ -106,7 +106,7 @@ impl Run {
         }
     }
 
-    /// What comes of a step: every answer, a code and a body, in words that both have.
+    /// Performs a step. Returns all responses, normalized for the comparison.
     async fn take(&mut self, step: &Step, namespace: &str) -> Vec<Value> {
         let mut request = sent(step, namespace, &self.told);
         let first = request.path.clone();
@@ -169,7 +169,7 @@ impl Run {
     }
 }
 
-/// Does the same to both, and compares.
+/// Performs the steps on both sides and compares the responses and events.
 async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
     let namespace = format!("d-{}", uuid::Uuid::new_v4().simple());
     let create = json!({ "metadata": { "name": namespace } }).to_string();
@@ -252,14 +252,14 @@ async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
         }
         let now = [String::new(), String::new()];
         compare_watches(&mut sides, &all, &now).await?;
-        // As the election watches its Lease.
+        // Like the watch of the election on its Lease.
         let one = format!("{all}?fieldSelector=metadata.name%3Dend");
         compare_watches(&mut sides, &one, &now).await?;
     }
     Ok(())
 }
 
-/// What both tell since these versions, up to the object that was created last.
+/// Compares the events since these versions, up to the object created last.
 async fn compare_watches(sides: &mut [Run; 2], path: &str, since: &[String]) -> Result<(), String> {
     let mut told = Vec::new();
     for (run, version) in sides.iter_mut().zip(since) {
@@ -279,7 +279,7 @@ async fn compare_watches(sides: &mut [Run; 2], path: &str, since: &[String]) -> 
     Err(format!("events of {path} since {since:?}:\n{differences}"))
 }
 
-/// Where two lists differ, for people.
+/// Formats the differences between two lists.
 fn differences(real: &[Value], simulated: &[Value]) -> String {
     let mut lines = Vec::new();
     differ("", &json!(real), &json!(simulated), &mut lines);
@@ -316,7 +316,7 @@ fn requests() -> usize {
     asked.map_or(REQUESTS, |asked| asked.parse().unwrap())
 }
 
-/// Sequences from the seeds `first`, `first + by`, … until enough is sent.
+/// Runs sequences with the seeds `first`, `first + by`, … until `enough` requests were sent.
 fn sequences(first: u64, by: u64, enough: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

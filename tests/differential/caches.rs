@@ -1,5 +1,4 @@
-//! What caches make of it: versions that are gone or to come, caches that are not filled yet, lists that cannot be streamed,
-//! the end of a watch.
+//! Comparison of watch caches: expired and future versions, empty caches, disabled streamed lists, and the end of a watch.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::{
     simulation::api::{Kind, Lag, Method, Server},
 };
 
-/// What versions are called in messages is each side's own.
+/// Replaces numbers, because versions in messages differ on each side.
 fn without_numbers(value: &Value) -> Value {
     let text = value.to_string();
     let mut short = String::new();
@@ -31,7 +30,7 @@ fn without_numbers(value: &Value) -> Value {
     serde_json::from_str(&short).unwrap_or(Value::String(short))
 }
 
-/// Forgets in etcd what there was before the newest version, which is returned.
+/// Compacts etcd up to `version`.
 async fn compact(cluster: &Cluster, version: &str) {
     let etcd = cluster.ready().pids["etcd"];
     let flags = std::fs::read_to_string(format!("/proc/{etcd}/cmdline")).unwrap();
@@ -48,14 +47,14 @@ async fn compact(cluster: &Cluster, version: &str) {
     etcd.request_text(request).await.unwrap();
 }
 
-/// The newest version and where the second page begins, on one side.
+/// Returns one side's newest version and the token of the second page.
 async fn page(run: &mut Run, foos: &str) -> (String, String) {
     let (_, page) = run.side.send(&get(format!("{foos}?limit=1")), ADMIN).await;
     let text = |field: &str| page["metadata"][field].as_str().unwrap().to_owned();
     (text("resourceVersion"), text("continue"))
 }
 
-/// A query, by a version that is gone and where its next page began.
+/// Returns a query from an expired version and the token of its second page.
 type Query = fn(&(String, String)) -> String;
 
 const QUERIES: [Query; 15] = [
@@ -96,7 +95,7 @@ const WATCHES: [Query; 3] = [
     |_| "watch=true&timeoutSeconds=1&resourceVersion=99999999".to_owned(),
 ];
 
-/// After a compaction and a restart of the API server.
+/// Compares queries after a compaction and a restart of the API server.
 #[tokio::test]
 async fn versions_that_are_gone_are_refused_alike() {
     let cluster = Cluster::start(Options::default());
@@ -201,8 +200,8 @@ async fn versions_that_are_gone_are_refused_alike() {
     no_list_is_streamed_where_none_can_be(&cluster, &mut sides, &foos).await;
 }
 
-/// An API server whose cache is not filled yet says when to come again. A real one fills that of a kind of its users when it is
-/// first asked for it: whoever asks first comes too early, or nearly always.
+/// Compares a watch on an API server whose cache is not filled yet: the response specifies when to retry. A real API server
+/// fills the cache of a custom resource on the first request, so the first watch is nearly always too early.
 async fn no_watch_begins_with_a_cold_cache(cluster: &Cluster, sides: &mut [Run; 2], foos: &str) {
     const TRIES: usize = 10;
     let watch = "watch=true&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion=5";
@@ -225,7 +224,7 @@ async fn no_watch_begins_with_a_cold_cache(cluster: &Cluster, sides: &mut [Run; 
             answers.push(refused.map(|(code, body)| (code, run.names.normal(body))));
         }
         let code = answers[0].as_ref().map(|(code, _)| *code);
-        // That it is not served yet.
+        // After a 404 the resource is not served yet.
         if code.is_some_and(|code| code != 404) {
             assert_eq!(answers[0], answers[1], "the real one's first");
             if let Side::Simulated(it) = &mut sides[1].side {
@@ -237,11 +236,11 @@ async fn no_watch_begins_with_a_cold_cache(cluster: &Cluster, sides: &mut [Run; 
     panic!("no cold cache in {TRIES} tries");
 }
 
-/// The streamed list of all namespaces.
+/// Query of a streamed list.
 const STREAM: &str = "watch=true&timeoutSeconds=290&allowWatchBookmarks=true&sendInitialEvents=true\
                       &resourceVersionMatch=NotOlderThan&resourceVersion=";
 
-/// What the operator lists and watches in all namespaces.
+/// Compares the lists and watches of the operator across all namespaces.
 async fn everywhere_is_alike(sides: &mut [Run; 2]) {
     for kind in [Kind::Foo, Kind::Deployment] {
         let info = kind.info();
@@ -264,7 +263,7 @@ async fn everywhere_is_alike(sides: &mut [Run; 2]) {
     }
 }
 
-/// An API server without the feature `WatchList`.
+/// Compares lists on an API server without the feature `WatchList`.
 async fn no_list_is_streamed_where_none_can_be(
     cluster: &Cluster,
     sides: &mut [Run; 2],
@@ -297,7 +296,7 @@ async fn no_list_is_streamed_where_none_can_be(
     }
 }
 
-/// Of an object that is there, changes, and nothing: one bookmark 2 s before the end.
+/// A watch with one existing object and no changes delivers one bookmark 2 s before its end.
 #[tokio::test]
 async fn a_watch_ends_alike() {
     let cluster = &*CLUSTER;
@@ -309,7 +308,8 @@ async fn a_watch_ends_alike() {
     let watch = format!("{foos}?watch=true&timeoutSeconds=4&allowWatchBookmarks=true");
     for run in &mut sides {
         let mut types = Vec::new();
-        // The real one may be held up for the 2 s, and says nothing then; or serve a new kind for no watch yet.
+        // The real API server may be too busy in these 2 s to send the bookmark. It may also reject watches on a new resource
+        // at first.
         for replicas in 2..=6 {
             let Ok(watch) = run.side.watch(&get(&watch), ADMIN).await else {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -320,12 +320,12 @@ async fn a_watch_ends_alike() {
                 .into_iter()
                 .map(|event| event["type"].clone())
                 .collect();
-            // And says the last one several times, as its ticks fall.
+            // It may repeat the bookmark, depending on its timer.
             types.dedup();
             if types.len() > 1 {
                 break;
             }
-            // As it does as long as its cache has seen nothing change.
+            // It sends no bookmark while its cache has seen no change.
             let change = json!({ "spec": { "replicas": replicas } });
             let change = ask(Method::PATCH, format!("{foos}/a"), MERGE, &change);
             run.side.send(&change, ADMIN).await;
@@ -334,7 +334,7 @@ async fn a_watch_ends_alike() {
     }
 }
 
-/// A cache that is behind: what comes late, and what does not.
+/// A lagging cache delays cached lists and watches, but not consistent lists.
 #[test]
 fn what_a_cache_has_not_seen_comes_late() {
     let mut it = Simulated::new("n");

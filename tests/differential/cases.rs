@@ -1,4 +1,4 @@
-//! Where the two once differed, shrunk.
+//! Shrunk cases in which the two sides once differed.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn by_limited(kind: Kind, act: Act) -> Step {
     }
 }
 
-/// Steps that set the replicas, of the whole object or as a scale.
+/// Returns steps that set the replicas through the object or its scale.
 fn replicas(kind: Kind, first: i32, parts: &[(&'static str, i32)]) -> Vec<Step> {
     let mut body = valid(kind);
     body["spec"]["replicas"] = first.into();
@@ -39,7 +39,7 @@ fn replicas(kind: Kind, first: i32, parts: &[(&'static str, i32)]) -> Vec<Step> 
     steps
 }
 
-/// Every way in which the replicas come to be managed by somebody, and by nobody.
+/// Changes that add and remove field managers of the replicas in every way.
 const MANAGED: &[(&str, i32)] = &[
     ("scale", 1),
     ("scale", 1),
@@ -72,7 +72,7 @@ const MANAGED: &[(&str, i32)] = &[
     ("scale", 2),
 ];
 
-/// The same with none, which a scale does not say.
+/// Changes to 0 replicas, which a scale omits.
 const NONE_MANAGED: &[(&str, i32)] = &[
     ("scale", 0),
     ("scale", 0),
@@ -148,7 +148,7 @@ fn patch(kind: Kind, part: &'static str, style: &'static str, body: Value) -> St
     )
 }
 
-/// The uids and versions that nothing has.
+/// UID and version that no object has.
 const WRONG: Base = Base {
     uid: Which::Wrong,
     version: Which::Wrong,

@@ -1,11 +1,11 @@
-//! What is the same in both, though it is not equal: UIDs and versions by the order in which they are first told, times by
-//! whether they are there.
+//! Normalization of values that differ between the sides. UIDs and versions are numbered in the order of their first
+//! occurrence. Timestamps are reduced to their presence.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The names that one side's UIDs and versions have.
+/// Numbers of one side's UIDs and versions.
 #[derive(Default)]
 pub struct Names {
     uids: BTreeMap<String, usize>,
@@ -13,7 +13,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The answer in words that both sides have.
+    /// Returns the normalized response.
     pub fn normal(&mut self, mut answer: Value) -> Value {
         if answer["type"] == "BOOKMARK" {
             let annotations = &answer["object"]["metadata"]["annotations"];
@@ -46,9 +46,9 @@ impl Names {
             Value::Array(all) => all.iter_mut().for_each(|value| self.walk(value)),
             Value::Object(fields) => {
                 fields.remove("managedFields");
-                // What an Event has of an older API.
+                // Fields of an older Event API.
                 fields.retain(|field, _| !field.starts_with("deprecated"));
-                // Older API servers say that there is none.
+                // Older API servers return a null.
                 fields.retain(|field, value| field != "creationTimestamp" || !value.is_null());
                 for (field, value) in fields.iter_mut() {
                     match (field.as_str(), &mut *value) {
@@ -66,7 +66,7 @@ impl Names {
                         ("creationTimestamp" | "deletionTimestamp", value @ Value::String(_)) => {
                             *value = json!("some time");
                         }
-                        // A Service's, which is any that is free.
+                        // The address of a Service is any free one.
                         ("clusterIP", value @ Value::String(_)) => *value = json!("some address"),
                         ("clusterIPs", value @ Value::Array(_)) => *value = json!(["some address"]),
                         (_, value) => self.walk(value),
@@ -110,7 +110,7 @@ impl Names {
                 }
                 cause["message"] = message.into();
             }
-            // Go tells them in any order.
+            // The API server returns causes in any order.
             causes.sort_by_key(Value::to_string);
             if of_parser {
                 for cause in causes {
@@ -119,7 +119,7 @@ impl Names {
             }
         }
         status["message"] = match (of_parser, several) {
-            // What a parser says is its own affair.
+            // Parser errors are specific to the implementation.
             (true, _) => json!("of the parser"),
             (false, true) => json!("several causes"),
             (false, false) => message.into(),
@@ -127,7 +127,8 @@ impl Names {
     }
 }
 
-/// What is each side's own in a review: a token, its number, and by which role or why not, by which nobody goes.
+/// Removes the fields of a review that are specific to a side: the token, its id, and the reason of the decision. No client
+/// depends on them.
 fn review(review: &mut Value) {
     for (part, fields) in [
         ("/spec", &["token", "extra"][..]),

@@ -1,4 +1,4 @@
-//! A user who may do some things only, to both: about as much as the operator.
+//! User with limited permissions on both sides, similar to those of the operator.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub const LIMITED: User<'static> = User {
     pod: None,
 };
 
-/// What it may do, by part.
+/// Permissions by subresource.
 const RIGHTS: [(Kind, &str, &[&str]); 10] = [
     (Kind::Namespace, "", &["get"]),
     (Kind::Foo, "", &["list", "watch"]),
@@ -22,7 +22,7 @@ const RIGHTS: [(Kind, &str, &[&str]); 10] = [
     ),
     (Kind::Deployment, "/scale", &["update"]),
     (Kind::Service, "", &["list", "watch", "create", "patch"]),
-    // Of one that is not there, an update is a creation, too.
+    // An update of a missing Lease also needs `create`.
     (Kind::Lease, "", &["get", "watch", "patch", "update"]),
     (Kind::Event, "", &["create", "patch"]),
     (Kind::ServiceAccount, "", &["get", "patch"]),
@@ -39,7 +39,7 @@ const VERBS: [&str; 8] = [
     "deletecollection",
 ];
 
-/// What gives the rights: a `ClusterRole` and its binding.
+/// Returns the `ClusterRole` and its binding.
 pub fn roles() -> Value {
     let rules = RIGHTS.map(|(kind, part, verbs)| {
         let info = kind.info();
@@ -58,7 +58,7 @@ pub fn roles() -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": [role, binding] })
 }
 
-/// The same of what everybody may do: all else is taken away.
+/// Revokes all other permissions on the simulated side, where every user has all permissions by default.
 pub fn revoke(store: &mut Store) {
     for kind in Kind::SERVED {
         for part in ["", "/status", "/scale", "/finalize"] {

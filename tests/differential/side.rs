@@ -1,4 +1,4 @@
-//! The two that are compared, and what one is asked in its own words.
+//! The two API servers, and the translation of steps to their requests.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,6 @@ use crate::simulation::api::{Answer, Call, Kind, Method, Now, Server, Store, Use
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// A request, as it is sent.
 pub struct Sent {
     pub method: Method,
     pub path: String,
@@ -25,7 +24,7 @@ pub struct Sent {
     pub body: Vec<u8>,
 }
 
-/// Who may do everything.
+/// User with all permissions.
 pub const ADMIN: User<'static> = User {
     name: "admin",
     pod: None,
@@ -40,7 +39,6 @@ impl By {
     }
 }
 
-/// One of the two.
 pub enum Side {
     Real(kube::Client),
     Simulated(Box<Simulated>),
@@ -90,14 +88,14 @@ pub fn at(since_start: Duration) -> Now {
     }
 }
 
-/// A watch of either.
+/// Open watch of either side.
 pub enum Events {
     Real(Lines<Box<dyn futures::AsyncBufRead + Send + Unpin>>),
     Simulated(Watch),
 }
 
 impl Side {
-    /// The status code and the body; a text as a string.
+    /// Sends a request. Returns the status code and the body; a body that is not JSON becomes a string.
     pub async fn send(&mut self, sent: &Sent, user: User<'_>) -> (u16, Value) {
         match self {
             Self::Real(client) => {
@@ -117,7 +115,7 @@ impl Side {
         }
     }
 
-    /// `Err`: it is refused, with this code and body.
+    /// Opens a watch. Returns the code and the body if it is rejected.
     pub async fn watch(&mut self, sent: &Sent, user: User<'_>) -> Result<Events, (u16, Value)> {
         match self {
             Self::Real(client) => {
@@ -139,7 +137,7 @@ impl Side {
         }
     }
 
-    /// What a watch tells up to what `is_last`.
+    /// Returns the events of a watch up to the first that matches `is_last`.
     pub async fn events(&mut self, events: Events, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
         let mut all = Vec::new();
         match (self, events) {
@@ -168,7 +166,7 @@ impl Side {
 }
 
 impl Side {
-    /// What a watch tells up to its end, which comes within `limit`.
+    /// Returns the events of a watch up to its end, which must come within `limit`.
     pub async fn rest(&mut self, events: Events, limit: Duration) -> Vec<Value> {
         match (self, events) {
             (Self::Real(_), Events::Real(lines)) => {
@@ -194,19 +192,19 @@ impl Side {
     }
 }
 
-/// JSON, or a text as a string.
-/// Whether it is an Event of the API server's own, which looks after the addresses of Services from time to time.
+/// Returns whether it is an Event written by the API server, which checks the addresses of Services periodically.
 fn is_its_own(object: &Value) -> bool {
     object["regarding"]["kind"] == "Service"
 }
 
+/// Returns JSON, or a string for other text.
 async fn whole_body(body: Body) -> Value {
     let body = body.collect_bytes().await.unwrap();
     let text = || Value::String(String::from_utf8_lossy(&body).into_owned());
     serde_json::from_slice(&body).unwrap_or_else(|_| text())
 }
 
-/// A request without a body.
+/// Returns a request without a body.
 pub fn get(path: impl Into<String>) -> Sent {
     Sent {
         method: Method::GET,
@@ -239,7 +237,7 @@ fn request(sent: &Sent, user: User<'_>) -> http::Request<Body> {
     request.body(Body::from(sent.body.clone())).unwrap()
 }
 
-/// What one side has told of each object: its UIDs and versions, the newest last.
+/// UIDs and versions of each object in the responses of one side, the newest last.
 #[derive(Default)]
 pub struct Told(BTreeMap<(Kind, String), (Vec<String>, Vec<String>)>);
 
@@ -260,7 +258,7 @@ impl Told {
         }
     }
 
-    /// The UID or the version (`wrong` is one that is never right), or nothing.
+    /// Returns the UID and the version for `base`. The `wrong` values match no object.
     fn say(&self, step: &Step, base: Base) -> (Option<String>, Option<String>) {
         static NONE: (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         let (uids, versions) = self
@@ -286,7 +284,7 @@ impl Told {
     }
 }
 
-/// The path of all objects of a kind in a namespace.
+/// Returns the path of all objects of a kind in a namespace.
 pub fn path(kind: Kind, namespace: &str) -> String {
     let info = kind.info();
     let group = if info.group.is_empty() {
@@ -300,7 +298,7 @@ pub fn path(kind: Kind, namespace: &str) -> String {
     )
 }
 
-/// What `step` is to a side that has told this.
+/// Returns the request of `step` for a side that has returned these UIDs and versions.
 #[allow(clippy::too_many_lines, reason = "one arm for each act")]
 pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
     let all = path(step.kind, namespace);
@@ -370,7 +368,7 @@ pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
             method: Method::PATCH,
             path: format!("{}{}", with(part), query(*dry)),
             content_type: style,
-            // As the operator asks for what it makes of its own.
+            // Like the operator, which requests only the metadata of its fencing record.
             accept: (step.kind == Kind::ServiceAccount).then_some(METADATA),
             body: based(body.clone(), told.say(step, *base))
                 .to_string()
@@ -437,7 +435,7 @@ pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
     }
 }
 
-/// A whole object, with the name and kind that it has unless it says otherwise.
+/// Returns a complete object. Adds the name and the kind unless the body specifies them.
 fn whole(
     step: &Step,
     namespace: &str,

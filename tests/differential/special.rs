@@ -1,4 +1,4 @@
-//! What needs its own stage: the end of a namespace, the fencing policy, the tokens of others.
+//! Comparisons with their own setup: a terminating namespace, the fencing policy, and tokens of other users.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub fn foo(name: &str) -> Value {
     })
 }
 
-/// Both, with a namespace of this name in each.
+/// Returns both sides, with a new namespace in each.
 pub async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
     let simulated = Simulated::new(namespace);
     let create = json!({ "metadata": { "name": namespace } });
@@ -56,7 +56,7 @@ pub async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
     ]
 }
 
-/// What both say, which is the same.
+/// Sends a request to both sides and asserts equal responses. Returns the response.
 pub async fn same(sides: &mut [Run; 2], user: User<'_>, sent: [Sent; 2]) -> (u16, Value) {
     let mut answers = Vec::new();
     for (run, sent) in sides.iter_mut().zip(&sent) {
@@ -83,7 +83,7 @@ pub async fn same_of(
     same(sides, ADMIN, [sent(), sent()]).await
 }
 
-/// A namespace that is on its way out takes nothing new.
+/// A terminating namespace accepts no new objects.
 #[tokio::test]
 async fn a_namespace_ends_alike() {
     let cluster = &*CLUSTER;
@@ -120,7 +120,7 @@ async fn a_namespace_ends_alike() {
     same_of(&mut sides, Method::GET, &nowhere, "", &Value::Null).await;
 }
 
-/// Every write that the policy may be about, by everybody, under every holder: the same answers, and the same words.
+/// Compares all writes that the policy may match, for each user and each holder, including the messages.
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "a list of writes")]
 async fn the_fencing_policy_judges_alike() {
@@ -306,7 +306,7 @@ async fn the_fencing_policy_judges_alike() {
                 .await;
             assert_eq!(code, 200, "{body}");
         }
-        // Until the API server knows it.
+        // Wait until the API server has observed the record.
         let words = holder.map_or("nobody does".to_owned(), |holder| {
             format!("\"{holder}\" does")
         });
@@ -339,7 +339,7 @@ async fn the_fencing_policy_judges_alike() {
     }
 }
 
-/// Whose a token is and whether its user may read metrics, as the operator asks on behalf of who scrapes it.
+/// Compares reviews of a token and of its user's permission to read metrics. The operator sends both when it is scraped.
 #[tokio::test]
 async fn tokens_and_their_users_are_reviewed_alike() {
     let cluster = &*CLUSTER;

@@ -1,11 +1,11 @@
-//! What is asked of both: a request, in words that mean the same to each. UIDs and versions are told by whose they are.
+//! Requests in a form that applies to both sides. UIDs and versions are relative to earlier responses.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::simulation::api::{Kind, Method};
 
-/// The kinds that are asked about, and the names.
+/// Kinds and names of the objects.
 pub const KINDS: [Kind; 6] = [
     Kind::Foo,
     Kind::Deployment,
@@ -16,18 +16,18 @@ pub const KINDS: [Kind; 6] = [
 ];
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A UID or a resourceVersion.
+/// UID or resourceVersion of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Unsaid,
-    /// The object's, as it was told last.
+    /// The latest of the object.
     Current,
-    /// The one before.
+    /// The previous one.
     Former,
     Wrong,
 }
 
-/// What a write is based on.
+/// Preconditions of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Base {
     pub uid: Which,
@@ -43,13 +43,13 @@ pub enum Act {
     Get,
     Metadata,
     Scale,
-    /// A list that comes as a watch, of all or of the one.
+    /// Streamed list of all objects, or of one.
     Stream(bool),
     List,
     Find,
-    /// All pages of so many, one after the other.
+    /// All pages of this size.
     Pages(usize),
-    /// Whether one may do this to the kind's objects, or to a part of them, here or everywhere.
+    /// Review of a permission on the kind or on a subresource, in the namespace or in all.
     Review {
         verb: &'static str,
         part: &'static str,
@@ -83,7 +83,7 @@ pub enum Act {
     },
 }
 
-/// One request, about one object.
+/// One request for one object.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub kind: Kind,
@@ -92,12 +92,12 @@ pub struct Step {
     pub by: By,
 }
 
-/// Whose request.
+/// User that sends the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Who may do everything.
+    /// User with all permissions.
     Admin,
-    /// Who may do some things, as [`rights`](super::rights) has it.
+    /// User with the permissions in [`rights`](super::rights).
     Limited,
 }
 
@@ -114,7 +114,7 @@ fn conditions(types: &[&str]) -> Value {
     types.iter().map(condition).collect()
 }
 
-/// What a Foo may say, rightly or wrongly.
+/// Returns valid and invalid bodies of a Foo.
 fn foos() -> Vec<Value> {
     let long = "x".repeat(64);
     let spec = |spec: Value| json!({ "spec": spec });
@@ -183,7 +183,7 @@ fn deployment(change: impl FnOnce(&mut Value)) -> Value {
     deployment
 }
 
-/// What a Deployment may say.
+/// Returns valid and invalid bodies of a Deployment.
 fn deployments() -> Vec<Value> {
     let spec = |field: &str, value: Value| deployment(|it| it["spec"][field] = value);
     let pod =
@@ -252,7 +252,7 @@ fn deployments() -> Vec<Value> {
     ]
 }
 
-/// What a Service may say; of those that lead to no pods, or are seen from elsewhere, nothing is known.
+/// Returns bodies of a Service. Services without pods or with external access are not modelled.
 fn services() -> Vec<Value> {
     let service =
         |ports: Value| json!({ "spec": { "selector": { "controller": "a" }, "ports": ports } });
@@ -274,7 +274,7 @@ fn services() -> Vec<Value> {
     ]
 }
 
-/// What a Lease may say.
+/// Returns bodies of a Lease.
 fn leases() -> Vec<Value> {
     let spec = |spec: Value| json!({ "spec": spec });
     let named = |spec: Value| json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec });
@@ -286,7 +286,7 @@ fn leases() -> Vec<Value> {
         spec(
             json!({ "holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:01.123456Z" }),
         ),
-        // As the election creates, takes, renews and releases it.
+        // The election creates, acquires, renews and releases the Lease with these bodies.
         spec(json!({ "leaseDurationSeconds": 15, "leaseTransitions": 0 })),
         named(json!({
             "holderIdentity": "pod_uid", "leaseDurationSeconds": 15, "leaseTransitions": 1,
@@ -312,7 +312,7 @@ fn leases() -> Vec<Value> {
     ]
 }
 
-/// What a service account may say; the operator has one for its annotations.
+/// Returns bodies of a ServiceAccount. The operator has one for its annotations.
 fn accounts() -> Vec<Value> {
     vec![
         json!({}),
@@ -322,7 +322,7 @@ fn accounts() -> Vec<Value> {
     ]
 }
 
-/// What an Event may say.
+/// Returns bodies of an Event.
 fn events() -> Vec<Value> {
     let event = |note: &str| {
         json!({
@@ -367,7 +367,7 @@ fn scales() -> Vec<Value> {
     ]
 }
 
-/// What metadata may say besides.
+/// Returns additional metadata.
 fn metadata() -> Vec<Value> {
     let owner = |uid: &str, controller: bool| {
         json!({
@@ -412,7 +412,7 @@ fn metadata() -> Vec<Value> {
     ]
 }
 
-/// More often what is usual than what is not: the first ones, where `usual` says so.
+/// Selects a value, more often one of the first `usual` values.
 fn one_of(all: Vec<Value>, usual: usize) -> BoxedStrategy<Value> {
     let some = all[..usual].to_vec();
     prop_oneof![3 => prop::sample::select(some), 2 => prop::sample::select(all)].boxed()
@@ -427,7 +427,7 @@ fn bodies(kind: Kind) -> BoxedStrategy<Value> {
         Kind::Event => return prop::sample::select(events()).boxed(),
         _ => one_of(leases(), 6),
     };
-    // A Service's address is looked for before its name.
+    // The API server handles the address of a Service before a null name.
     let mut metadata = metadata();
     metadata.retain(|it| kind != Kind::Service || !it.get("name").is_some_and(Value::is_null));
     (bodies, one_of(metadata, 1))
@@ -454,9 +454,9 @@ fn parts(kind: Kind) -> BoxedStrategy<&'static str> {
     }
 }
 
-/// What a write of this part says. Of whoever says something of the rest that is of wrong types, which is ignored, the API
-/// server forgets who manages which field, and it takes a time of deletion, which is kept, to be managed from then on: both
-/// make a version, which is not modelled.
+/// Returns bodies for a write to this part. Two cases create a version that the simulation does not model, and are left out:
+/// - A value of the wrong type outside the part is ignored, but clears the field managers.
+/// - A `deletionTimestamp` is ignored, but has a field manager from then on.
 fn of_part(part: &'static str, kind: Kind) -> BoxedStrategy<Value> {
     if part == "scale" {
         return prop::sample::select(scales()).boxed();
@@ -513,7 +513,7 @@ fn reviews() -> impl Strategy<Value = Act> {
     })
 }
 
-/// Of events, what the operator does: of what it does not, nothing is known.
+/// Returns the operator's requests for Events. Other requests for Events are not modelled.
 fn event_acts() -> BoxedStrategy<Act> {
     let dry = || prop::bool::weighted(0.05);
     prop_oneof![
@@ -561,7 +561,7 @@ fn acts(kind: Kind) -> BoxedStrategy<Act> {
             move |(body, base, dry)| Act::Put { part, body, base, dry })),
         8 => parts(kind).prop_flat_map(move |part| (of_part(part, kind), bases(), dry(), any::<bool>()).prop_map(
             move |(mut body, base, dry, strategic)| {
-                            // No kind but a known one.
+                            // A patch must not remove `apiVersion`, because the kind would be unknown.
                             if body["apiVersion"].is_null() {
                                 body.as_object_mut().unwrap().remove("apiVersion");
                             }
@@ -575,7 +575,7 @@ fn acts(kind: Kind) -> BoxedStrategy<Act> {
     .boxed()
 }
 
-/// Steps about all objects, or, so that more of them meet, about one or two.
+/// Generates steps on all kinds and names, or on a single kind or name so that more steps share an object.
 pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     let kinds = prop_oneof![
         2 => Just(KINDS.to_vec()),
@@ -600,7 +600,7 @@ pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// What every kind takes.
+/// Returns a valid body.
 pub fn valid(kind: Kind) -> Value {
     let bodies = match kind {
         Kind::Foo => foos(),
