@@ -1,10 +1,15 @@
-//! The election, explored to the end: three replicas that run the shipped decision function, in every order of events.
+//! Exhaustive exploration of the election: three replicas run the shipped decision function, in every order of events.
 //!
-//! The replicas, the API server and the network are a state machine; stateright walks all of its states. Between a read
-//! and the write that is based on it any time passes; a write whose sender has given up, crashed or stopped may still
-//! land; replicas crash, come back under their name, and are asked to stop; the Lease is deleted, cleared, or replaced by a copy of
-//! before it was held, at any time; each has a monotonic clock that started at another time, and a wall clock that may be wrong. [`Elector`] and [`ObservedRecord`] are the
-//! shipped code. Around them, what the guard adds and what `kube-leader-election` does is modelled after the source.
+//! The replicas, the API server and the network are a state machine, and stateright visits all its states. The model covers
+//! these events:
+//! - Any time passes between a read and the write based on it.
+//! - A write is stored after its sender has given up, crashed or stopped.
+//! - Replicas crash, restart under the same name, and stop.
+//! - The Lease is deleted, cleared, or replaced by a copy from before it was held.
+//! - Monotonic clocks start at different times, and a wall clock is wrong.
+//!
+//! [`Elector`] and [`ObservedRecord`] are the shipped code. The lease guard and `kube-leader-election` are modelled after their
+//! source.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -26,13 +31,13 @@ const RETRY: u64 = 1;
 const YIELD: u64 = 1;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// What each replica's monotonic clock shows at the beginning.
+/// Initial value of each replica's monotonic clock.
 const BOOT: [u64; 3] = [100, 200, 300];
 
-/// What may happen, and how much of it.
+/// Parameters of an exploration: the possible events and their limits.
 #[derive(Clone, Copy, Debug)]
 struct Election {
-    /// The first of [`NAMES`].
+    /// Number of replicas, the first of [`NAMES`].
     replicas: usize,
     guard: bool,
     creation: Creation,
@@ -40,33 +45,33 @@ struct Election {
     lease: u64,
     /// In ticks; the default is 10 seconds.
     renew: u64,
-    /// Whether `a` leads already: most of the states are about who was first.
+    /// Whether `a` leads at the start. Otherwise most states are about the first election.
     led: bool,
     wrong_clock: bool,
     ticks: u64,
     crashes: u8,
     stops: u8,
     deletions: u8,
-    /// How often somebody else than its holder may write that nobody holds it.
+    /// How many times a client may remove the holder.
     clearings: u8,
-    /// How often what a replica can do may change.
+    /// How many times the ability of a replica may change.
     changes: u8,
-    /// How many writes may be on the wire whose senders wait no more.
+    /// Maximum number of writes in flight whose senders no longer wait.
     late: usize,
-    /// How many terms there must be, one after the other, somewhere in what is explored.
+    /// Number of successive terms that the exploration must reach.
     terms: i32,
-    /// Whether each state is asked if somebody leads before long from there on.
+    /// Whether each state is checked for progress: a replica must lead soon afterwards.
     converges: bool,
 }
 
-/// How a Lease is created where there is none.
+/// How a missing Lease is created.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Creation {
-    /// As it ships: with no holder. To be taken when it has been seen like that for a whole lease.
+    /// As shipped: without a holder. It is taken after a whole lease duration.
     Unheld,
-    /// With a holder: at once by a replica that had not seen the Lease held.
+    /// With a holder, immediately by a replica that has not seen the Lease held.
     HeldAtOnce,
-    /// With a holder, when there has been no Lease for a whole lease.
+    /// With a holder, after a whole lease duration without a Lease.
     HeldInTime,
 }
 
@@ -74,7 +79,7 @@ enum Creation {
 struct State {
     now: u64,
     lease: Option<Lease>,
-    /// How many there have been.
+    /// Number of Leases created.
     leases: u8,
     replicas: Vec<Replica>,
     late: Vec<Write>,
@@ -88,24 +93,24 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Lease {
-    /// Counts the Leases.
+    /// Sequence number of the Lease.
     uid: u8,
     holder: Option<usize>,
     /// By the writer's wall clock.
     renewed: u64,
     transitions: i32,
-    /// When its holder's last write landed, in true time; `None` if it has never had one.
+    /// True time of the holder's last write; `None` if it never had a holder.
     landed: Option<u64>,
-    /// Whether somebody else wrote that nobody holds it.
+    /// Whether and how a client removed the holder.
     cleared: Option<Cleared>,
 }
 
-/// How somebody writes that nobody holds a Lease.
+/// How a client removes the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Cleared {
-    /// Its holder's name is taken out.
+    /// Removes the holder's name.
     Edited,
-    /// It is as it was when it had been given back, earlier.
+    /// Restores a copy of the Lease from after an earlier release.
     PutBack,
 }
 
@@ -113,7 +118,7 @@ enum Cleared {
 struct Replica {
     elector: Elector,
     observed: ObservedRecord,
-    /// A call of the crate that has read the Lease and sent its write.
+    /// Call of `kube-leader-election` that has read the Lease and sent its write.
     call: Option<Call>,
     done: bool,
 }
@@ -129,60 +134,60 @@ struct Write {
     by: usize,
     what: What,
     renewed: u64,
-    /// Nobody has written since the read that this is based on: the condition that the guard puts in holds.
+    /// Whether the Lease is unchanged since the read. If so, the precondition of the guard holds.
     current: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum What {
     Create,
-    /// With the transitions that stand in the merge patch.
+    /// With the transitions in the merge patch.
     Acquire(i32),
     Renew,
     Release,
 }
 
-/// What must never happen, noted when it does.
+/// Forbidden events that have happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Hazards {
-    /// A replica took the Lease though another had done so since it read it.
+    /// A replica acquired the Lease although another had acquired it since the read.
     h1: bool,
-    /// An attempt was taken for a success though another holds the Lease, or nobody.
+    /// An attempt counted as successful although another replica, or none, held the Lease.
     h2: bool,
-    /// A write made the Lease of a live holder older.
+    /// A write of another replica made the Lease of a live holder older.
     h3: bool,
-    /// A release took the Lease from another.
+    /// A release removed another holder.
     h4: bool,
-    /// The Lease was taken from a holder whose last renewal was younger than a lease.
+    /// The Lease was acquired less than a lease duration after its holder's last renewal.
     h5: bool,
-    /// The Lease was taken, or created, while the term of another lasted.
+    /// The Lease was acquired or created during another replica's term.
     h12: bool,
-    /// A replica that cannot work tried to get the Lease, or to keep it.
+    /// A replica that cannot work tried to acquire or renew the Lease.
     unable: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Happens {
     Tick,
-    /// A replica has its turn, and calls if it is time: the Lease is read.
+    /// A replica runs a step. If an attempt is due, it reads the Lease.
     Turn(usize),
     /// A replica's watch delivers the Lease.
     Watch(usize),
-    /// A replica's write reaches the API server, and the answer the replica.
+    /// A replica's write reaches the API server, and the response reaches the replica.
     Land(usize),
-    /// A replica waits for its call no longer.
+    /// A replica stops waiting for its call.
     GiveUp(usize),
-    /// A write that nobody waits for reaches the API server.
+    /// A write whose sender no longer waits reaches the API server.
     Late(usize),
-    /// A replica dies and starts again.
+    /// A replica crashes and restarts.
     Crash(usize),
-    /// A replica is asked to stop, its work being drained.
+    /// A replica stops after it has drained its work.
     Stop(usize),
-    /// Somebody deletes the Lease.
+    /// A client deletes the Lease.
     Delete,
-    /// Somebody writes that nobody holds the Lease.
+    /// A client removes the holder.
     Clear(Cleared),
-    /// A replica can do this much from now on, its work being drained where that is nothing.
+    /// The ability of a replica changes. It drains its work before it loses all ability.
     Able(usize, Ability),
 }
 
@@ -190,7 +195,7 @@ fn standing(replica: usize, election: Election) -> Replica {
     let timing = Timing {
         renew_deadline: Duration::from_secs(election.renew),
         attempt: Duration::from_secs(election.renew),
-        // Attempts are brought forward at any time.
+        // Attempts may be brought forward at any time.
         retry_period: Duration::ZERO,
         yield_delay: Duration::from_secs(YIELD),
     };
@@ -205,7 +210,7 @@ fn standing(replica: usize, election: Election) -> Replica {
 fn record(lease: &Lease, election: Election) -> Record {
     let is_held = lease.holder.is_some();
     let released = !is_held && lease.landed.is_some() && lease.cleared != Some(Cleared::Edited);
-    // A tick is long: who renews and releases in the same one writes another time all the same.
+    // A tick is long. A renewal and a release in the same tick have different timestamps nevertheless.
     let renewed = |at: u64| Timestamp::from_second(2 * at.cast_signed() + i64::from(released));
     Record {
         uid: lease.uid.to_string(),
@@ -217,7 +222,7 @@ fn record(lease: &Lease, election: Election) -> Record {
         renewed: lease.landed.map(|at| renewed(at).unwrap()),
         transitions: lease.transitions,
         released,
-        // That somebody has held it meanwhile is always seen here.
+        // In this model, replicas always observe that the Lease was held in between.
         vacant_at: String::new(),
     }
 }
@@ -254,13 +259,13 @@ impl State {
         }
     }
 
-    /// The crate's `try_acquire_or_renew`, or its `step_down`, up to the write.
+    /// Runs `try_acquire_or_renew` or `step_down` of `kube-leader-election`, up to the write.
     fn call(&mut self, replica: usize, release: bool, election: Election) {
         self.observe(replica, election);
         let sent = self.clock(replica);
         let wrong = election.wrong_clock && replica == 2;
         let ahead = if wrong { election.lease + 1 } else { 0 };
-        // The guard does not check what is made of it.
+        // With the guard, nothing depends on the wall clock.
         let wall = if election.guard { 0 } else { self.now + ahead };
         let it = &self.replicas[replica];
         let deadline = it.elector.held().map(|held| held.deadline);
@@ -311,10 +316,10 @@ impl State {
         self.replicas[replica].call = Some(Call { sent, write });
     }
 
-    /// An attempt ends, and the replica knows the Lease as it is.
+    /// Ends an attempt after which the replica knows the current Lease.
     fn tried(&mut self, replica: usize, sent: Duration, election: Election) {
         let lease = self.lease.clone().unwrap();
-        // The bare crate takes an answer to its write for its own whatever it says (H2).
+        // Without the guard, `kube-leader-election` treats every response to its write as a success.
         let answered = self.replicas[replica].call.is_some();
         let named = match lease.holder {
             _ if answered && !election.guard => NAMES[replica],
@@ -340,7 +345,7 @@ impl State {
         );
     }
 
-    /// The API server carries out a write; false if it refuses.
+    /// Applies a write on the API server. Returns false if it is rejected.
     fn land(&mut self, write: &Write, election: Election) -> bool {
         let conditional = election.guard && write.what != What::Create;
         if conditional && !write.current {
@@ -417,7 +422,7 @@ impl State {
         true
     }
 
-    /// The Lease is another than any that was read.
+    /// Marks all pending writes as based on an outdated Lease.
     fn outdate(&mut self, election: Election) {
         for other in self.late.iter_mut().chain(
             self.replicas
@@ -427,7 +432,7 @@ impl State {
             other.current = false;
         }
         if election.guard {
-            // These can do nothing any more, where they are not on no condition.
+            // With the guard, outdated writes fail, except creations, which are unconditional.
             self.late.retain(|write| write.what == What::Create);
         }
     }
@@ -450,8 +455,8 @@ impl State {
         }
     }
 
-    /// Whether, when nothing goes wrong from now on, one that can work leads within two leases and what it waits at most
-    /// beside; or there is none.
+    /// Returns whether a replica that can work leads soon if no more failures happen: within two lease durations and the
+    /// maximum other delay. True if no replica can work.
     fn converges(mut self, election: Election) -> bool {
         let able = |it: &Replica| !it.done && it.elector.ability() != Ability::Nothing;
         if !self.replicas.iter().any(able) {
@@ -479,7 +484,7 @@ impl State {
         false
     }
 
-    /// Nobody waits for this replica's call any longer; its write stays on the wire.
+    /// Ends the wait for this replica's call. Its write stays in flight.
     fn abandon(&mut self, replica: usize, election: Election) -> Option<Call> {
         let call = self.replicas[replica].call.take();
         if let Some(Call { write, .. }) = &call
@@ -514,7 +519,7 @@ impl Model for Election {
             hazards: Hazards::default(),
         };
         if self.led {
-            // It has waited for a whole lease.
+            // It has waited for a whole lease duration.
             state.lease = Some(Lease {
                 uid: 0,
                 holder: None,
@@ -536,7 +541,7 @@ impl Model for Election {
         }
         if let Some(holder) = state.holder().filter(|_| state.clearings < self.clearings) {
             actions.push(Happens::Clear(Cleared::Edited));
-            // Who has seen nothing of the Lease, since it starts, takes the copy for what it says (H21).
+            // A replica that has not seen the Lease held would accept the copy as a release.
             let knows = |it: &Replica| it.observed.names(NAMES[holder]);
             if self.crashes == 0 && state.replicas.iter().all(knows) {
                 actions.push(Happens::Clear(Cleared::PutBack));
@@ -634,7 +639,7 @@ impl Model for Election {
                     <= 1
             }),
             Property::always("who acts holds the Lease", |_, state: &State| {
-                // Or held one that was deleted or cleared since.
+                // Or held a Lease that was deleted or cleared since.
                 let never_held = state
                     .lease
                     .as_ref()
@@ -678,7 +683,7 @@ impl Model for Election {
     }
 }
 
-/// Explores everything that may happen, with the guard.
+/// Explores all states with the guard.
 fn explore(election: Election) {
     let checker = election
         .checker()
@@ -709,7 +714,7 @@ const GUARDED: Election = Election {
     converges: false,
 };
 
-/// The shortest lease and deadline that distinguish who is late from who is not: more of them fit into what is explored.
+/// Shortest lease and deadline that still distinguish late replicas from punctual ones, so that more terms fit in.
 const BRIEF: Election = Election {
     lease: 2,
     renew: 1,
@@ -770,7 +775,7 @@ fn one_replica_acts_and_holds_the_lease_whoever_stops() {
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn h12_one_replica_acts_though_the_lease_is_deleted_at_any_time() {
     explore(DELETED);
-    // Through two takeovers.
+    // Two takeovers.
     explore(Election {
         ticks: 5,
         deletions: 1,
@@ -808,7 +813,7 @@ fn h21_one_replica_acts_though_somebody_writes_that_nobody_holds_the_lease() {
         crashes: 1,
         ..CLEARED
     });
-    // Through two takeovers.
+    // Two takeovers.
     explore(Election {
         clearings: 1,
         ticks: 5,
@@ -834,7 +839,7 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
         converges: true,
         ..GUARDED
     });
-    // Between them, two replicas lose it, or one does and has it back.
+    // Two replicas lose the ability, or one loses and regains it.
     explore(Election {
         changes: 2,
         ticks: 1,
@@ -845,7 +850,7 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
     });
 }
 
-/// By a replica that never saw the Lease held, at once; or a whole lease after the deletion, by a creation that lands late.
+/// The holder is set immediately by a replica that never saw the Lease held, or after a lease duration by a late creation.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {
@@ -891,7 +896,7 @@ fn without_the_guard_the_hazards_are_there() {
     );
 }
 
-/// Finds the shortest way into each of these.
+/// Finds the shortest path to each of these properties.
 fn found(election: Election, hazards: &[&'static str]) {
     let all = HasDiscoveries::AllOf(hazards.iter().copied().collect());
     let checker = election

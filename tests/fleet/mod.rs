@@ -1,5 +1,5 @@
-//! Three replicas as real processes on one control plane, and users whose Foos arrive and change: `mod fleet;` beside
-//! `mod cluster;`, `mod controller;`, `mod foos;`, `mod invariants;` and `mod proxy;`.
+//! Three replicas as real processes on one control plane, and users that create and change Foos. Needs the modules `cluster`,
+//! `controller`, `foos`, `invariants` and `proxy` as well.
 
 use std::{
     collections::BTreeSet,
@@ -39,23 +39,24 @@ use crate::{
     proxy::{At, Proxy},
 };
 
-/// How long anything may take that is not itself what is measured: where the machine is slow, Foos arrive faster than they
-/// are served, and wait until no more come.
+/// Time limit of waits that are not measured. On a slow machine Foos arrive faster than they are reconciled, and wait until the
+/// arrivals end.
 pub const DEADLINE: Duration = Duration::from_mins(2);
 const LEASE: &str = "foo-controller";
 pub const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
-/// A Foo arrives this often.
+/// Interval between new Foos.
 const ARRIVAL: Duration = Duration::from_millis(50);
-/// Most Foos change after this.
+/// Delay until most Foos change.
 const CHANGE: Duration = Duration::from_secs(1);
-/// How often somebody who waits for a Deployment polls, and how many may wait, one of each kind of life: it is not to be felt.
+/// Poll interval of a wait for a Deployment, and number of kinds of lives. One life of each kind waits at a time, so that
+/// polling adds little load.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const HANDS: usize = 8;
 
-/// So many Foos come at once where the leader is to be found at work.
+/// Number of Foos created together, so that the leader is busy when it is frozen.
 const BURST: usize = 200;
 
-/// `full`, where `FOO_CONTROLLER_TEST_ROUNDS` says so, or fewer rounds of the same.
+/// Returns `full` if `FOO_CONTROLLER_TEST_ROUNDS` is `full`, otherwise `few`.
 pub fn rounds(full: usize, few: usize) -> usize {
     let asked = std::env::var("FOO_CONTROLLER_TEST_ROUNDS");
     if asked.is_ok_and(|rounds| rounds == "full") {
@@ -65,7 +66,7 @@ pub fn rounds(full: usize, few: usize) -> usize {
     }
 }
 
-/// The election's times.
+/// Timing of the election.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub lease: Duration,
@@ -84,13 +85,13 @@ pub const FAST: Pace = Pace {
     retry: Duration::from_millis(500),
 };
 
-/// One replica: a user, under whom one process after the other runs.
+/// Replica: a user under which successive processes run.
 pub struct Replica {
     pub user: &'static str,
     pod: usize,
-    /// On its way to the API server, where it may be cut off.
+    /// Proxy to the API server, which can disconnect the replica.
     pub proxy: Option<Proxy>,
-    /// What libfaketime makes of its clock, if it does.
+    /// Timestamp file of libfaketime, if the clock is faked.
     clock: Option<NamedTempFile>,
     pub process: Controller,
 }
@@ -102,39 +103,40 @@ pub struct Fleet {
     pub namespace: String,
     options: Options,
     pub replicas: Vec<Replica>,
-    /// How many times many Foos came at once.
+    /// Number of bursts so far.
     bursts: usize,
 }
 
-/// What a replica runs.
+/// Program of a replica.
 #[derive(Clone, Copy, Debug)]
 pub enum Program {
     Shipped,
-    /// The ignored test `a_replica_without_the_fence` of this test's program.
+    /// The ignored test `a_replica_without_the_fence` of this test program.
     Unfenced,
 }
 
-/// Its way to the API server.
+/// Route to the API server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
     Direct,
-    /// By a proxy, which makes it slower.
+    /// Through a proxy, which adds latency.
     Proxy,
-    /// By a load balancer before two API servers.
+    /// Through a load balancer in front of two API servers.
     Balancer,
 }
 
-/// A clock that libfaketime sets. The clock of the election's deadlines (`CLOCK_BOOTTIME`) is right: the process reads it from
-/// the kernel, and not from libc.
-/// What each replica begins with is in libfaketime's words (`+3600`, `+0 x1.1`).
+/// Clock of the replicas. The initial value for each replica has libfaketime's syntax (`+3600`, `+0 x1.1`).
+///
+/// The election's deadlines use `CLOCK_BOOTTIME`, which is never faked: the process reads it from the kernel and not through
+/// libc.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clock {
-    /// As it is.
+    /// Not faked.
     True,
-    /// The wall clock differs, and jumps where [`Fleet::clock`] is written to. Timers are right.
+    /// The wall clock is offset, and jumps when the file of [`Fleet::clock`] is written. Timers are correct.
     Wall([&'static str; 3]),
-    /// The wall clock and tokio's timers have another rate. Timed waits of the standard library never end: libfaketime gives
-    /// them a deadline in seconds since 1970, and the kernel counts from the boot.
+    /// The wall clock and tokio's timers run at another rate. Timed waits of the standard library never end: libfaketime gives
+    /// them a deadline in seconds since 1970, and the kernel counts from boot.
     Rate([&'static str; 3]),
 }
 
@@ -158,7 +160,7 @@ impl Options {
 }
 
 impl Fleet {
-    /// Starts three replicas that are warm when this returns.
+    /// Starts three replicas and waits until they are warm.
     pub async fn start(options: Options) -> Self {
         let cluster = audited_alone().await;
         let mut client = cluster.client().await;
@@ -171,7 +173,7 @@ impl Fleet {
         if options.way == Way::Balancer {
             let second = cluster.start_second_apiserver().await;
             servers.push(config(&second).await);
-            // The first one is what a test breaks.
+            // Tests break the first API server, so the client uses the second.
             client = servers[1].clone().try_into().unwrap();
         }
         let mut replicas = Vec::new();
@@ -214,13 +216,13 @@ impl Fleet {
         fleet
     }
 
-    /// The file that sets the clock of a replica, within a second.
+    /// Returns the file that sets a replica's clock. A change takes effect within a second.
     pub fn clock(&self, replica: usize) -> PathBuf {
         let file = self.replicas[replica].clock.as_ref().unwrap();
         file.path().to_owned()
     }
 
-    /// Runs a new process under the user of a replica whose process has ended: as another pod, or as the `same`.
+    /// Starts a new process for a replica whose process has ended, as another pod or as the `same` pod.
     pub fn restart(&mut self, replica: usize, same: bool) {
         let Replica {
             user,
@@ -251,7 +253,7 @@ impl Fleet {
         .await
     }
 
-    /// Waits until a replica has its caches, and stands by if it does not lead.
+    /// Waits until a replica has filled its caches and, unless it leads, is standing by.
     pub async fn warm(&self, replica: usize, leader: usize) {
         let process = &self.replicas[replica].process;
         let address = process.http_addr().await;
@@ -274,11 +276,11 @@ impl Fleet {
         if replica != leader {
             process.wait_for_log("standing by").await;
         }
-        // Its watch of the Lease opens right after the read of it that is logged.
+        // Its watch of the Lease opens right after the logged read.
         sleep(Duration::from_millis(200)).await;
     }
 
-    /// Stops the leader by SIGTERM, waits for the next one, and starts it again as a standby.
+    /// Stops the leader with SIGTERM, waits for the next leader, and restarts the old one as a standby.
     pub async fn stop_leader(&mut self) -> usize {
         let old = self.leader(None).await;
         assert_eq!(self.replicas[old].process.stop().await, 0);
@@ -303,7 +305,7 @@ impl Fleet {
         process.exit_code().await;
     }
 
-    /// Freezes the leader in the midst of its work until another leads, and for `longer`; thawed, it stands by.
+    /// Freezes the busy leader until another replica leads, and for `longer`. Returns when the thawed replica is standing by.
     pub async fn freeze_leader(&mut self, longer: Duration) -> usize {
         let old = self.leader(None).await;
         self.bursts += 1;
@@ -327,7 +329,7 @@ impl Fleet {
         old
     }
 
-    /// Cuts the leader off until another leads, and for `longer`.
+    /// Disconnects the leader until another replica leads, and for `longer`.
     pub async fn cut_leader(&self, longer: Duration) -> usize {
         let old = self.leader(None).await;
         let Replica { proxy, process, .. } = &self.replicas[old];
@@ -342,14 +344,14 @@ impl Fleet {
         old
     }
 
-    /// The replicas' ways.
+    /// Returns the proxies of the replicas.
     pub fn proxies(&self) -> impl Iterator<Item = &Proxy> {
         self.replicas
             .iter()
             .filter_map(|replica| replica.proxy.as_ref())
     }
 
-    /// Deletes the Lease, and waits until all know who leads by the new one.
+    /// Deletes the Lease and waits until all replicas know the leader of the new one.
     pub async fn delete_lease(&self) {
         self.leases()
             .delete(LEASE, &DeleteParams::default())
@@ -359,7 +361,7 @@ impl Fleet {
         sleep(self.options.pace.renew).await;
     }
 
-    /// Waits until every Foo has its Deployment and no other, and its status, and nothing more is written; I3.
+    /// Waits until every Foo has a current status and only its own Deployment, and until no more events are written.
     pub async fn converged(&self) {
         let foos: Api<Foo> = Api::namespaced(self.client.clone(), &self.namespace);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
@@ -401,7 +403,7 @@ impl Fleet {
         .await;
     }
 
-    /// The invariants that are violated so far.
+    /// Returns the invariants violated so far.
     pub fn violated(&self, what: &str) -> BTreeSet<String> {
         let report = invariants::check(&self.cluster.audit(), &self.election(), &[]);
         println!("{what}: {report}");
@@ -427,7 +429,7 @@ async fn config(kubeconfig: &Path) -> Config {
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let mut config = config.unwrap();
-    // It is on loopback, whatever the environment names.
+    // The server is on loopback: ignore proxy variables.
     config.proxy_url = None;
     config
 }
@@ -462,7 +464,7 @@ fn spawn(
             command
                 .env("LD_PRELOAD", libfaketime())
                 .env("FAKETIME_TIMESTAMP_FILE", clock.path())
-                // Read each second: 1 is every other one, in step with a clock that jumps as often.
+                // 0 reads the file every second. 1 reads it every two seconds, in step with a clock that jumps as often.
                 .env("FAKETIME_CACHE_DURATION", "0");
         }
         if matches!(options.clock, Clock::Wall(_)) {
@@ -484,7 +486,7 @@ fn spawn(
     }
 }
 
-/// Debian's.
+/// Returns the path of Debian's libfaketime.
 fn libfaketime() -> PathBuf {
     let folders = fs::read_dir("/usr/lib").unwrap();
     let files = folders.map(|folder| folder.unwrap().path().join("faketime/libfaketimeMT.so.1"));
@@ -501,8 +503,7 @@ pub async fn stands_by_again(process: &Controller, before: usize) {
     sleep(Duration::from_millis(200)).await;
 }
 
-/// Foos that arrive and change, are renamed, deleted and created again, and whose Deployments are edited, until it is
-/// stopped.
+/// Load that creates, changes, renames, deletes and recreates Foos and edits their Deployments, until it is stopped.
 pub struct Load {
     stop: oneshot::Sender<()>,
     task: JoinHandle<usize>,
@@ -539,14 +540,14 @@ impl Load {
         Self { stop, task }
     }
 
-    /// Stops it, and returns the number of Foos.
+    /// Stops the load and returns the number of Foos.
     pub async fn stop(self) -> usize {
         self.stop.send(()).unwrap();
         self.task.await.unwrap()
     }
 }
 
-/// Whose Foos these are; and, as far as they need it, the other controllers of a cluster, of which none runs here.
+/// User of the Foos. It also acts for the other controllers of a cluster as far as Foos need them, because none runs here.
 #[derive(Clone)]
 pub struct User {
     foos: Api<Foo>,
@@ -570,7 +571,7 @@ impl User {
             2 => self.rename(name).await,
             6 | 10 => {
                 self.change(name, json!({ "replicas": replicas })).await?;
-                // Which the next one does not want.
+                // The next Foo of this name specifies another number.
                 let replicas = i32::try_from(replicas).ok();
                 while self.deployment(name).await?.spec.unwrap().replicas != replicas {}
                 self.foos.delete(name, &DeleteParams::default()).await?;
@@ -582,7 +583,7 @@ impl User {
         }
     }
 
-    /// Says how the Foo of this number is, whose life should be over.
+    /// Panics with the state of the Foo whose life should have ended.
     async fn is_stuck(&self, number: usize) {
         let name = format!("foo-{number}");
         let foo = self.foos.get(&name).await;
@@ -592,7 +593,7 @@ impl User {
         panic!("{name} should have its Deployment by now: {foo:#?} {of_it:#?}");
     }
 
-    /// Its UID.
+    /// Creates a Foo and returns its UID.
     pub async fn create(&self, name: &str) -> kube::Result<String> {
         let new = self.foos.create(&PostParams::default(), &foo(name)).await?;
         Ok(new.uid().unwrap())
@@ -605,7 +606,7 @@ impl User {
         self.foos.patch(name, &params, &patch).await.map(drop)
     }
 
-    /// The new Deployment has its pods as soon as it is there, so that the old one is deleted.
+    /// Renames the Foo's Deployment. Reports the new one as available when it exists, so that the old one is deleted.
     pub async fn rename(&self, name: &str) -> kube::Result<()> {
         let new = format!("{name}-renamed");
         self.change(name, json!({ "deploymentName": new })).await?;
@@ -620,7 +621,8 @@ impl User {
         patched.await.map(drop)
     }
 
-    /// What the Foo of the same name before has left is deleted, as the garbage collector does, or given to this one.
+    /// Deletes the Deployment of the previous Foo with this name, as the garbage collector does, or transfers it to the new
+    /// Foo.
     pub async fn hand_over(
         &self,
         name: &str,
@@ -651,14 +653,14 @@ impl User {
                 self.deployments.delete(name, &params).await.map(drop)
             };
             match done {
-                // It is another one by now.
+                // The Deployment has changed or was replaced.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
                 done => done?,
             }
         }
     }
 
-    /// Somebody changes by hand what is the Foo's.
+    /// Edits the Deployment of a Foo, as a user might.
     pub async fn edit(&self, name: &str) -> kube::Result<()> {
         sleep(CHANGE).await;
         let edited =
@@ -668,7 +670,7 @@ impl User {
         patched.await.map(drop)
     }
 
-    /// Waits for a Deployment.
+    /// Waits for a Deployment and returns it.
     pub async fn deployment(&self, name: &str) -> kube::Result<Deployment> {
         loop {
             sleep(POLL_INTERVAL).await;

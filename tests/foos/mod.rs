@@ -1,4 +1,4 @@
-//! Foos by the hundred, and what the audit log says that they cost.
+//! Creates many Foos, and counts the requests for them in the audit log.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,19 +19,19 @@ use tokio::{sync::OnceCell, time::sleep};
 
 use crate::cluster::{AuditEvent, Cluster, Options, eventually};
 
-/// How long anything may take that is not itself what is measured: the machine may be busy.
+/// Time limit of waits that are not measured. The machine may be busy.
 pub const DEADLINE: Duration = Duration::from_mins(1);
 
-/// How many Foos are being created at once.
+/// Concurrent creations of Foos.
 const CREATING: usize = 16;
 
-/// The control plane that tests share, with audit log and CRD, without controllers: Deployments get no pods.
+/// Returns the shared control plane with audit log and CRD and without controllers: Deployments have no pods.
 pub async fn audited() -> &'static Cluster {
     static AUDITED: OnceCell<Cluster> = OnceCell::const_new();
     AUDITED.get_or_init(audited_alone).await
 }
 
-/// Such a control plane for one test alone, which may break it.
+/// Starts such a control plane for a single test, which may break it.
 pub async fn audited_alone() -> Cluster {
     with_crd(Options {
         audit: true,
@@ -40,7 +40,7 @@ pub async fn audited_alone() -> Cluster {
     .await
 }
 
-/// The control plane that tests share whose Deployments have pods, with the CRD.
+/// Returns the shared control plane with the CRD, whose Deployments have pods.
 pub async fn with_pods() -> &'static Cluster {
     static WITH_PODS: OnceCell<Cluster> = OnceCell::const_new();
     let start = || {
@@ -58,7 +58,7 @@ async fn with_crd(options: Options) -> Cluster {
     cluster
 }
 
-/// A Foo whose Deployment has the Foo's name and one replica.
+/// Returns a Foo whose Deployment has the Foo's name and one replica.
 pub fn foo(name: &str) -> Foo {
     let spec = FooSpec {
         deployment_name: name.to_owned(),
@@ -67,21 +67,21 @@ pub fn foo(name: &str) -> Foo {
     Foo::new(name, spec)
 }
 
-/// The names `PREFIX-000`, `PREFIX-001`, …
+/// Returns the names `PREFIX-000`, `PREFIX-001`, …
 pub fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{prefix}-{n:03}")).collect()
 }
 
-/// Creates a Foo of each name, and goes on trying while the API server is away.
+/// Creates a Foo for each name. Retries while the API server is unavailable.
 pub async fn create(client: &Client, namespace: &str, names: &[String]) {
     let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
     let create = async |name: &String| {
         while let Err(error) = foos.create(&PostParams::default(), &foo(name)).await {
             match error {
-                // The answer to the try before was lost.
+                // The response to the previous attempt was lost.
                 kube::Error::Api(status) if status.code == 409 => break,
                 kube::Error::Api(status) if status.code < 500 && status.code != 429 => {
-                    // Until the API server knows its roles and CRDs again.
+                    // After a restart, the API server has not loaded its roles and CRDs yet.
                     assert!(matches!(status.code, 403 | 404), "{name}: {status:?}");
                 }
                 _ => {}
@@ -94,10 +94,9 @@ pub async fn create(client: &Client, namespace: &str, names: &[String]) {
         .await;
 }
 
-/// Waits until the controller has reported on each of these Foos' newest generation, that its Deployment is on its way,
-/// or there.
+/// Waits until each Foo's status reports its latest generation and a Deployment that is progressing or available.
 pub async fn converged(client: &Client, namespace: &str, names: &[String]) {
-    // Also Foos that are no Foos may be there.
+    // Dynamic objects, because some stored Foos may be invalid.
     let resource = ApiResource::erase::<Foo>(&());
     let foos: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     eventually(DEADLINE, "all Foos have converged", async || {
@@ -140,7 +139,7 @@ pub async fn not_ready(client: &Client, namespace: &str, name: &str, reason: &st
     .await
 }
 
-/// Waits until the Deployment is there and controlled by the Foo of this name.
+/// Waits until the Deployment exists and is controlled by the Foo of this name.
 pub async fn owned(client: &Client, namespace: &str, deployment: &str, foo: &str) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let what = format!("{foo} has the Deployment {deployment}");
@@ -160,21 +159,21 @@ pub async fn owned(client: &Client, namespace: &str, deployment: &str, foo: &str
     .await;
 }
 
-/// The namespace's events of this reason.
+/// Returns the namespace's events with this reason.
 pub async fn events(client: &Client, namespace: &str, reason: &str) -> Vec<Event> {
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().fields(&format!("reason={reason}"));
     events.list(&params).await.unwrap().items
 }
 
-/// What the controller asked the API server for in this namespace, its watches (and their lists) aside.
+/// Returns the controller's requests in this namespace, except watches and lists.
 pub fn requests(cluster: &Cluster, namespace: &str) -> Vec<AuditEvent> {
     let mut events = all_requests(cluster);
     events.retain(|event| event.namespace == namespace);
     events
 }
 
-/// The same in all namespaces.
+/// Like [`requests`], for all namespaces.
 pub fn all_requests(cluster: &Cluster) -> Vec<AuditEvent> {
     let mut events = cluster.audit();
     events.retain(|event| {
@@ -184,7 +183,7 @@ pub fn all_requests(cluster: &Cluster) -> Vec<AuditEvent> {
     events
 }
 
-/// The name of the object that a request is about: for a create, it is in the body.
+/// Returns the name of the object that a request is for. In a create it is in the body.
 pub fn subject(event: &AuditEvent) -> &str {
     match event.request_object["metadata"]["name"].as_str() {
         Some(name) if event.name.is_empty() => name,
@@ -192,7 +191,7 @@ pub fn subject(event: &AuditEvent) -> &str {
     }
 }
 
-/// How many requests there are by verb, resource and answer.
+/// Counts the requests by verb, resource and status code.
 pub fn counts(events: &[AuditEvent]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for event in events {
@@ -215,10 +214,10 @@ pub fn counts(events: &[AuditEvent]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// The most tries that delays of 5 ms, doubling (row Q3), leave room for between the first and the last of these requests;
-/// one more for a change that woke the Foo meanwhile.
+/// Returns the maximum number of attempts between the first and the last of these requests, for a backoff of 5 ms that doubles.
+/// One more is allowed for a change that triggered a reconcile in between.
 pub fn tries_allowed(requests: &[&AuditEvent]) -> usize {
-    // The log has them in the order of their answers.
+    // The log is in the order of the responses.
     let received = || requests.iter().map(|request| request.received.0);
     let between = received()
         .max()
@@ -230,21 +229,21 @@ pub fn tries_allowed(requests: &[&AuditEvent]) -> usize {
     usize::try_from(doubled).unwrap() + 2
 }
 
-/// From the answer to each Foo's creation to the creation of its Deployment, with the time of the former.
+/// Returns the time from the response to each Foo's creation until the creation of its Deployment, with the start time.
 pub fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
     let created = |resource: &'static str| {
         log.iter().filter(move |event| {
             event.resource == resource && event.verb == "create" && event.code == 201
         })
     };
-    // The first one of a name stays: after its Foo's deletion a Deployment may come again, for as long as it takes the
-    // controller to know and the garbage collector to act.
+    // Keep the first Deployment of each name. After a Foo's deletion its Deployment may be created again, until the controller
+    // has observed the deletion and the garbage collector has acted.
     let deployments: HashMap<&str, Timestamp> = created("deployments")
         .rev()
         .map(|event| (subject(event), event.reached.0))
         .collect();
     let delay = |event: &AuditEvent| {
-        // It may have been created by a leader that died before the answer came.
+        // Missing if the leader that created the Deployment died before the response.
         let deployed = deployments.get(subject(event))?;
         let answered = event.reached.0;
         let delay = deployed.duration_since(answered).try_into();
@@ -253,7 +252,7 @@ pub fn delays(log: &[AuditEvent]) -> Vec<(Timestamp, Duration)> {
     created("foos").filter_map(delay).collect()
 }
 
-/// The longest delay of a Foo that came in this time.
+/// Returns the longest delay of a Foo that was created in this period.
 pub fn longest(delays: &[(Timestamp, Duration)], (from, to): (Timestamp, Timestamp)) -> Duration {
     let within = delays.iter().filter(|(at, _)| (from..to).contains(at));
     within.map(|(_, delay)| *delay).max().unwrap()

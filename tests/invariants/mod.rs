@@ -1,13 +1,12 @@
-//! The invariants I1 to I8, judged by the API server's audit log: `mod invariants;` beside `mod cluster;`, with
-//! [`Options::audit`](crate::cluster::Options::audit) on from the beginning.
+//! Checks the invariants I1 to I8 with the API server's audit log. Use `mod invariants;` beside `mod cluster;`, with
+//! [`Options::audit`](crate::cluster::Options::audit) enabled from the start.
 //!
-//! All objects are in one etcd, so that resourceVersions order the writes to all of them: who held the Lease when a
-//! Deployment was written is no matter of clocks. Every replica has a user of its own and stands as `USER_…`, so that the
-//! writer and the Lease's holder can be compared.
+//! All objects are in one etcd, so resourceVersions order all writes, and the holder of the Lease during a write is known
+//! without clocks. Every replica has its own user and the identity `USER_…`, so that writer and holder can be compared.
 //!
-//! What the log does not show is counted, not judged: a write whose answer failed may have been made ([`Report::unknown`]),
-//! and of a request there is the time at which it arrived, not the one at which it was sent. So I2 grants each request
-//! [`ON_ITS_WAY`], and cannot be judged where something holds requests back for longer.
+//! Facts that the log does not contain are counted, not judged. A write with a failed response may have been stored
+//! ([`Report::unknown`]). The log contains the arrival time of a request, not the time at which it was sent. I2 therefore
+//! allows each request [`ON_ITS_WAY`], and cannot be checked if requests are delayed for longer.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 #![allow(
     clippy::unwrap_used,
@@ -32,34 +31,34 @@ use serde_json::Value;
 
 use crate::cluster::AuditEvent;
 
-/// What carries the generation that I7 is about.
+/// Annotation with the generation that I7 checks.
 pub const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
-/// The annotation that says whose generation it is: not comparable with another Foo's.
+/// Annotation with the owner of the generation. Generations of different Foos are not comparable.
 pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
 
-/// How long after the deadline a write may arrive that was sent before: the machine may be busy.
+/// Tolerance for a write that was sent before the deadline and arrives later, because the machine may be busy.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
-/// What the leader writes its identity into, of the Lease's fencing record (`deploy/components/fencing`).
+/// Annotation of the fencing record with the leader's identity (`deploy/components/fencing`).
 pub const FENCING_HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
 
-/// What the replicas work on, and may write.
+/// Resources that the replicas reconcile and may write.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// The kind that is reconciled, and its resource.
+    /// The reconciled kind and its resource.
     pub kind: &'static str,
     pub primary: &'static str,
-    /// The resources of what it controls.
+    /// Resources of the controlled objects.
     pub owned: &'static [&'static str],
-    /// Whether its status is written.
+    /// Whether the status is written.
     pub status: bool,
-    /// Whether its finalizers are written, and nothing else of the objects themselves.
+    /// Whether finalizers are written. Other fields of the reconciled objects are not.
     pub finalizers: bool,
-    /// What the leader writes its identity into.
+    /// Annotation of the fencing record with the leader's identity.
     pub fencing_holder: &'static str,
 }
 
-/// A Foo's.
+/// Work of the Foo controller.
 pub const FOO: Work = Work {
     kind: "Foo",
     primary: "foos",
@@ -69,37 +68,37 @@ pub const FOO: Work = Work {
     fencing_holder: FENCING_HOLDER,
 };
 
-/// The holder where nobody can know: somebody has written the Lease, and the answer was lost.
+/// Holder of the Lease after a write whose response was lost.
 const UNKNOWN: &str = "?";
 
-/// Whose log it is.
+/// Election that the log belongs to.
 #[derive(Clone, Debug)]
 pub struct Election {
-    /// The replicas' users.
+    /// Users of the replicas.
     pub users: BTreeSet<String>,
-    /// The Lease's name.
+    /// Name of the Lease.
     pub lease: String,
-    /// How long a leader works on without renewing.
+    /// Time without a renewal after which the leader stops.
     pub renew_deadline: Duration,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// A line for each violation, which begins with its invariant.
+    /// One line for each violation, starting with the invariant.
     pub violations: Vec<String>,
-    /// Writes of replicas to Deployments and to the status of Foos that were made.
+    /// Stored writes of the replicas to the resources of [`Work`].
     pub writes: usize,
-    /// Such writes that the API server refused: conflicts, for the most part.
+    /// Such writes that the API server rejected, mostly conflicts.
     pub refused: usize,
-    /// Such writes that may have been made or not (a 5xx, or no answer), and so are not judged by I1; and those that were
-    /// made while it is not known who held the Lease, as deletions beside a change of the holder.
+    /// Such writes that may have been stored or not (5xx or no response), which I1 does not judge. Also stored writes without a
+    /// known holder, such as deletions during a change of the holder.
     pub unknown: usize,
-    /// Writes by the leader, by its deadline, after somebody deleted its Lease, and while the next one was nobody's (H12).
+    /// Writes of a leader before its deadline, after its Lease was deleted and while the new Lease had no holder.
     pub lease_deleted: usize,
-    /// Writes of the Lease that were made.
+    /// Stored writes of the Lease.
     pub lease_writes: usize,
-    /// How many times the Lease got a holder.
+    /// Number of times the Lease got a holder.
     pub terms: usize,
 }
 
@@ -122,28 +121,28 @@ impl fmt::Display for Report {
     }
 }
 
-/// One write of the Lease that was made.
+/// Stored write of the Lease.
 struct LeaseWrite {
     version: u64,
     uid: String,
-    /// An identity; empty where it was released.
+    /// Identity of the holder; empty after a release.
     holder: String,
-    /// `None` where it is not known.
+    /// `None` if unknown.
     transitions: Option<i64>,
     by: String,
-    /// When its request came, and when it was answered: it was made in between.
+    /// Times of the request and of its response. The write was stored in between.
     received: Timestamp,
     reached: Timestamp,
-    /// When the replica had last read the Lease before: its term's deadline counts from before that.
+    /// The replica's last read of the Lease before this write. The deadline of the term counts from an earlier time.
     read: Timestamp,
 }
 
-/// Judges a whole log by I1, I2, I4, I5, I7 and I8, and by I6 the times in which, as `quiet` says, nothing changed.
+/// Checks a whole log for I1, I2, I4, I5, I7 and I8, and the `quiet` periods without changes for I6.
 pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Timestamp)]) -> Report {
     check_of(&FOO, log, election, quiet)
 }
 
-/// The same, of other controllers than Foo's.
+/// Like [`check`], for a controller of another resource type.
 pub fn check_of(
     of: &Work,
     log: &[AuditEvent],
@@ -181,7 +180,7 @@ pub fn check_of(
     report
 }
 
-/// I3: what is wrong with each Foo whose Deployment, or whose status, is not what its spec and the configured image say.
+/// I3: returns the error of each Foo whose Deployment or status does not match its spec and the configured image.
 pub fn unsettled(foos: &[Foo], deployments: &[Deployment], image: &str) -> Vec<String> {
     let key = |namespace: Option<String>, name: &str| (namespace, name.to_owned());
     let by_name: BTreeMap<_, _> = deployments
@@ -223,7 +222,7 @@ pub fn unsettled(foos: &[Foo], deployments: &[Deployment], image: &str) -> Vec<S
         .collect()
 }
 
-/// The images of the pods' containers.
+/// Returns the images of the pods' containers.
 fn images(spec: &DeploymentSpec) -> Vec<Option<&str>> {
     let pod = spec.template.spec.iter();
     let containers = pod.flat_map(|pod| &pod.containers);
@@ -232,7 +231,7 @@ fn images(spec: &DeploymentSpec) -> Vec<Option<&str>> {
         .collect()
 }
 
-/// Whether the Deployment, its selector and its pods have the labels of row R1.
+/// Returns whether the Deployment, its selector and its pods have the required labels.
 fn has_labels(deployment: &Deployment, foo: &str) -> bool {
     let spec = deployment.spec.as_ref().unwrap();
     let pods = spec.template.metadata.as_ref();
@@ -249,8 +248,8 @@ fn has_labels(deployment: &Deployment, foo: &str) -> bool {
     })
 }
 
-/// I1: whoever wrote held the Lease at that resourceVersion. The answer to a deletion names none of its own: of those who held
-/// the Lease between its request and its answer, it was one.
+/// I1: the writer held the Lease at the resourceVersion of its write. The response to a deletion contains no resourceVersion,
+/// so all holders between its request and its response are considered.
 fn i1_holder(
     work: &[&AuditEvent],
     leases: &[LeaseWrite],
@@ -295,17 +294,17 @@ fn i1_holder(
     }
 }
 
-/// What I1 makes of a write at one time.
+/// Verdict of I1 on a write, for one holder.
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Right,
     Wrong,
     Unknown,
-    /// [`Report::lease_deleted`].
+    /// Counted in [`Report::lease_deleted`].
     LeaseDeleted,
 }
 
-/// What I1 makes of a write when the last of these was the newest write of the Lease.
+/// Returns the verdict on a write for the holder in the last of `leases`.
 fn verdict(event: &AuditEvent, leases: &[LeaseWrite], election: &Election) -> Verdict {
     let now = leases.last().unwrap();
     if now.holder == UNKNOWN {
@@ -325,7 +324,7 @@ fn verdict(event: &AuditEvent, leases: &[LeaseWrite], election: &Election) -> Ve
     }
 }
 
-/// I2: no write arrives, whatever becomes of it, later than it can when it was sent by the sender's deadline.
+/// I2: no write arrives later than the sender's deadline allows, even if it is rejected.
 fn i2_deadline(
     work: &[&AuditEvent],
     leases: &[LeaseWrite],
@@ -334,7 +333,7 @@ fn i2_deadline(
 ) {
     for event in work {
         let sent = event.received.0;
-        // Who leads may create a Lease that was deleted, with no holder: that gives nothing back (H12).
+        // A leader may recreate a deleted Lease without a holder. This is not a release.
         let is_new = |lease: &LeaseWrite| {
             let mut same = leases.iter().filter(|other| other.uid == lease.uid);
             lease.holder.is_empty() && same.all(|other| other.version >= lease.version)
@@ -356,8 +355,8 @@ fn i2_deadline(
     }
 }
 
-/// I4: a Deployment that we create names its Foo's UID. I5: what no Foo controls is not written, nor anything that is not
-/// ours to write.
+/// I4: a Deployment that the controller creates contains its Foo's UID. I5: the controller writes only objects that a Foo
+/// controls, and the few others that it may write.
 fn i4_i5_owner(
     of: &Work,
     log: &[AuditEvent],
@@ -389,7 +388,7 @@ fn i4_i5_owner(
         })
     };
     let owned = of.owned.iter().flat_map(|resource| made(resource));
-    // As they were at each time: a restored backup brings back what is gone, and its owners may change then.
+    // Owners at each time: an etcd restore brings back deleted objects, whose owners may then change.
     let mut owners = HashMap::<_, Vec<_>>::new();
     for (at, object) in owned {
         let its = owners.entry(text(&object["uid"])).or_default();
@@ -431,7 +430,7 @@ fn i4_i5_owner(
     }
 }
 
-/// I7: the generation of one Foo that a Deployment was made from never goes back, whoever writes it.
+/// I7: the generation of one Foo on a Deployment never decreases, for any writer.
 fn i7_generation(log: &[AuditEvent], report: &mut Report) {
     let mut writes: Vec<_> = log
         .iter()
@@ -461,10 +460,14 @@ fn i7_generation(log: &[AuditEvent], report: &mut Report) {
     }
 }
 
-/// I8: every change of the Lease is made on the condition that it is as it was read, by whom it makes the holder or who gives
-/// it back; and `leaseTransitions` counts those who took it: the crate adds one when somebody takes a Lease that another held
-/// or that was released (also by itself), none when it is renewed, kept on by the same pod after a restart, or released. A
-/// Lease is created with no holder: a creation has no condition, and who led before may not know of a deletion (H12).
+/// I8: every change of the Lease is conditional on the version that was read. A replica acquires the Lease only for itself and
+/// releases only its own.
+///
+/// `leaseTransitions` counts acquisitions. `kube-leader-election` adds one for a Lease that another replica held or that was
+/// released, even by the same replica. It adds none for a renewal, a restart of the same pod or a release.
+///
+/// A Lease is created without a holder: a creation has no precondition, and the previous leader may not have observed the
+/// deletion.
 fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec<LeaseWrite> {
     let of_lease =
         |event: &&AuditEvent| event.resource == "leases" && subject(event) == election.lease;
@@ -514,12 +517,12 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
         };
         report.lease_writes += 1;
         if !election.users.contains(&event.user) {
-            // Whatever people write.
+            // Users may write any value.
             write.transitions = None;
             leases.push(write);
             continue;
         }
-        // What the write is based on is a write of which the answer was lost.
+        // The base version was stored by a write whose response was lost.
         let base = version(&event.request_object);
         let same = leases.last().filter(|last| last.uid == write.uid);
         if let (Some(base), Some(last)) = (base, same)
@@ -552,11 +555,11 @@ fn i8_lease(log: &[AuditEvent], election: &Election, report: &mut Report) -> Vec
     leases
 }
 
-/// What is wrong with this write of the Lease, given the one before.
+/// Returns the error of this Lease write, given the previous one.
 fn wrong_step(last: Option<&LeaseWrite>, write: &LeaseWrite) -> Option<String> {
     let before = last.map_or("", |last| &last.holder);
     let released = write.holder.is_empty();
-    // One that is created is nobody's yet (H12).
+    // A new Lease has no holder to release it.
     if released && last.is_some() && user(before) != write.by && before != UNKNOWN {
         return Some(format!("releasing it for {before}"));
     }
@@ -577,13 +580,13 @@ fn wrong_step(last: Option<&LeaseWrite>, write: &LeaseWrite) -> Option<String> {
 }
 
 impl Election {
-    /// The latest at which a write may arrive in the term that this write of the Lease got.
+    /// Returns the latest arrival time of a write in the term of this Lease write.
     fn end(&self, lease: &LeaseWrite) -> Timestamp {
         lease.read + self.renew_deadline + ON_ITS_WAY
     }
 }
 
-/// The user who stands under this identity.
+/// Returns the user of an identity.
 fn user(holder: &str) -> &str {
     holder.split('_').next().unwrap_or_default()
 }
@@ -607,7 +610,7 @@ impl Report {
     }
 }
 
-/// A review asks who may do what, and stores nothing.
+/// Returns whether the request is a write. Reviews store nothing.
 fn is_write(event: &AuditEvent) -> bool {
     let verbs = ["create", "update", "patch", "delete", "deletecollection"];
     let reviews = [
@@ -630,7 +633,7 @@ impl Work {
     }
 }
 
-/// Whether a merge patch changes the finalizers alone, of the object that was seen.
+/// Returns whether a merge patch changes only finalizers, with the UID and the resourceVersion as preconditions.
 fn is_of_finalizers(patch: &Value) -> bool {
     let names = |value: &Value| -> Vec<String> {
         value
@@ -644,7 +647,7 @@ fn is_of_finalizers(patch: &Value) -> bool {
     names(patch) == ["metadata"] && names(metadata) == ["finalizers", "resourceVersion", "uid"]
 }
 
-/// Whether a write ends an object that is being deleted. Its answer has the resourceVersion of before.
+/// Returns whether a write removes the last finalizer, which deletes the object. Its response has the previous resourceVersion.
 fn takes_last_finalizer(event: &AuditEvent) -> bool {
     let metadata = &event.response_object["metadata"];
     event.verb == "patch"
@@ -656,7 +659,7 @@ fn is_made(event: &AuditEvent) -> bool {
     is_write(event) && (200..300).contains(&event.code)
 }
 
-/// The name of the object, which for a create is in the body.
+/// Returns the name of the object. In a create it is in the body.
 fn subject(event: &AuditEvent) -> &str {
     match event.request_object["metadata"]["name"].as_str() {
         Some(name) if event.name.is_empty() => name,
@@ -664,7 +667,7 @@ fn subject(event: &AuditEvent) -> &str {
     }
 }
 
-/// The resourceVersion of an object, or the one that a request is conditional on.
+/// Returns the resourceVersion of an object, or the precondition of a request.
 pub fn version(object: &Value) -> Option<u64> {
     object["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }
