@@ -21,7 +21,7 @@ pub const SPEED: &str = "of the bare writes' speed, %";
 pub const OF_ALL: &str = " of all";
 pub const EXPORTING: &str = "time: of what it is without, %";
 
-/// Controller that did the work.
+/// Program that did the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {

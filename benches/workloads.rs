@@ -348,8 +348,7 @@ impl Bench {
         self.note_used(Correct, run.side, &meter);
     }
 
-    /// Creates Foos at a steady rate; all pairs together create as many as the other workloads. Returns when the last status
-    /// was seen.
+    /// Creates Foos at a steady rate, at least `Scale::some` over all pairs. Returns when the last status was seen.
     async fn steady(
         &mut self,
         plane: &Plane,

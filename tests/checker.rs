@@ -90,7 +90,7 @@ impl Log {
         self.add(user, "update", "foos/status", Value::Null, foo);
     }
 
-    /// Returns a log in which A creates, acquires and releases the Lease and works. Then B acquires and renews it and works.
+    /// Returns a log of two terms. A creates and acquires the Lease, works and releases it. B acquires it, works and renews it.
     fn good() -> Self {
         let mut log = Self::default();
         let foo = json!({ "metadata": { "name": "f", "namespace": "n", "uid": "foo" } });
@@ -149,7 +149,7 @@ impl Log {
         self.0.last_mut().unwrap().response_object = status;
     }
 
-    /// Adds a SelfSubjectAccessReview of a replica.
+    /// Adds a `SelfSubjectAccessReview` of a replica.
     fn review(&mut self, user: &str) {
         let review = json!({ "metadata": { "name": "" } });
         self.add(
@@ -581,8 +581,8 @@ async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     assert_eq!(invariants, ["I1", "I2"], "{report}");
 }
 
-/// Renames the Foo's Deployment and waits until the old one is deleted. No controller creates pods here, so it writes the
-/// status of the new Deployment itself.
+/// Renames the Foo's Deployment and waits until the old one is deleted. Writes the status of the new Deployment, because no
+/// controller creates pods here.
 async fn rename(cluster: &Cluster, foo: &str, to: &str) {
     let patch = json!({ "spec": { "deploymentName": to } }).to_string();
     let renamed = ["patch", "foo", foo, "--type=merge", "-p", &patch];

@@ -1,7 +1,7 @@
 //! Exhaustive exploration of the election: three replicas run the shipped decision function, in every order of events.
 //!
 //! The replicas, the API server and the network are a state machine, and stateright visits all its states. The model covers
-//! these events:
+//! these cases:
 //! - Any time passes between a read and the write based on it.
 //! - A write is stored after its sender has given up, crashed or stopped.
 //! - Replicas crash, restart under the same name, and stop.
@@ -850,7 +850,8 @@ fn one_replica_acts_and_can_work_whoever_loses_that() {
     });
 }
 
-/// The holder is set immediately by a replica that never saw the Lease held, or after a lease duration by a late creation.
+/// A replica that never saw the Lease held creates it immediately, or a replica creates it after a lease duration and the
+/// creation is stored late.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
 fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {

@@ -71,7 +71,7 @@ pub struct State {
 }
 
 pub struct States {
-    /// States that are visited after every other of them.
+    /// Each of these states is visited after every other one.
     pub pairs: Vec<State>,
     /// Further states of the same kinds.
     pub once: Vec<State>,

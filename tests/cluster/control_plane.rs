@@ -375,7 +375,7 @@ pub fn programs() -> Result<PathBuf> {
     Ok(String::from_utf8(output.stdout)?.trim_end().into())
 }
 
-/// Writes the key that signs ServiceAccount tokens, and its public key, which the API server needs in a separate file.
+/// Writes the key that signs service account tokens, and its public key, which the API server needs in a separate file.
 fn write_service_account_key(dir: &Path) -> Result<()> {
     // SubjectPublicKeyInfo of an uncompressed point on P-256 (RFC 5480): the point follows.
     const SPKI: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";

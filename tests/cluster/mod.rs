@@ -41,7 +41,7 @@ pub const MUTATING_POLICIES: Feature = (36..=u32::MAX, "MutatingAdmissionPolicy"
 pub const STREAMED_LISTS: Feature = (34..=u32::MAX, "lists that are streamed");
 pub const AS_SIMULATED: Feature = (36..=36, "the answers of the simulated API server");
 
-/// Time limit of a kubectl command. `kubectl wait --for=delete` and `kubectl delete` may otherwise never return.
+/// Time limit of a kubectl command. `kubectl delete` waits without limit until the object no longer exists.
 const KUBECTL_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Optional parts of a control plane, besides etcd and kube-apiserver.

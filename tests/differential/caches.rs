@@ -224,7 +224,7 @@ async fn no_watch_begins_with_a_cold_cache(cluster: &Cluster, sides: &mut [Run; 
             answers.push(refused.map(|(code, body)| (code, run.names.normal(body))));
         }
         let code = answers[0].as_ref().map(|(code, _)| *code);
-        // After a 404 the resource is not served yet.
+        // A 404 means that the resource is not served yet.
         if code.is_some_and(|code| code != 404) {
             assert_eq!(answers[0], answers[1], "the real one's first");
             if let Side::Simulated(it) = &mut sides[1].side {

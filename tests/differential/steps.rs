@@ -312,7 +312,7 @@ fn leases() -> Vec<Value> {
     ]
 }
 
-/// Returns bodies of a ServiceAccount. The operator has one for its annotations.
+/// Returns bodies of a `ServiceAccount`. The operator has one for its annotations.
 fn accounts() -> Vec<Value> {
     vec![
         json!({}),

@@ -1,9 +1,9 @@
 //! Proxy on loopback between clients and one or more API servers. It imitates faults of the network, of a load balancer and of
 //! the server.
 //!
-//! A rule selects requests by verb and resource, as in the audit log ([`Proxy::on`]). It can hold, lose, delay or change them,
-//! answer in place of the server, or close the connection before or after the server has handled them. It can also truncate or
-//! corrupt the response. Like a network, the proxy forwards a held request even if the client has cancelled it.
+//! A rule selects requests by verb and resource, as in the audit log ([`Proxy::on`]). It can hold, lose, delay or change them.
+//! It can answer in place of the server, or close the connection before or after the server has handled them. It can also
+//! truncate or corrupt the response. Like a network, the proxy forwards a held request even if the client has cancelled it.
 //!
 //! Clients use plain HTTP and send their own credentials with each request.
 
