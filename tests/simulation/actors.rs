@@ -1,5 +1,5 @@
-//! Those who are no replicas: users, the Deployment controller, the namespace controller, the garbage collector. What they
-//! ask is answered at once, by the first API server that is there.
+//! The other clients: users, the Deployment controller, the namespace controller and the garbage collector. The
+//! first running API server answers their requests without delay.
 
 mod deployment;
 mod namespace;
@@ -18,18 +18,18 @@ use super::{
 use deployment::Rollout;
 pub use deployment::{failure, has_given_up, is_held};
 
-/// The user who has Foos.
+/// User that owns the Foos.
 pub const USER: &str = "alice";
 pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
-/// What they know.
+/// State of these clients.
 #[derive(Default)]
 pub struct Actors {
-    /// The reconciles that go on, by their spans' numbers: where they are in the trace.
+    /// Running reconciles: their index in the trace, by span number.
     pub spans: BTreeMap<u64, usize>,
-    /// The store's version when there was nothing left to do.
+    /// Store version when nothing was left to do.
     at_rest: Option<u64>,
-    /// By the Deployment's UID.
+    /// By UID of the Deployment.
     rollouts: BTreeMap<String, Rollout>,
     namespace: namespace::Namespace,
 }
@@ -48,12 +48,12 @@ impl Actors {
         self.at_rest = is_at_rest.then_some(before);
     }
 
-    /// There may be something to do though nothing was written.
+    /// Makes the next tick run although nothing was written.
     pub fn wake(&mut self) {
         self.at_rest = None;
     }
 
-    /// The Deployment controller's; true if it waits for something.
+    /// Runs the Deployment controller. Returns whether it is waiting for something.
     fn roll_out(&mut self, world: &mut World) -> bool {
         let all = world.store.list(Kind::Deployment, None);
         let all: Vec<_> = all
@@ -72,7 +72,8 @@ impl Actors {
     }
 }
 
-/// The garbage collector's: what has an owner that is gone goes, and what its owner waits for; true if there was something.
+/// Runs the garbage collector. Deletes objects whose owners are all gone, and dependents of an owner in foreground deletion.
+/// Returns whether it has sent a request.
 fn collect(world: &mut World) -> bool {
     let all: Vec<(Key, std::sync::Arc<Value>)> = [Kind::Foo, Kind::Deployment, Kind::Service]
         .into_iter()
@@ -151,7 +152,7 @@ fn collect(world: &mut World) -> bool {
             }
             kept.retain(|it| it != "orphan");
         }
-        // As the real one: for those alone whose owner said that its deletion waits for them.
+        // Like the real collector, waits only for dependents with `blockOwnerDeletion`.
         let blocks =
             |owner: &Value| text(&owner["uid"]) == uid && owner["blockOwnerDeletion"] == true;
         if !mine().any(|(_, dependent)| owners(dependent).iter().any(blocks)) {
@@ -172,7 +173,7 @@ fn collect(world: &mut World) -> bool {
     something
 }
 
-/// Where an object is served.
+/// Returns the URL path of an object.
 pub fn path_of(key: &Key) -> String {
     let info = key.kind.info();
     let root = if info.group.is_empty() {
@@ -188,7 +189,7 @@ pub fn path_of(key: &Key) -> String {
     )
 }
 
-/// Does what a user does; the answer's code.
+/// Carries out a user action. Returns the status code, or 0 if the action is not a request.
 pub fn carry_out(world: &mut World, action: &Action) -> u16 {
     if let Action::User(deed) = action {
         return users::act(world, *deed);

@@ -1,8 +1,9 @@
-//! The plans that are judged, by name.
+//! Lookup of plans by name.
 
 use super::{found, one_fault, plan::Plan, scripts};
 
-/// The plan of this name: also where it is another operator's calls, or another leader, that it is about.
+/// Returns the plan with this name, if any. The lookup does not run the operator. So it finds the faults of every possible
+/// leader, and variations for calls that the operator does not make.
 pub fn plan_of(name: &str) -> Option<Plan> {
     let of_seed = || name.strip_prefix("seed ")?.parse().ok().map(Plan::new);
     let of_whole = || {
@@ -26,14 +27,13 @@ pub fn plan_of(name: &str) -> Option<Plan> {
         .or_else(of_variation)
 }
 
-/// What was found before, and the scripts, with their names.
+/// Regressions and scripts, with their names.
 pub fn whole() -> Vec<(String, Plan)> {
     let scripts = scripts::all().into_iter();
     let scripts = scripts.map(|script| (script.name.to_owned(), script.itself()));
     found::all().into_iter().chain(scripts).collect()
 }
 
-/// Seeds, with their names.
 pub fn named(seeds: impl IntoIterator<Item = u64>) -> Vec<(String, u64)> {
     let seeds = seeds.into_iter();
     seeds.map(|seed| (format!("seed {seed}"), seed)).collect()

@@ -1,14 +1,14 @@
-//! Random numbers, each of which depends on what it is for and on nothing that was drawn for something else: a fault that is
-//! left out moves no other.
+//! Random numbers by purpose. The numbers of one purpose do not depend on other draws, so leaving out a fault does not move the
+//! others.
 
-/// The numbers for one purpose.
+/// Random numbers for one purpose.
 pub struct Draws {
     state: u64,
 }
 
 impl Draws {
     pub fn new(seed: u64, purpose: &str) -> Self {
-        // FNV-1a, and then a mixer, because neighbouring seeds must differ in every bit.
+        // FNV-1a, then a mixer, because neighbouring seeds must differ in every bit.
         let fnv = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let state = purpose.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
         Self {
@@ -16,37 +16,37 @@ impl Draws {
         }
     }
 
-    /// Splitmix64.
+    /// Returns the next number (splitmix64).
     pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
-    /// Less than `end`.
+    /// Returns a number less than `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end.max(1)
     }
 
-    /// At least `from`, less than `end`.
+    /// Returns a number in `from..end`.
     pub fn between(&mut self, from: u64, end: u64) -> u64 {
         from + self.below(end.saturating_sub(from))
     }
 
-    /// True once in so many times.
+    /// Returns true with a probability of 1 in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of them.
+    /// Returns a random element.
     pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         let last = choices.len() as u64;
         choices[usize::try_from(self.below(last)).unwrap_or_default()].clone()
     }
 
-    /// Between them, and as often between 1 and 2 as between 10 and 20.
+    /// Returns a number in `from..=to`. Each doubling is equally likely: 1 to 2 as much as 10 to 20.
     pub fn log_uniform(&mut self, from: u64, to: u64) -> u64 {
         let (from, to) = (from.max(1), to.max(from.max(1)));
-        // In whole numbers, so that no machine rounds otherwise: a power of two, and then evenly within it.
+        // Integers only, so that every machine rounds alike: first a power of two, then a uniform number within it.
         let steps = u64::from((to / from).ilog2()) + 1;
         let low = from << self.below(steps);
         self.between(low, (low * 2).min(to + 1).max(low + 1))

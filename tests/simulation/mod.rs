@@ -1,5 +1,5 @@
-//! The whole operator under simulation: replicas as they ship, each in a runtime of its own, on API servers in memory. A
-//! seed decides everything, and the same seed gives the same trace, byte for byte.
+//! Simulation of the whole operator: the shipped replicas, each in its own runtime, against API servers in memory. The seed
+//! determines everything: the same seed gives the same trace, byte for byte.
 #![allow(dead_code, reason = "each program uses its part of this")]
 #![allow(
     clippy::panic,

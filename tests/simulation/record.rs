@@ -1,4 +1,4 @@
-//! What replicas log and trace, taken down for the one that has its turn on this thread.
+//! Recorder of logs and reconcile spans of the replica that runs on this thread.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,7 +19,7 @@ use tracing_subscriber::{
     registry::{LookupSpan, Registry},
 };
 
-/// Something that a replica logged, or a reconcile of it.
+/// A log line of a replica, or the start, failure or end of a reconcile.
 pub enum Record {
     Log {
         level: Level,
@@ -44,9 +44,9 @@ thread_local! {
     static SPANS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `turn`, and returns what was recorded meanwhile.
+/// Runs `turn`. Returns its result and its records.
 pub fn during<T>(turn: impl FnOnce() -> T) -> (T, Vec<(Instant, Record)>) {
-    /// One for all threads: each new one has every place in the program that logs looked at again.
+    /// Shared by all threads: each new dispatcher makes tracing evaluate every callsite again.
     static HERE_BY_THREAD: LazyLock<Dispatch> =
         LazyLock::new(|| Dispatch::new(Registry::default().with(Recorder)));
     HERE.set(Some(Vec::new()));
@@ -155,7 +155,7 @@ impl Visit for Text {
     }
 }
 
-/// Whether a span is told that what it is about has failed.
+/// Whether the span has recorded an `error.type`.
 struct Failed(bool);
 
 impl Visit for Failed {

@@ -1,4 +1,4 @@
-//! Runs schedules of the whole operator under simulation: `simulate --seed 17` reports one, `simulate --seeds 2000` judges many.
+//! Runs the whole operator under simulation: `simulate --seed 17` reports one schedule, `simulate --seeds 2000` judges many.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -6,7 +6,7 @@
     reason = "a program whose user reads what it prints, and which fails by panicking"
 )]
 
-/// What of the tests' cluster the checker of invariants takes.
+/// Part of the test cluster that the invariant checker needs.
 #[path = "../cluster/audit.rs"]
 #[allow(dead_code, reason = "no log is read here")]
 mod cluster;
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
                 println!("{name}, shrunk:\n{source}");
             }
         }
-        // Whichever part they are of.
+        // Of all parts.
         let names = wrong.join(", ");
         println!("{} of {cases} violate something: {names}", wrong.len());
     }
@@ -141,23 +141,24 @@ fn exit(is_well: bool) -> ExitCode {
     }
 }
 
-/// How cases are judged: to the first violation, and with words on standard error about which begins and which ends.
+/// Options for judging: stop at the first violation, and log the begin and end of each case to standard error.
 #[derive(Clone, Copy)]
 struct How {
     first: bool,
     tells: bool,
 }
 
-/// Of so many cases that violate something the shortest schedules are printed that still do, which takes half a minute each.
+/// Number of violating cases that are shrunk and printed. Shrinking takes half a minute each.
 const SHRUNK: usize = 3;
 
-/// How many cases were judged, and which of them violate anything.
+/// Number of judged cases, and the names of those with violations.
 struct Judged {
     cases: usize,
     wrong: Vec<String>,
 }
 
-/// Whether a seed is one run, here and in another process, which has done nothing else before and has other hash keys.
+/// Runs a seed here and in another process, and compares the runs. The other process has run nothing before and has other hash
+/// keys.
 fn twice(seed: u64) -> Vec<Violation> {
     let plan = Plan::new(seed);
     let (found, world) = examine(&plan);
@@ -233,7 +234,7 @@ fn arguments() -> Command {
         .arg(flag("twice", "Run each seed in another process, too, and see that all that is judged is the same; of one seed, report all that"))
 }
 
-/// One run, in words; and as all that is judged, if `twice` has to compare it.
+/// Prints one run. With `is_whole`, also prints all judged records, for the comparison of `--twice`.
 fn report(plan: &Plan, invariant: Option<&str>, is_whole: bool) -> ExitCode {
     if invariant.is_some() {
         let sources = shortest(plan, invariant);
@@ -256,7 +257,8 @@ fn report(plan: &Plan, invariant: Option<&str>, is_whole: bool) -> ExitCode {
     exit(found.is_empty())
 }
 
-/// Of each invariant that a plan violates, or of this one, the source of the shortest plan that still does in the same way.
+/// Shrinks a plan for each violated invariant, or only for `invariant`. Returns the source of each shortest plan that still
+/// violates it in the same way.
 fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
     let (mut found, _) = examine(plan);
     found.retain(|violation| invariant.is_none_or(|invariant| violation.invariant == invariant));
@@ -276,7 +278,7 @@ fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
     sources.collect()
 }
 
-/// Every variation of every script.
+/// Judges every variation of every script.
 fn exhaustive(how: How, is_chosen: impl Fn(&str) -> bool) -> Judged {
     let mut variations = Vec::new();
     for script in scripts::all() {
@@ -310,7 +312,7 @@ impl How {
     }
 }
 
-/// Judges all of them, on all cores; says what is wrong with each, and at the end how many there were.
+/// Judges the cases on all cores. Prints each violation and a summary.
 fn all<T: Sync>(
     cases: &[(String, T)],
     what: &str,

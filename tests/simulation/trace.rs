@@ -1,5 +1,5 @@
-//! What happened, with the world's time of everything. A judge reads it; [`Trace::lines`] tells it in words: the same for the
-//! same plan, in every process.
+//! Trace of a run, with the world's time of each event. Judges read it. [`Trace::lines`] formats it as text, identical for the
+//! same plan in every process.
 
 use std::{
     collections::BTreeMap,
@@ -16,24 +16,24 @@ use super::{
     plan::{Fault, Settings},
 };
 
-/// Since the world began.
+/// Time since the world began.
 pub type Time = Duration;
 
-/// Which of a replica's two clients.
+/// Client of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Work,
     Lease,
 }
 
-/// Which process: the replica's place, and how many it has had there before.
+/// A process: its place, and the number of earlier processes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Who {
     pub replica: usize,
     pub life: u32,
 }
 
-/// A request of a replica's, from its begin to its end.
+/// A request of a replica, from begin to end.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub who: Who,
@@ -41,71 +41,71 @@ pub struct Call {
     pub method: http::Method,
     /// Path and query.
     pub path: String,
-    /// `get`, `list`, `stream` (a list that comes as a watch), `watch`, `create`, `update`, `patch`, `delete`.
+    /// `get`, `list`, `stream` (a list delivered as a watch), `watch`, `create`, `update`, `patch`, `delete`.
     pub verb: &'static str,
     /// `foos`, `foos/status`, `deployments`, …
     pub resource: String,
-    /// What was sent; null where that is no JSON.
+    /// Request body; null if it is not JSON.
     pub body: Value,
-    /// When the client was given it.
+    /// When the client received the request.
     pub begun: Time,
-    /// When it was handed to its connection: what the fence counts from.
+    /// When the request was passed to its connection. The fence counts from here.
     pub sent: Time,
-    /// When the API server got it, if it did.
+    /// When the API server received the request, if at all.
     pub arrived: Option<Time>,
     pub server: usize,
-    /// What it wrote: indexes into [`Store::history`].
+    /// Revisions that it wrote: indexes into [`Store::history`].
     pub written: Range<usize>,
-    /// The API server's code, whether the replica was told or not.
+    /// Status code of the API server, even if the replica did not receive it.
     pub code: Option<u16>,
-    /// The API server's answer, but for what is listed or watched.
+    /// Response of the API server, except for lists and watches.
     pub answer: Option<Arc<Value>>,
-    /// When the replica had the answer's beginning, and the code that it was told.
+    /// When the replica received the head of the response, and its status code.
     pub answered: Option<(Time, u16)>,
-    /// When the replica had its end: of the answer, of the connection, or by giving it up. `None`: it ended with its process, or
-    /// goes on.
+    /// When the replica saw the end: of the response, of the connection, or by giving up. `None`: the process ended first, or
+    /// the request is still open.
     pub over: Option<Time>,
-    /// For how long the answer asks not to be asked again.
+    /// `Retry-After` of the response.
     pub retry_after: Option<Duration>,
-    /// Of a list or a watch: up to which version the replica was told of everything, and when.
+    /// For a list or a watch: versions, and when the replica knew all changes up to that version.
     pub told: Vec<(Time, u64)>,
-    /// What was to be done to it.
+    /// Fault that was injected.
     pub fault: Option<String>,
-    /// By which of [`Trace::faults`].
+    /// Index of this fault in [`Trace::faults`].
     pub of_fault: Option<usize>,
-    /// Whether that was done: what is to become of an answer is not where none is on its way.
+    /// Whether the fault had an effect. A fault of the response has none without a response.
     pub felt: bool,
 }
 
 impl Call {
-    /// Whether what was done to it kept its answer from being read as it was given.
+    /// Returns whether the fault kept the replica from reading the response as it was sent.
     pub fn is_spoilt(&self) -> bool {
         let fault = self.fault.as_deref().unwrap_or_default();
-        // Late, or right before its reader's end, it is read, if it comes before it is given up.
+        // The replica still reads a response that is late or precedes its crash, unless it has given up.
         let reads = ["RequestLate", "AnswerLate", "CrashAfter"].map(|kind| fault.starts_with(kind));
         let given_up = self.over.unwrap_or(Time::MAX);
         let comes = self.answered.is_some_and(|(at, _)| at <= given_up);
         self.felt && !(comes && reads.contains(&true))
     }
 
-    /// Whether it is a write of the work: of what only who leads may write.
+    /// Returns whether this is a write that only the leader may send.
     pub fn is_work(&self) -> bool {
         matches!(self.verb, "create" | "update" | "patch" | "delete")
             && matches!(&*self.resource, "deployments" | "foos/status")
     }
 
-    /// The last part of its path: the name of its object, unless the request is for a list, a creation or a subresource.
+    /// Returns the last segment of the path: the object's name, except for a list, a creation or a subresource.
     pub fn name(&self) -> &str {
         let path = self.path.split('?').next().unwrap_or_default();
         path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether it is a watch, or a list that comes as one.
+    /// Returns whether this is a watch or a streamed list.
     pub fn is_watch(&self) -> bool {
         matches!(self.verb, "stream" | "watch")
     }
 
-    /// How long it says that the API server may take.
+    /// Returns the request's limit for the API server (`timeout=`).
     pub fn limit(&self) -> Option<Duration> {
         self.path.split(['?', '&']).find_map(|part| {
             let milliseconds = part.strip_prefix("timeout=")?.strip_suffix("ms")?;
@@ -114,17 +114,16 @@ impl Call {
     }
 }
 
-/// A line of a replica's log.
+/// A log line of a replica.
 #[derive(Clone, Debug)]
 pub struct Log {
     pub at: Time,
     pub who: Who,
     pub level: tracing::Level,
-    /// Fields in front, as `name=value`.
+    /// Begins with the fields, as `name=value`.
     pub text: String,
 }
 
-/// One reconcile.
 #[derive(Clone, Debug)]
 pub struct Reconcile {
     pub who: Who,
@@ -132,35 +131,35 @@ pub struct Reconcile {
     pub key: String,
     /// `change`, `retry`, `resync`, `takeover`, `status`
     pub trigger: String,
-    /// From 1; one more than it has failed since it was last right.
+    /// 1, plus the number of failures since the last success.
     pub attempt: u32,
     pub begun: Time,
-    /// `None`: it had not ended when the process did.
+    /// `None` if the process ended first.
     pub ended: Option<Time>,
     pub failed: bool,
 }
 
-/// How much a replica has, as its metrics say, if they do.
+/// Sizes from a replica's metrics, if it exports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Foos that wait for a worker.
     pub queue: Option<usize>,
-    /// Objects in its caches.
+    /// Objects in the caches.
     pub foos: Option<usize>,
     pub deployments: Option<usize>,
 }
 
-/// The time of one process.
+/// Lifetime of one process.
 #[derive(Clone, Debug)]
 pub struct Life {
     pub who: Who,
-    /// The pod's name and UID: `<name>_<uid>` stands in the Lease.
+    /// Name and UID of the pod; the Lease contains `<name>_<uid>`.
     pub pod: (String, String),
     pub settings: Settings,
     pub begun: Time,
-    /// When it was asked to stop, by the kubelet, too.
+    /// When a user or the kubelet sent SIGTERM.
     pub asked: Option<Time>,
-    /// When its liveness failed.
+    /// When its liveness check failed.
     pub unwell: Option<Time>,
     /// When it was frozen, or its machine slept.
     pub still: Vec<Range<Time>>,
@@ -168,12 +167,12 @@ pub struct Life {
 }
 
 impl Life {
-    /// What it calls itself in the Lease.
+    /// Returns its identity in the Lease.
     pub fn identity(&self) -> String {
         format!("{}_{}", self.pod.0, self.pod.1)
     }
 
-    /// For how long it stood still in this time.
+    /// Returns how long it was frozen or asleep during `time`.
     pub fn stood_still(&self, time: &Range<Time>) -> Duration {
         let within = |still: &Range<Time>| {
             let (from, until) = (still.start.max(time.start), still.end.min(time.end));
@@ -182,7 +181,7 @@ impl Life {
         self.still.iter().map(within).sum()
     }
 
-    /// When it has had so much time from then on in which it did not stand still.
+    /// Returns when it has run for `time` since `from`, not counting freezes and sleep.
     pub fn has_had(&self, from: Time, time: Duration) -> Time {
         let later = self.still.iter().filter(|still| still.end > from);
         later.fold(from + time, |until, still| {
@@ -194,20 +193,19 @@ impl Life {
     }
 }
 
-/// How a process ended.
+/// Reason for the end of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// `run` returned: asked to, or not.
+    /// `run` returned, with or without SIGTERM.
     Returned,
-    /// `run` failed.
+    /// `run` returned an error.
     Failed(String),
-    /// It panicked.
     Panicked(String),
-    /// It was killed: by a fault, or by the kubelet.
+    /// Killed by a fault or by the kubelet.
     Killed,
 }
 
-/// Everything.
+/// Everything that happened.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub calls: Vec<Call>,
@@ -215,9 +213,9 @@ pub struct Trace {
     pub reconciles: Vec<Reconcile>,
     pub lives: Vec<Life>,
     pub sizes: Vec<(Time, Who, Sizes)>,
-    /// What went wrong, from when to when; what is to last to the end is never over.
+    /// Faults and their times. A fault that lasts to the end of the run ends at `Time::MAX`.
     pub faults: Vec<(Range<Time>, Fault)>,
-    /// Faults, and what users did and were answered, in words.
+    /// Faults, user actions and their status codes, as text.
     pub events: Vec<(Time, String)>,
 }
 
@@ -240,14 +238,15 @@ impl fmt::Display for Role {
     }
 }
 
-/// How a time is written.
+/// Formats a time in seconds.
 pub fn seconds(time: Time) -> String {
     format!("{}.{:03}", time.as_secs(), time.subsec_millis())
 }
 
-/// When what was to come to a machine at this time comes, which slept then, or before that: by its clock, which stood still.
+/// Returns when an event that is due at `due` reaches a machine that slept then or before. The clock of the machine stood
+/// still, so each sleep delays the event.
 pub fn comes_at(asleep: &[Range<Time>], due: Time) -> Time {
-    /// The longest that anything is on its way.
+    /// Longest time in flight.
     const LATE: Duration = Duration::from_secs(62);
     let before = |slept: &&Range<Time>| due < slept.end.saturating_add(LATE);
     asleep.iter().filter(before).fold(due, |at, slept| {
@@ -259,7 +258,7 @@ pub fn comes_at(asleep: &[Range<Time>], due: Time) -> Time {
 }
 
 impl Trace {
-    /// By place, when its machine slept, whatever number of faults had it sleep.
+    /// Returns when the machine of each place slept, with overlapping faults merged.
     pub fn asleep(&self) -> BTreeMap<usize, Vec<Range<Time>>> {
         let mut asleep = BTreeMap::<_, Vec<Range<Time>>>::new();
         for (time, fault) in &self.faults {
@@ -275,12 +274,12 @@ impl Trace {
         asleep
     }
 
-    /// Everything that is judged, but for the store's history, which is in [`lines`](Self::lines).
+    /// Returns all judged data, except the store's history, which [`lines`](Self::lines) contains.
     pub fn records(&self) -> String {
         format!("{self:#?}")
     }
 
-    /// What happened in words, in the order of time.
+    /// Returns the events as text, in order of time.
     pub fn lines(&self, store: &Store) -> Vec<String> {
         let mut lines: Vec<(Time, String)> = Vec::new();
         for (at, text) in &self.events {
@@ -330,7 +329,7 @@ impl Trace {
                 lines.push((*at, format!("{who}: {how} {key}")));
             }
         }
-        // What happened at the same time stays in the order in which it was put down.
+        // Stable: simultaneous events stay in this order.
         lines.sort_by_key(|(at, _)| *at);
         let timed = lines.into_iter();
         timed

@@ -1,7 +1,7 @@
-//! The world: its time, the store, the API servers, the replicas in their places, and the network between them.
+//! The world: time, the store, the API servers, the replicas in their places, and the network between them.
 //!
-//! Nobody runs further than anything can reach it: in a quantum no two replicas can meet, since nothing that one does takes
-//! less than [`SHORTEST`] to an API server, and from there as long again.
+//! Replicas run in turn, one quantum at a time. They cannot interact within a quantum, because a message takes at least
+//! [`SHORTEST`] to an API server, and as long from there.
 
 mod calls;
 mod faults;
@@ -26,70 +26,70 @@ use faults::Ongoing;
 pub use places::GRACE;
 use places::Place;
 
-/// How far everybody is let at once.
+/// Longest turn of a replica.
 const QUANTUM: Duration = Duration::from_millis(20);
 
-/// How often those who are no replicas look.
+/// Interval between two steps of the other clients.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How often the replicas are scraped.
+/// Interval between two scrapes of the replicas.
 const SCRAPE: Duration = Duration::from_secs(30);
 
-/// Where Foos are: not in `default`, which nobody can delete.
+/// Namespace of the Foos. Not `default`, which cannot be deleted.
 pub const FOOS: &str = "foos";
 
 pub struct World {
     pub plan: Plan,
     pub now: Time,
-    /// Whether what goes wrong has been healed.
+    /// Whether all faults have been healed.
     is_healed: bool,
     pub store: Store,
     pub trace: Trace,
     pub actors: Actors,
     servers: Vec<Api>,
     places: Vec<Place>,
-    /// What is to be done when, in the order in which it was put here.
+    /// Scheduled steps by time, then by order of insertion.
     agenda: BTreeMap<(Time, u64), Due>,
-    /// Requests on their way.
+    /// Requests in flight.
     arrivals: BTreeMap<(Time, u64), Arriving>,
     streams: Vec<Stream>,
-    /// What the replicas wait for the answer of, or for more of it: which call it is.
+    /// Calls without a complete response: their index in the trace.
     open: BTreeMap<(Who, u64), usize>,
-    /// Those that go on, by their numbers in the trace.
+    /// Active faults, by their index in the trace.
     faults: BTreeMap<usize, Ongoing>,
-    /// What the replicas are being updated to.
+    /// Target of a rolling update.
     rollout: Option<Settings>,
-    /// Counts whatever needs a number.
+    /// Counter for unique numbers.
     count: u64,
-    /// Up to when the API servers have served.
+    /// Time up to which the API servers have served requests.
     served: Time,
     ticked: Time,
     scraped: Time,
 }
 
-/// One API server's place.
+/// Place of one API server.
 struct Api {
-    /// `None`: it was killed.
+    /// `None` while it is killed.
     server: Option<Server>,
     paused: bool,
-    /// What came while it was paused.
+    /// Requests that arrived while it was paused.
     waiting: Vec<Arriving>,
-    /// The store's version that its watches were last asked for news of, and when.
+    /// Store version that its watches last saw, and when.
     looked: (u64, Time),
 }
 
-/// What is to be done.
+/// A scheduled step.
 enum Due {
     Step(What),
-    /// The fault of this number is over.
+    /// End of the fault with this number.
     Over(usize),
-    /// A new process in this place: another container of its pod, or another pod.
+    /// A new process in this place: the next container of its pod, or another pod.
     Start {
         place: usize,
         pod: bool,
         settings: Option<Settings>,
     },
-    /// SIGKILL, if it is still this process.
+    /// SIGKILL, if the place still has this process.
     Kill {
         place: usize,
         life: u32,
@@ -157,7 +157,7 @@ impl World {
         world
     }
 
-    /// Until the end that is planned.
+    /// Runs until the planned end.
     pub fn run(&mut self) {
         self.run_until(self.plan.end);
     }
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// What is due by now.
+    /// Carries out the steps that are due.
     fn control(&mut self) {
         let is_due = self
             .agenda
@@ -189,7 +189,7 @@ impl World {
         if !is_due && !ticks {
             return;
         }
-        // What came before has happened before.
+        // Requests that arrived before are served first.
         self.serve(self.now);
         while let Some(first) = self
             .agenda
@@ -252,7 +252,7 @@ impl World {
             Action::Upgrade { settings } => self.rollout = Some(settings),
             action => {
                 let code = super::actors::carry_out(self, &action);
-                // Who is told that nobody is there tries again.
+                // Without an API server, the user retries.
                 if code == 503 {
                     let again = Due::Step(What::Action(action));
                     self.due(self.now + Duration::from_secs(1), again);
@@ -264,7 +264,8 @@ impl World {
         self.say(text);
     }
 
-    /// Somebody who is no replica asks the first API server that is there, which answers at once; 503: there is none.
+    /// Sends the request of another client to the first running API server, which answers without delay. Returns 503 if no API
+    /// server is running.
     pub fn request(
         &mut self,
         user: &str,
@@ -304,7 +305,7 @@ impl World {
     }
 }
 
-/// What the API servers' clocks say then, which are right.
+/// Returns this time on the clocks of the API servers, which are correct.
 pub fn at(time: Time) -> Now {
     Now {
         since_start: time,

@@ -1,4 +1,5 @@
-//! The Deployment controller and its `ReplicaSets`, in the states that statuses show: `pkg/controller/deployment` of Kubernetes 1.36.
+//! The Deployment controller and its `ReplicaSets`, as far as a status shows them: `pkg/controller/deployment` of Kubernetes
+//! 1.36.
 
 use std::cmp::Ordering;
 
@@ -18,7 +19,7 @@ use super::{
 const CONTROLLER: &str = "system:serviceaccount:kube-system:deployment-controller";
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// How long a pod takes.
+/// Time until a pod is available or gone.
 const POD: Time = Time::from_millis(300);
 
 /// `progressDeadlineSeconds`
@@ -28,37 +29,37 @@ const AVAILABLE: &str = "NewReplicaSetAvailable";
 const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 
-/// As an API server refuses a pod.
+/// Message of an API server that rejects a pod.
 const REFUSED: &str = "pods \"app\" is forbidden: exceeded quota: pods";
 
-/// How far a Deployment is.
+/// Progress of a Deployment.
 #[derive(Clone, Default)]
 pub struct Rollout {
-    /// When the next pod comes or goes.
+    /// Time of the next pod change.
     due: Option<Time>,
-    /// The pods' template, and whether it has a `ReplicaSet`.
+    /// Pod template, and whether it has a `ReplicaSet`.
     template: Value,
     is_made: bool,
-    /// When it made progress last.
+    /// Time of the last progress.
     progressed: Time,
-    /// Pods of this template, and of those the available ones; and pods of others, all of them available.
+    /// Pods of this template, the available pods among them, and the (always available) pods of other templates.
     made: i64,
     ready: i64,
     old: i64,
 }
 
-/// Why there are no new pods.
+/// Reasons for missing pods.
 #[derive(Clone, Copy)]
 struct Hindered {
     /// New pods do not become available.
     hangs: bool,
-    /// New pods are refused.
+    /// New pods are rejected.
     refused: bool,
     paused: bool,
 }
 
 impl Rollout {
-    /// True if it waits for something.
+    /// Takes one step and writes the status. Returns whether the Deployment is waiting for something.
     pub fn step(&mut self, world: &mut World, key: &Key, object: &Value) -> bool {
         let (spec, status, path) = (&object["spec"], &object["status"], path_of(key));
         let wanted = spec["replicas"].as_i64().unwrap_or(1);
@@ -107,7 +108,7 @@ impl Rollout {
         true
     }
 
-    /// Reads the present state, which users may have changed.
+    /// Reads the current state, which users may have changed.
     fn read(&mut self, template: &Value, status: &Value) {
         let available = status["availableReplicas"].as_i64().unwrap_or_default();
         if self.template != *template {
@@ -119,13 +120,13 @@ impl Rollout {
         self.made = self.made.max(self.ready);
     }
 
-    /// One pod further: there is one more than there should be, and then one of the old ones goes.
+    /// Returns the state after one pod change. A rollout adds one surplus pod, then removes an old one.
     fn next(&self, wanted: i64, why: Hindered) -> Self {
         let mut next = self.clone();
         let (ready, old) = (self.ready, self.old);
         let may_come = !why.hangs && (!why.refused || self.made > ready);
         match (why.paused, old > 0) {
-            // The ReplicaSet before is scaled.
+            // The previous ReplicaSet is scaled.
             (true, true) if self.made == 0 => match old.cmp(&wanted) {
                 Ordering::Less if !why.hangs && !why.refused => next.old += 1,
                 Ordering::Greater => next.old -= 1,
@@ -143,7 +144,7 @@ impl Rollout {
         next
     }
 
-    /// Pods are created, one more than there should be in a rollout; `made` there were.
+    /// Creates pods. A rollout has at most one new pod that is not available. `made` is the previous count.
     fn create(&mut self, made: i64, wanted: i64, why: Hindered) {
         self.is_made |= !why.paused;
         let missing = (wanted - self.ready).max(0);
@@ -162,7 +163,7 @@ impl Rollout {
     }
 
     fn counts(&self, generation: &Value, conditions: &Value) -> Value {
-        // Go omits a zero.
+        // Go omits zeros.
         let number = |count: i64| Some(count).filter(|count| *count != 0);
         let (replicas, available) = (self.made + self.old, self.ready + self.old);
         json!({
@@ -173,7 +174,7 @@ impl Rollout {
         })
     }
 
-    /// `Progressing` and `ReplicaFailure`, as `syncRolloutStatus` and `checkPausedConditions` set them.
+    /// Sets `Progressing` and `ReplicaFailure` like `syncRolloutStatus` and `checkPausedConditions`.
     fn conditions(
         &mut self,
         before: &Self,
@@ -193,7 +194,7 @@ impl Rollout {
             DEADLINE_EXCEEDED | PAUSED if why.paused => None,
             _ if why.paused => Some(("Unknown", PAUSED)),
             PAUSED => Some(("Unknown", "DeploymentResumed")),
-            // No rollout: its pods have no deadline.
+            // No rollout, hence no deadline.
             AVAILABLE if self.old == 0 => None,
             _ if is_complete => Some(("True", AVAILABLE)),
             _ if is_further => Some(("True", "ReplicaSetUpdated")),
@@ -240,17 +241,17 @@ fn condition<'a>(conditions: &'a Value, of_type: &str) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Whether its rollout has exceeded the deadline.
+/// Returns whether the rollout has exceeded its deadline.
 pub fn has_given_up(deployment: &Value) -> bool {
     condition(&deployment["status"]["conditions"], "Progressing")["reason"] == DEADLINE_EXCEEDED
 }
 
-/// The message about its refused pods.
+/// Returns the message about rejected pods.
 pub fn failure(deployment: &Value) -> Option<&str> {
     condition(&deployment["status"]["conditions"], "ReplicaFailure")["message"].as_str()
 }
 
-/// Whether its rollout waits for a resume.
+/// Returns whether the rollout is paused.
 pub fn is_held(deployment: &Value) -> bool {
     let count = |field: &str| deployment["status"][field].as_i64().unwrap_or_default();
     let (all, updated) = (count("replicas"), count("updatedReplicas"));

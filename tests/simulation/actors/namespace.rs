@@ -1,4 +1,4 @@
-//! The namespace of the Foos, as somebody wants it, and the namespace controller, which empties the one that is to go.
+//! The namespace of the Foos, which an administrator deletes and recreates, and the namespace controller, which empties it.
 
 use serde_json::{Value, json};
 
@@ -16,14 +16,14 @@ const ALL: &str = "/api/v1/namespaces";
 
 #[derive(Default)]
 pub struct Namespace {
-    /// How many times it was deleted.
+    /// Number of deletions.
     deletions: u64,
-    /// The Foos that there were, for whoever has them as files.
+    /// Foos at the time of the deletion. Their owner has the manifests and applies them again.
     foos: Vec<Value>,
 }
 
 impl Namespace {
-    /// One step towards what is wanted; true if there is more to come.
+    /// Takes one step towards the desired state. Returns whether steps remain.
     pub fn tick(&mut self, world: &mut World) -> bool {
         let is_wanted = !world.is_going_on(|fault| matches!(fault, Fault::NoNamespace));
         let namespace = world.store.get(&Key::new(Kind::Namespace, "", FOOS));
@@ -48,8 +48,8 @@ impl Namespace {
         }
     }
 
-    /// An object at a time, so that there is time to create what has just gone. In which order the kinds go is not said
-    /// anywhere. Who holds something back lets it go when the namespace is wanted again.
+    /// Deletes one object per step, apart from events, which leaves time to recreate a deleted object. Kubernetes specifies no
+    /// order of the kinds, so it is random. When the namespace is wanted again, the `example.com/hold` finalizers are removed.
     fn empty(&self, world: &mut World, is_wanted: bool) {
         let kinds = match draw(world.plan.seed, "namespace", self.deletions) % 2 {
             0 => [Kind::Deployment, Kind::Service, Kind::Foo, Kind::Event],
@@ -99,7 +99,7 @@ impl Namespace {
     }
 }
 
-/// A Foo as it was applied.
+/// Returns a Foo as it was applied.
 fn applied(foo: &Value) -> Value {
     json!({
         "kind": foo["kind"], "apiVersion": foo["apiVersion"], "spec": foo["spec"],

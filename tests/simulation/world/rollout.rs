@@ -1,14 +1,14 @@
-//! The Deployment of the replicas, while it is updated (`maxSurge: 1`, `maxUnavailable: 0`).
+//! Rolling update of the replicas' Deployment (`maxSurge: 1`, `maxUnavailable: 0`).
 
 use std::time::Duration;
 
 use super::{World, places::Place};
 
-/// For how long a pod has to be there before it is ready.
+/// Minimum age of a ready pod.
 const FIRST_PROBE: Duration = Duration::from_secs(1);
 
 impl World {
-    /// One step, if there is one to make.
+    /// Takes one step, if any is possible.
     pub(super) fn roll_out(&mut self) {
         let Some(settings) = &self.rollout else {
             return;
@@ -25,7 +25,7 @@ impl World {
         }
         let ready = (new.iter().chain(&old)).filter(|&&number| self.is_ready(number));
         let can_be_spared = ready.count() > wanted;
-        // Whoever does not work goes first.
+        // Pods that are not ready go first.
         let broken = old.iter().copied().find(|&number| !self.is_ready(number));
         let next = broken.or_else(|| old.first().copied().filter(|_| can_be_spared));
         match next {
@@ -43,7 +43,7 @@ impl World {
         })
     }
 
-    /// As `/readyz` has it: both kinds are listed, and the Lease has been looked at.
+    /// Returns whether `/readyz` succeeds: both caches are listed, and the Lease has been read.
     fn is_ready(&self, number: usize) -> bool {
         let place = &self.places[number];
         let Some(replica) = place.replica.as_ref().filter(|_| place.still == 0) else {
