@@ -1,9 +1,8 @@
-//! A replica's end of its connections: the transports in place of hyper's. What is sent is taken out between two steps of the
-//! replica, and what comes is put in, with the time at which it is there.
+//! The replica's end of its connections: transports in place of hyper's. Between two steps of the replica, the world takes out
+//! its requests, and puts in responses with their arrival time.
 //!
-//! As with the real ones, the fence is asked again when a request is handed to its connection, which may have to be waited
-//! for; nothing is waited for longer than the limits of connecting and of silence; and what nobody waits for any more ends
-//! its connection.
+//! As with the real transports, a request may wait for its connection, and the fence is checked again afterwards. Connecting
+//! and silence have a time limit. Dropping a response ends its connection.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,24 +30,24 @@ use tower::{BoxError, ServiceExt as _, service_fn};
 
 use super::trace::Role;
 
-/// No way takes less: in this time, nothing that one replica does reaches anybody.
+/// Shortest latency of one direction. In this time, no action of a replica can affect another component.
 pub const SHORTEST: Duration = Duration::from_millis(10);
 
-/// How long one that is alive may take to be connected to, there and back twice.
+/// Time to connect to a running server: two round trips.
 const CONNECTING: Duration = SHORTEST.saturating_mul(4);
 
-/// What the connector of a client gives up after.
+/// Time limits of a client's connector.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub connect: Duration,
     pub read: Duration,
-    /// What the kernel sends for so long without an answer breaks its connection (`TCP_USER_TIMEOUT`, and the time to the
-    /// first retransmission).
+    /// Unacknowledged data breaks the connection after this time (`TCP_USER_TIMEOUT`, plus the time to the first
+    /// retransmission).
     pub send: Duration,
 }
 
 impl Limits {
-    /// As `client/cluster.rs` of the runtime sets them.
+    /// Returns the limits that `client/cluster.rs` of the runtime sets.
     pub fn of(config: &Config, role: Role) -> Self {
         let election = &config.leader_election;
         let call = (election.renew_deadline / 2).max(Duration::from_secs(1));
@@ -68,13 +67,13 @@ impl Limits {
     }
 }
 
-/// Two fifths of the time from a term's end to the Lease's, and 600 ms at least.
+/// Returns two fifths of the time between the end of a term and the end of the Lease, at least 600 ms.
 pub fn longest_way(lease_duration: Duration, renew_deadline: Duration) -> Duration {
     let between = lease_duration.saturating_sub(renew_deadline);
     (between * 2 / 5).max(Duration::from_millis(600))
 }
 
-/// Both clients' connections of one process.
+/// Connections of both clients of one process.
 #[derive(Clone, Default)]
 pub struct Wire(Arc<Mutex<State>>);
 
@@ -88,16 +87,16 @@ struct State {
     doors: [Door; 2],
 }
 
-/// How it stands with new connections of one client.
+/// State of new connections of one client.
 #[derive(Default)]
 struct Door {
     state: DoorState,
-    /// Whether there is a connection that the next request can use.
+    /// Whether the next request can use an existing connection.
     connected: bool,
     changed: Arc<Notify>,
 }
 
-/// What becomes of who connects.
+/// Outcome of connecting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DoorState {
     #[default]
@@ -106,7 +105,7 @@ pub enum DoorState {
     Hangs,
 }
 
-/// A request that was handed to its connection.
+/// A request that was passed to its connection.
 #[derive(Debug)]
 pub struct Sent {
     pub id: u64,
@@ -120,14 +119,14 @@ pub struct Sent {
     pub body: Bytes,
 }
 
-/// A request whose answer has not come to its end.
+/// A request without a complete response.
 #[derive(Default)]
 struct Open {
     pieces: VecDeque<(Instant, Piece)>,
     came: Arc<Notify>,
 }
 
-/// What comes of an answer.
+/// Part of a response.
 #[derive(Clone, Debug)]
 pub enum Piece {
     Head(u16, Vec<(&'static str, String)>),
@@ -137,21 +136,21 @@ pub enum Piece {
 }
 
 impl Wire {
-    /// What was sent since this was asked last.
+    /// Takes the requests that were sent since the last call.
     pub fn take_sent(&self) -> Vec<Sent> {
         std::mem::take(&mut self.0.lock().sent)
     }
 
-    /// What nobody waits for any more, since this was asked last.
+    /// Takes the requests that were dropped since the last call.
     pub fn take_given_up(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.lock().given_up)
     }
 
-    /// Something will come `at` its time, and not before what comes before it.
+    /// Schedules a piece for `at`, but not before the pieces in front of it.
     pub fn put(&self, id: u64, at: Instant, piece: Piece) {
         let mut state = self.0.lock();
         if let Piece::Broken(_) = piece {
-            // Who is next has to connect.
+            // The next request has to connect.
             state
                 .doors
                 .iter_mut()
@@ -165,14 +164,14 @@ impl Wire {
         }
     }
 
-    /// Nothing comes that would have come after this.
+    /// Removes the pieces that would arrive after this instant.
     pub fn cut(&self, id: u64, after: Instant) {
         if let Some(open) = self.0.lock().open.get_mut(&id) {
             open.pieces.retain(|(at, _)| *at <= after);
         }
     }
 
-    /// From now on this becomes of who connects.
+    /// Sets the outcome of connecting from now on.
     pub fn set_door(&self, role: Role, to: DoorState) {
         let mut state = self.0.lock();
         let door = &mut state.doors[role as usize];
@@ -181,7 +180,7 @@ impl Wire {
         }
     }
 
-    /// The way of the requests of one client.
+    /// Returns the transport of one client.
     pub fn transport(&self, role: Role, limits: Limits) -> Transport {
         let wire = self.clone();
         service_fn(move |request| wire.clone().exchange(role, limits, request)).boxed()
@@ -196,7 +195,7 @@ impl Wire {
         let begun = Instant::now();
         self.connect(role, limits).await?;
         let (parts, body) = recheck_before_sending(request).into_parts();
-        // This is what asks the fence again.
+        // Reading the body checks the fence again.
         let body = body.collect().await?.to_bytes();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut answer = {
@@ -264,7 +263,7 @@ impl Wire {
     }
 }
 
-/// An answer that is on its way. Dropped, its connection ends.
+/// A response in flight. Dropping it ends its connection.
 struct Answer {
     wire: Wire,
     id: u64,
@@ -297,7 +296,7 @@ impl Answer {
             if silent <= now {
                 return Err(broken(ErrorKind::TimedOut));
             }
-            // What is on its way may be cut off meanwhile.
+            // Pieces in flight may be removed before they arrive.
             let until = due.map_or(silent, |due| due.min(silent));
             _ = timeout_at(until, self.came.notified()).await;
         }

@@ -1,4 +1,4 @@
-//! What a seed expands to: the configuration, who there is, and what happens when. `Display` says all of it.
+//! The plan of a run: the configuration, the replicas, and the steps with their times. `Display` prints all of it.
 
 use std::{fmt, time::Duration};
 
@@ -11,24 +11,24 @@ use super::{
 /// A whole schedule.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whence the replicas' own random numbers and the network's times are drawn, too.
+    /// Also the source of the replicas' random numbers and of the latencies.
     pub seed: u64,
     pub settings: Settings,
-    /// One for each replica that is there from the beginning.
+    /// Machines of the initial replicas.
     pub replicas: Vec<Machine>,
-    /// How many API servers there are, 1 to 3.
+    /// Number of API servers, 1 to 3.
     pub servers: usize,
     /// Whether the fencing component is installed.
     pub fencing: bool,
-    /// What happens, in any order.
+    /// Steps in any order.
     pub steps: Vec<Step>,
-    /// From when on nothing is to happen any more: everything is right by then.
+    /// Begin of the rest: the desired state has been reached, and the replicas should do nothing more.
     pub rest: Time,
-    /// When the world ends.
+    /// End of the run.
     pub end: Time,
 }
 
-/// What is configured, where it is not as it ships.
+/// Settings that a plan may change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub workers: u32,
@@ -39,12 +39,12 @@ pub struct Settings {
     pub image: &'static str,
     /// 0: no limit.
     pub max_rollouts: usize,
-    /// Whose Foos are looked after; `None`: all.
+    /// Namespace to watch; `None`: all.
     pub namespace: Option<&'static str>,
 }
 
 impl Action {
-    /// What replicas are configured with from now on.
+    /// Returns the settings that replicas have from now on, if the action changes them.
     pub fn settings(&self) -> Option<&Settings> {
         match self {
             Self::Start { settings, .. } | Self::Replace { settings, .. } => settings.as_ref(),
@@ -54,40 +54,39 @@ impl Action {
     }
 }
 
-/// Where a replica runs.
+/// Machine of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// How far its clocks go in a second of the world, in thousandths: 900 to 1100.
+    /// Clock rate in thousandths, 900 to 1100.
     pub rate: u32,
-    /// How far its time of day is off, in milliseconds.
+    /// Offset of the time of day, in milliseconds.
     pub wall: i64,
 }
 
-/// Something that happens at a time.
+/// A step and its time.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub at: Time,
     pub what: What,
 }
 
-/// What happens.
+/// Content of a step.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// Somebody does something.
+    /// An action of a user or another client.
     Action(Action),
-    /// Something goes wrong, for so long; what does not last is over at once.
+    /// A fault and its duration; zero for an instantaneous fault.
     Fault(Fault, Duration),
-    /// Every fault that still goes on is over, but for those that are to last to the end: what is frozen thaws, who was killed
-    /// for good starts again.
+    /// Ends all active faults, except those that last to the end of the run. Frozen replicas thaw, killed ones start again.
     Heal,
 }
 
-/// What users and others do, by a request to the first API server that is there.
+/// An action of a user or another client: a request to the first running API server, or a change of the replicas.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// One of a few Foos or Deployments, by number, or the Lease.
+    /// An action on a numbered Foo or Deployment, or on the Lease.
     User(Deed),
-    /// Creates a Foo; of a spec that users do not write, by [`Action::Request`].
+    /// Creates a Foo. Use [`Action::Request`] for an unusual spec.
     Create {
         foo: String,
         deployment: String,
@@ -97,9 +96,9 @@ pub enum Action {
     Scale { foo: String, replicas: i32 },
     /// Changes `spec.deploymentName`.
     Rename { foo: String, deployment: String },
-    /// Deletes a Foo, by `Background`, `Foreground` or `Orphan`.
+    /// Deletes a Foo with `Background`, `Foreground` or `Orphan`.
     Delete { foo: String, policy: &'static str },
-    /// Any request. The path begins with `/`, the body is as it is sent, a PATCH is a merge patch.
+    /// Any request. The path begins with `/`. The body is sent as it is, for a PATCH as a merge patch.
     Request {
         user: &'static str,
         method: http::Method,
@@ -108,94 +107,94 @@ pub enum Action {
     },
     /// SIGTERM; the replica's place stays empty.
     Stop { replica: usize },
-    /// A new pod in a place that is empty, with the plan's settings or others.
+    /// A new pod in an empty place, with the plan's settings or others.
     Start {
         replica: usize,
         settings: Option<Settings>,
     },
-    /// SIGTERM, and a new pod in its place once it has ended: a rolling update goes from place to place.
+    /// SIGTERM, then a new pod in the same place.
     Replace {
         replica: usize,
         settings: Option<Settings>,
     },
-    /// A Deployment's rolling update to pods with these settings: there is one more than there should be, and never one less
-    /// that is ready.
+    /// A rolling update of the Deployment to pods with these settings: one surplus pod, and never fewer ready pods than
+    /// desired.
     Upgrade { settings: Settings },
 }
 
-/// What goes wrong. A replica is one of those that there are to be when it begins, by number.
+/// A fault. Its replica number counts the places that should have a pod when it begins.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// Killed; what comes after.
+    /// SIGKILL, and the successor.
     Crash { replica: usize, then: Then },
-    /// SIGSTOP, and SIGCONT when it is over.
+    /// SIGSTOP, and SIGCONT at the end.
     Freeze { replica: usize },
-    /// The machine sleeps: its timers stand still, its clock of deadlines does not.
+    /// The machine sleeps: its timers stop, its clock of deadlines does not.
     Suspend { replica: usize },
-    /// The time of day jumps by so many milliseconds, and back when it is over.
+    /// The time of day jumps by `by` milliseconds, and back at the end.
     WallJump { replica: usize, by: i64 },
-    /// The time of day stands still.
+    /// The time of day stops.
     WallStill { replica: usize },
-    /// Nothing goes through, of these, in this direction.
+    /// Drops the messages of these calls in this direction.
     Partition { of: Calls, way: Way },
-    /// All takes so much longer, in this direction.
+    /// Delays the messages of these calls in this direction.
     Slow { of: Calls, way: Way, by: Duration },
-    /// Something happens to the n-th such call from now on (from 1), or, without a number, to each while it lasts. One with a
-    /// number waits for its call as long as there is one; its duration does not count.
+    /// Affects the n-th such call from now on (from 1), or without a number each call while the fault lasts. With a number it
+    /// waits for its call, and ignores its duration.
     Call {
         of: Calls,
         nth: Option<u32>,
         happens: Happens,
     },
-    /// Connections are reset now: those of these calls that are open.
+    /// Resets the open connections of these calls.
     Reset { of: Calls },
-    /// An API server is killed, and starts anew when it is over.
+    /// Kills an API server, which restarts at the end.
     Kill { server: usize },
-    /// An API server stands still: what it is sent waits.
+    /// Pauses an API server: requests wait.
     Pause { server: usize },
-    /// Its caches are late by so much.
+    /// Delays the caches of an API server.
     Behind { server: usize, by: Duration },
-    /// Its caches stay where they are.
+    /// Stops the caches of an API server.
     Stuck { server: usize },
-    /// Its caches are being filled: watches are put off (429).
+    /// The caches of an API server are being filled: it rejects watches (429).
     Cold { server: usize },
-    /// It cannot stream lists, and pages have fewer objects than are asked for.
+    /// An API server cannot stream lists, and its pages are smaller than requested.
     NoWatchList { server: usize },
-    /// All that etcd and the caches know of the past is forgotten: watches from there begin anew (410).
+    /// Removes the history from etcd and the caches: a watch of an older version fails (410).
     Compact,
-    /// A backup of now is restored when it is over, and the API servers start anew. As etcd and Kubernetes would have it
+    /// Takes a backup, restores it at the end, and restarts the API servers. As etcd and Kubernetes recommend
     /// (`--bump-revision`, `--mark-compacted`).
     Restore,
-    /// Nobody may do this.
+    /// Revokes a permission of the controller.
     Revoke {
         verb: &'static str,
         resource: &'static str,
     },
-    /// The definition of Foos is removed, with all Foos, and put back when it is over.
+    /// Removes the CRD of Foos, with all Foos, and installs it again at the end.
     NoDefinition,
-    /// The fencing component is removed, and put back when it is over; or, where it is not installed, the other way round.
+    /// Removes the fencing component, and installs it again at the end. If the plan is without it, the other way round.
     Fencing,
-    /// Where the fencing component is installed, its record is removed, or else its policy and binding; and put back when it is
-    /// over.
+    /// Removes a part of the installed fencing component: its record, or else its policy and binding. Installs it again at the
+    /// end.
     FencingPart { record: bool },
-    /// Somebody has a policy of theirs.
+    /// Installs an admission policy of another party.
     Policy(Others),
-    /// The pods of one of the users' Deployments do not become available, or a quota refuses them. The Deployment reports it.
+    /// The pods of a users' Deployment do not become available, or a quota rejects them. The Deployment reports it.
     NoPods { deployment: u8, refused: bool },
-    /// The garbage collector does nothing: what is to go stays.
+    /// Stops the garbage collector.
     NoCollector,
-    /// The Foos' namespace is deleted; when it is over, it is created again, and so are the Foos that were in it.
+    /// Deletes the namespace of the Foos. At the end it is created again, with its Foos.
     NoNamespace,
 }
 
 impl Fault {
-    /// What happens to each such call while it lasts.
+    /// Returns a fault of each such call.
     pub const fn each(of: Calls, happens: Happens) -> Self {
         let nth = None;
         Self::Call { of, nth, happens }
     }
 
-    /// How long it may go on when all is healed.
+    /// Returns how long it may outlast the heal.
     pub fn is_noticed_in(&self) -> Option<Duration> {
         match self {
             Self::Call { happens, .. } => happens.is_noticed_in(),
@@ -203,7 +202,7 @@ impl Fault {
         }
     }
 
-    /// The API server that it is about, if it is about one.
+    /// Returns the affected API server, if there is only one.
     pub fn server(&self) -> Option<usize> {
         match self {
             Self::Partition { of, .. }
@@ -220,7 +219,7 @@ impl Fault {
         }
     }
 
-    /// The replica that it is about, if it is about one.
+    /// Returns the affected replica, if there is only one.
     pub fn replica_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Crash { replica, .. }
@@ -236,12 +235,12 @@ impl Fault {
         }
     }
 
-    /// Whether it is about what a machine takes for the time of day.
+    /// Returns whether it changes the time of day of a machine.
     pub fn is_of_the_clock(&self) -> bool {
         matches!(self, Self::WallJump { .. } | Self::WallStill { .. })
     }
 
-    /// Whether it may be felt by this replica.
+    /// Returns whether it may affect this replica.
     pub fn is_about(&self, replica: usize) -> bool {
         match self {
             Self::Crash { replica: its, .. }
@@ -259,18 +258,18 @@ impl Fault {
     }
 }
 
-/// Who comes after a crash.
+/// Successor after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The same pod's next container, after this time.
+    /// The next container of the same pod, after this delay.
     Container(Duration),
-    /// Another pod, after this time.
+    /// Another pod, after this delay.
     Pod(Duration),
-    /// Nobody, until all is healed.
+    /// No successor until all faults are healed.
     Nobody,
 }
 
-/// A direction.
+/// Direction of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Both,
@@ -278,20 +277,20 @@ pub enum Way {
     Answers,
 }
 
-/// Which calls; `None`: whichever.
+/// Selection of calls; `None` matches any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     pub replica: Option<usize>,
     pub role: Option<Role>,
     pub server: Option<usize>,
-    /// As in [`Call::verb`](super::trace::Call::verb); `"write"` is each of create, update, patch and delete.
+    /// As in [`Call::verb`](super::trace::Call::verb); `"write"` matches create, update, patch and delete.
     pub verb: Option<&'static str>,
     /// As in [`Call::resource`](super::trace::Call::resource).
     pub resource: Option<&'static str>,
 }
 
 impl Calls {
-    /// Those of this verb to this resource.
+    /// Selects the calls of this verb to this resource.
     pub const fn of(verb: &'static str, resource: &'static str) -> Self {
         Self {
             replica: None,
@@ -303,46 +302,47 @@ impl Calls {
     }
 }
 
-/// What happens to a call.
+/// Fault of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happens {
-    /// It never arrives: the connection breaks when the kernel has sent it long enough.
+    /// The request never arrives. The connection breaks when the kernel gives up.
     RequestLost,
-    /// It arrives so much later, or never if the kernel gives it up before.
+    /// The request is late by this time. If the kernel gives up first, it never arrives.
     RequestLate(Duration),
-    /// It is carried out, and the answer never comes.
+    /// The call is carried out, but the response never arrives.
     AnswerLost,
     AnswerLate(Duration),
-    /// The connection is refused, or reset before the request is out, or hangs while it is made.
+    /// The connection is refused, is reset before the request is sent, or cannot be established.
     Refused,
     ResetBefore,
     ConnectHangs,
-    /// It is carried out, and the connection is reset in place of an answer.
+    /// The call is carried out, but the connection is reset instead of a response.
     ResetAfter,
-    /// It is carried out, and half of the answer comes before the connection is cut: of a watch, half of its next line.
+    /// The call is carried out, but the connection breaks after half of the response (for a watch, after half of its next
+    /// line).
     Cut,
-    /// It is answered with this, carried out or not.
+    /// The response has this status. `applied`: the call is carried out nevertheless.
     Status {
         code: u16,
         retry_after: Option<u32>,
         applied: bool,
     },
-    /// A proxy's page, with 200.
+    /// The page of a proxy, with 200.
     Html,
-    /// A watch ends so soon, says nothing (`Silent`), or nothing any more once it has said by a bookmark how far it is
-    /// (`FallsSilent`), or something that is no event.
+    /// A watch ends after this time, sends nothing (`Silent`), sends nothing after the next bookmark (`FallsSilent`), or sends
+    /// invalid data.
     WatchEnds(Duration),
     WatchSilent,
     WatchFallsSilent,
     WatchGarbage,
-    /// The replica is killed before it is sent, when it is carried out, or when the answer has come.
+    /// The replica is killed before it sends the request, when the call is carried out, or when it has the response.
     CrashBefore(Then),
     CrashAt(Then),
     CrashAfter(Then),
 }
 
 impl Happens {
-    /// As an API server refuses.
+    /// Returns an error response without effect.
     pub const fn refused(code: u16, retry_after: Option<u32>) -> Self {
         Self::Status {
             code,
@@ -351,12 +351,12 @@ impl Happens {
         }
     }
 
-    /// What healing does not end, whoever reads it has to notice: for how long it may go on, by the slowest clock.
+    /// Returns how long the fault may outlast the heal, until its reader notices it by the slowest clock.
     pub fn is_noticed_in(&self) -> Option<Duration> {
         match self {
-            // No watch may be silent for five minutes;
+            // A watch may be silent for less than five minutes,
             Self::WatchSilent => Some(Duration::from_secs(340)),
-            // nor for 150 s once it has had a bookmark, of which there is one each minute.
+            // and after a bookmark (one per minute) for less than 150 s.
             Self::WatchFallsSilent => Some(Duration::from_mins(4)),
             _ => None,
         }
@@ -364,7 +364,7 @@ impl Happens {
 }
 
 impl Default for Settings {
-    /// As it ships.
+    /// As shipped.
     fn default() -> Self {
         Self {
             workers: 2,
@@ -380,7 +380,7 @@ impl Default for Settings {
 }
 
 impl Machine {
-    /// With right clocks.
+    /// Correct clocks.
     pub const SOUND: Self = Self {
         rate: 1000,
         wall: 0,
@@ -388,7 +388,7 @@ impl Machine {
 }
 
 impl Plan {
-    /// Without anything that happens.
+    /// Returns a plan without steps.
     pub fn calm(seed: u64, replicas: usize, servers: usize, end: Time) -> Self {
         Self {
             seed,
@@ -409,7 +409,7 @@ impl Plan {
         });
     }
 
-    /// How long what healing does not end may go on after it.
+    /// Returns how long a fault of the plan may outlast the heal.
     pub fn is_noticed_in(&self) -> Option<Duration> {
         let faults = self.steps.iter().filter_map(|step| match &step.what {
             What::Fault(fault, _) => fault.is_noticed_in(),
@@ -471,7 +471,7 @@ impl fmt::Display for What {
     }
 }
 
-/// Draws that do not depend on one another: the same seed, purpose and number give the same, whatever else is drawn.
+/// Returns a random number for seed, purpose and number. It does not depend on other draws.
 pub fn draw(seed: u64, purpose: &str, number: u64) -> u64 {
     let start = purpose
         .bytes()
@@ -481,7 +481,7 @@ pub fn draw(seed: u64, purpose: &str, number: u64) -> u64 {
     mix(mix(start ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ number)
 }
 
-/// The end of splitmix64.
+/// Mixer of splitmix64.
 fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

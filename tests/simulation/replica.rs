@@ -1,4 +1,4 @@
-//! One process: the shipped `run` in a runtime of its own, whose clock goes as far as the world lets it.
+//! One process: the shipped `run` in its own runtime. The world advances the clock.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,65 +27,65 @@ use super::{
     trace::{End, Role, Sizes, Time, Who},
 };
 
-/// The namespace of the controller, its Lease and its service account.
+/// Namespace of the controller, its Lease and its ServiceAccount.
 pub const NAMESPACE: &str = "foo-system";
 
-/// The time of day when a world begins.
+/// Time of day at the start of a world.
 pub const BEGIN: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-/// How long the machines had been up by then.
+/// Uptime of the machines at that time.
 const UPTIME: Duration = Duration::from_hours(1000);
 
-/// The one future that is the process, which is polled when it is woken, and not at each step.
+/// The only future of the process. It is polled when it is woken, and not at each step.
 type Root = FuturesUnordered<LocalBoxFuture<'static, Result<(), String>>>;
 
-/// So often no process has reason to read its clock at one instant.
+/// Limit for clock reads at one instant, which no process has a reason to reach.
 const SPINS: u64 = 1_000_000;
 
-/// A process that runs.
+/// A running process.
 pub struct Replica {
     pub who: Who,
     pub wire: Wire,
     pub limits: [Limits; 2],
-    /// `None` once it is dropped.
+    /// `None` once dropped.
     inside: Option<(Runtime, Root)>,
     stop: Option<oneshot::Sender<()>>,
     zero: Instant,
     times: Times,
     clocks: Arc<Clocks>,
     metrics: Metrics,
-    /// Without it, nothing is measured.
+    /// Held because metrics stop without it.
     _meters: SdkMeterProvider,
 }
 
-/// How the world's time and the process's go together.
+/// Conversion between the world's time and the process's.
 #[derive(Clone, Copy)]
 struct Times {
     born: Time,
-    /// Thousandths of a second in a second of the world.
+    /// Milliseconds of the process per second of the world.
     rate: u32,
-    /// For how long its machine slept, in the world's time.
+    /// Total sleep of its machine, in the world's time.
     asleep: Duration,
 }
 
-/// What a fault may turn.
+/// Clocks that faults can change.
 #[derive(Default)]
 struct Clocks {
-    /// In microseconds of its own time.
+    /// Total sleep, in microseconds of its own time.
     asleep: AtomicU64,
-    /// Added to the time of day, in milliseconds.
+    /// Offset of the time of day, in milliseconds.
     wall: AtomicI64,
-    /// Where the time of day stands still, in milliseconds of its own time; 0: it goes.
+    /// When the time of day stopped, in milliseconds of its own time; 0 while it runs.
     still: AtomicU64,
     looks: AtomicI64,
     drawn: AtomicU64,
-    /// How often the clock of deadlines was read at this time of its own, in microseconds.
+    /// Reads of the clock of deadlines at `read_at`, its own time in microseconds.
     reads: AtomicU64,
     read_at: AtomicU64,
 }
 
 impl Clocks {
-    /// A process that turns round and round without ever waiting would never end its step.
+    /// Counts a read. Panics if the process is in a busy loop, because its step would never end.
     fn read(&self, at: u64) {
         if self.read_at.swap(at, Relaxed) != at {
             self.reads.store(0, Relaxed);
@@ -106,19 +106,19 @@ impl Times {
 
     fn world(self, local: Duration) -> Time {
         let world = self.born + self.asleep + local * 1000 / self.rate;
-        // So that a time is the same whichever way it is reckoned.
+        // Whole microseconds, so that both conversions agree.
         Duration::from_micros(u64::try_from(world.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
-/// What happened in a step, by the world's time.
+/// Results of a step, with the world's time.
 pub struct Stepped {
     pub records: Vec<(Time, Record)>,
     pub end: Option<End>,
 }
 
 impl Replica {
-    /// Starts a process in the pod of this name and UID.
+    /// Starts a process in the pod with this name and UID.
     pub fn boot(
         seed: u64,
         who: Who,
@@ -189,7 +189,7 @@ impl Replica {
         }
     }
 
-    /// What it says of itself to who scrapes it.
+    /// Returns the sizes from its metrics.
     pub fn sizes(&self) -> Option<Sizes> {
         let (rt, _) = self.inside.as_ref()?;
         let inside = rt.enter();
@@ -207,7 +207,7 @@ impl Replica {
         })
     }
 
-    /// All that happens in here up to the world's time `to`.
+    /// Runs the process up to the world's time `to`.
     pub fn step(&mut self, to: Time) -> Stepped {
         let until = self.zero + whole_ms(self.times.local(to));
         self.turn(|rt, root| {
@@ -221,7 +221,7 @@ impl Replica {
         })
     }
 
-    /// SIGCONT at the world's time `now`: the timers that have run out meanwhile fire now, late and at once.
+    /// SIGCONT at the world's time `now`. The timers that have expired in the meantime fire now, late and all together.
     pub fn thaw(&mut self, now: Time) -> Stepped {
         let at = self.zero + whole_ms(self.times.local(now));
         self.turn(|rt, _| {
@@ -263,44 +263,44 @@ impl Replica {
         }
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             _ = stop.send(());
         }
     }
 
-    /// Its machine has slept for so long: tokio's clock stood still, the clock of deadlines did not.
+    /// Adds a sleep of its machine. tokio's clock stops during the sleep, the clock of deadlines does not.
     pub fn slept(&mut self, time: Duration) {
         self.times.asleep += time;
         let asleep = self.times.asleep * self.times.rate / 1000;
         self.clocks.asleep.store(micros(asleep), Relaxed);
     }
 
-    /// The time of day jumps by so many milliseconds.
+    /// Moves the time of day by `by` milliseconds.
     pub fn wall_jumps(&self, by: i64) {
         self.clocks.wall.fetch_add(by, Relaxed);
     }
 
-    /// The time of day stands still from the world's time `since` on, or goes.
+    /// Stops the time of day at the world's time `since`, or lets it run again.
     pub fn wall_stands(&self, since: Option<Time>) {
         let since = since.map_or(0, |since| micros(self.times.local(since)) / 1000);
         self.clocks.still.store(since, Relaxed);
     }
 
-    /// The world's time of an instant in here.
+    /// Converts an instant of the process to the world's time.
     pub fn world(&self, at: Instant) -> Time {
         self.times.world(at.saturating_duration_since(self.zero))
     }
 
-    /// The instant in here of a time of the world's.
+    /// Converts the world's time to an instant of the process.
     pub fn instant(&self, at: Time) -> Instant {
         self.zero + self.times.local(at)
     }
 }
 
 impl Drop for Replica {
-    /// Nothing that is done on the way out counts: nobody takes out what is sent.
+    /// Actions during the drop have no effect: the world does not take out the requests.
     fn drop(&mut self) {
         if let Some((rt, root)) = self.inside.take() {
             let inside = rt.enter();
@@ -319,7 +319,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What ships, changed where a plan says so. Nothing is listened on.
+/// Returns the shipped configuration with the settings of the plan. Without an HTTP listener.
 fn config(settings: &Settings) -> Config {
     let mut config = Config::shipped(&APP);
     config.workers = settings.workers;
@@ -342,7 +342,7 @@ fn host(
     variables: [(&str, &str); 2],
 ) -> Host {
     let lived = move || Instant::now().saturating_duration_since(zero);
-    // Its own time when it was born, if it had been there from the beginning.
+    // Its own time when it was born, if it had run from the beginning.
     let before = times.born * times.rate / 1000;
     let clock = {
         let clocks = Arc::clone(clocks);
@@ -362,7 +362,7 @@ fn host(
             };
             let since = SignedDuration::try_from(before + since + asleep).unwrap_or_default();
             let off = SignedDuration::from_millis(clocks.wall.load(Relaxed));
-            // No two looks are at the same nanosecond, as with a real clock.
+            // As with a real clock, two reads never return the same nanosecond.
             let looks = SignedDuration::from_nanos(clocks.looks.fetch_add(1, Relaxed));
             BEGIN + since + off + looks
         }

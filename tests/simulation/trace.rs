@@ -243,8 +243,8 @@ pub fn seconds(time: Time) -> String {
     format!("{}.{:03}", time.as_secs(), time.subsec_millis())
 }
 
-/// Returns when an event that is due at `due` reaches a machine that slept then or before. The clock of the machine stood
-/// still, so each sleep delays the event.
+/// Returns when an event that is due at `due` reaches a machine that slept then or before. The clock of the machine stopped, so
+/// each sleep delays the event.
 pub fn comes_at(asleep: &[Range<Time>], due: Time) -> Time {
     /// Longest time in flight.
     const LATE: Duration = Duration::from_secs(62);

@@ -1,4 +1,4 @@
-//! What users do to the objects, as the requests that they send.
+//! Actions of users on the objects, and their requests.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::invariants::GENERATION;
 
-/// Where the Foos and their Deployments are.
+/// Namespace of the Foos and their Deployments.
 pub const NAMESPACE: &str = super::world::FOOS;
-/// Where the replicas are, and their Lease.
+/// Namespace of the replicas and their Lease.
 pub const LEASE_NAMESPACE: &str = super::replica::NAMESPACE;
 pub const LEASE: &str = "foo-controller";
 
-/// What somebody does to the objects. Foos and Deployments go by number: there are few, so that they collide.
+/// An action on the objects. Foos and Deployments have small numbers, so that actions collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     CreateFoo {
@@ -34,7 +34,7 @@ pub enum Deed {
     AnnotateFoo {
         foo: u8,
     },
-    /// As if it was stored before the CRD had its schema.
+    /// Makes the Foo invalid, as if it was stored before the CRD had its schema.
     SpoilFoo {
         foo: u8,
         with: Spoilt,
@@ -49,7 +49,7 @@ pub enum Deed {
     RemoveFinalizer {
         foo: u8,
     },
-    /// Deleted, and at once created again.
+    /// Deletes it and creates it again without delay.
     ReplaceFoo {
         foo: u8,
         deployment: u8,
@@ -71,7 +71,7 @@ pub enum Deed {
     ChangeLabels {
         deployment: u8,
     },
-    /// The annotation of the Foo's generation says one that it never had.
+    /// Sets the annotation of the Foo's generation to a generation that it never had.
     ForgeGeneration {
         deployment: u8,
     },
@@ -79,25 +79,25 @@ pub enum Deed {
         deployment: u8,
         policy: Policy,
     },
-    /// By somebody, for nobody of ours.
+    /// Creates a Deployment that belongs to no Foo.
     CreateDeployment {
         deployment: u8,
     },
-    /// Not by a user: one of its pods dies, and is replaced.
+    /// A pod dies and is replaced. Not an action of a user.
     LosePod {
         deployment: u8,
     },
-    /// Its owner references go.
+    /// Removes its owner references.
     OrphanDeployment {
         deployment: u8,
     },
-    /// By somebody, of the one that this Foo asks for, all that it says of itself included: to look into something.
+    /// Copies the Deployment of this Foo, with its labels, annotations and owner references, for an investigation.
     CopyDeployment {
         foo: u8,
         deployment: u8,
     },
 
-    /// An autoscaler's: of a Foo that says how many replicas it has, of the Foo; else of its Deployment.
+    /// An autoscaler scales the Foo if that specifies its replicas, otherwise the Deployment.
     Autoscale {
         foo: u8,
         replicas: u8,
@@ -110,9 +110,9 @@ pub enum Deed {
     GiveLeaseAway,
     /// `leaseDurationSeconds: 1`.
     ShortenLease,
-    /// As somebody who led long ago gave it back.
+    /// Replaces the Lease with a copy that was released long ago.
     RestoreLease,
-    /// No more transitions, and times at the end of what there is (H16).
+    /// Sets `leaseTransitions` and the times to their maximum, so that no leader can increase them.
     SpoilLease,
 }
 
@@ -133,20 +133,18 @@ pub enum Policy {
     Orphan,
 }
 
-/// The name of the Foo with this number.
 fn foo_name(number: u8) -> String {
     format!("foo-{number}")
 }
 
-/// The name of the Deployment with this number.
 pub fn deployment_name(number: u8) -> String {
     format!("app-{number}")
 }
 
-/// A request and its body.
+/// Method, path and body.
 type Request = (Method, String, Value);
 
-/// Does it, whatever the API server says to it. Returns the last code.
+/// Carries out an action, and ignores errors of the API server. Returns the last status code.
 #[allow(clippy::too_many_lines, reason = "a table")]
 pub fn act(world: &mut World, deed: Deed) -> u16 {
     let request = match deed {
@@ -325,7 +323,7 @@ fn create_deployment(number: u8) -> Request {
     )
 }
 
-/// As the Deployment controller says it.
+/// Writes the status like the Deployment controller.
 fn lose_pod(world: &mut World, path: &str) -> u16 {
     let (_, one) = send(world, get(path.to_owned()));
     let count = |field: &str| one["status"][field].as_i64().unwrap_or_default();
@@ -343,7 +341,7 @@ fn lose_pod(world: &mut World, path: &str) -> u16 {
     send(world, status).0
 }
 
-/// As `kubectl get -o yaml` has it, under another name.
+/// Returns the request that creates a copy under another name.
 fn copy(one: &Value, number: u8) -> Request {
     let metadata = &one["metadata"];
     create(
@@ -363,7 +361,7 @@ fn copy(one: &Value, number: u8) -> Request {
     )
 }
 
-/// Stores it as it is, whatever the schema says: as if it was stored before there was one.
+/// Stores an invalid Foo without validation, as if it was stored before the CRD had its schema.
 fn spoil(world: &mut World, name: &str, with: Spoilt) -> u16 {
     let key = Key::new(Kind::Foo, NAMESPACE, name);
     let Some(mut foo) = world.store.get(&key).map(|foo| Value::clone(foo)) else {

@@ -61,7 +61,7 @@ pub struct World {
     rollout: Option<Settings>,
     /// Counter for unique numbers.
     count: u64,
-    /// Time up to which the API servers have served requests.
+    /// The API servers have served all requests up to this time.
     served: Time,
     ticked: Time,
     scraped: Time,

@@ -1,4 +1,4 @@
-//! A call's way to an API server, what becomes of it there, and the answer's way back.
+//! Calls: the request in flight to an API server, its handling there, and the response in flight to the replica.
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
@@ -16,16 +16,16 @@ use super::{
     Due, World, at,
 };
 
-/// How much longer than the shortest a way takes, at most.
+/// Largest random addition to the shortest latency, in microseconds.
 const VARIES: u64 = 3_000;
 
-/// How long the kernel is silent before it asks whether the other one is still there.
+/// Silence after which the kernel sends keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// How long an API server's watches without news are left alone.
+/// Poll interval of an API server's watches while it has no news.
 const LEFT_ALONE: Duration = Duration::from_millis(100);
 
-/// A request that is on its way to an API server.
+/// A request in flight to an API server.
 pub struct Arriving {
     who: Who,
     pod: (String, String),
@@ -35,7 +35,7 @@ pub struct Arriving {
     happens: Option<Happens>,
 }
 
-/// A watch that is open.
+/// An open watch.
 pub struct Stream {
     pub who: Who,
     pub id: u64,
@@ -43,21 +43,21 @@ pub struct Stream {
     call: usize,
     watch: Watch,
     happens: Option<Happens>,
-    /// It says nothing any more, whatever there is to say.
+    /// Whether it sends nothing more, although there are events.
     is_silent: bool,
     begun: Time,
     limits: Limits,
-    /// What does not get through, since when.
+    /// Pieces that cannot be delivered, and since when.
     held: Vec<Piece>,
     cut_since: Option<Time>,
-    /// Whether what comes is in the order of versions, as it is after a list that is streamed.
+    /// Whether events arrive in order of versions. The initial events of a streamed list do not.
     is_in_order: bool,
-    /// Up to which version that goes which is to be sent; and when the last of what was sent comes.
+    /// Version of the last event that was not sent, and the arrival time of the last sent event.
     told: Option<u64>,
     due: Time,
 }
 
-/// What a path is about, in the words of [`Call::verb`] and [`Call::resource`].
+/// Returns the verb and the resource of a request, as in [`Call::verb`] and [`Call::resource`].
 fn about(method: &http::Method, path: &str) -> (&'static str, String) {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -86,14 +86,15 @@ fn about(method: &http::Method, path: &str) -> (&'static str, String) {
 }
 
 impl World {
-    /// How long a way takes, if nothing is wrong.
+    /// Returns the latency of one direction without a fault.
     fn way(&self, purpose: &str, who: Who, id: u64) -> Duration {
         let number = (who.replica as u64) << 48 | u64::from(who.life) << 32 | id;
         let more = draw(self.plan.seed, purpose, number) % VARIES;
         SHORTEST + Duration::from_micros(more)
     }
 
-    /// The API server that a request goes to. A watch has a connection of its own; the others share one, as long as it holds.
+    /// Returns the API server for a request. A watch has its own connection. The other requests share a connection while it
+    /// holds.
     fn server_for(&mut self, place: usize, role: Role, is_watch: bool, who: Who, id: u64) -> usize {
         let kept = self.places[place].connected[role as usize];
         if let Some(kept) = kept.filter(|&kept| !is_watch && self.servers[kept].server.is_some()) {
@@ -115,7 +116,7 @@ impl World {
         server
     }
 
-    /// A replica has sent something by `to`; `Some`: when, and that it is killed by that.
+    /// Sends a request of a replica at `to` or before. If a fault kills the replica instead, returns when.
     pub(super) fn send(&mut self, place: usize, sent: Sent, to: Time) -> Option<(Time, Then)> {
         let replica = self.places[place].replica.as_ref()?;
         let (who, wire) = (replica.who, replica.wire.clone());
@@ -169,7 +170,7 @@ impl World {
             Some(Happens::ResetBefore) => Some((SHORTEST * 2, ErrorKind::ConnectionReset)),
             Some(Happens::ConnectHangs) => Some((sent.limits.connect, ErrorKind::TimedOut)),
             Some(Happens::RequestLost) => Some((sent.limits.send, ErrorKind::TimedOut)),
-            // The kernel has given it up by then.
+            // The kernel has given up by then.
             _ if is_cut || way > sent.limits.send => Some((sent.limits.send, ErrorKind::TimedOut)),
             _ if !up => Some((SHORTEST * 2, ErrorKind::ConnectionRefused)),
             _ => None,
@@ -212,7 +213,7 @@ impl World {
         None
     }
 
-    /// All that arrives by `to`, and all that watches tell then.
+    /// Serves the requests that arrive by `to`, then the events of watches.
     pub(super) fn serve(&mut self, to: Time) {
         while let Some(first) = self
             .arrivals
@@ -273,7 +274,7 @@ impl World {
         }
     }
 
-    /// Has the API server carry out a call.
+    /// Passes a call to its API server.
     fn carry_out(&mut self, time: Time, arriving: &Arriving) -> Answer {
         let Arriving { who, sent, .. } = arriving;
         let Some(server) = &mut self.servers[arriving.server].server else {
@@ -310,7 +311,7 @@ impl World {
         answer
     }
 
-    /// Sends a whole answer.
+    /// Sends a complete response.
     fn whole(
         &mut self,
         arriving: &Arriving,
@@ -385,7 +386,7 @@ impl World {
         }
     }
 
-    /// Puts something into a replica's connection, if it is still that process.
+    /// Puts pieces into a connection of this process, if it still runs.
     fn put(&self, who: Who, id: u64, due: Time, pieces: Vec<Piece>) {
         let replica = self.places[who.replica].replica.as_ref();
         if let Some(replica) = replica.filter(|replica| replica.who == who) {
@@ -466,12 +467,12 @@ impl World {
         }
         if !is_over {
             self.streams.push(stream);
-            // It may have something to say at once.
+            // The first events may be due without delay.
             self.servers[server].looked.1 = Duration::ZERO;
         }
     }
 
-    /// What the watches have to tell at this time.
+    /// Sends the events that watches have at this time.
     fn tell(&mut self, time: Time) {
         let now = at(time);
         let news: Vec<bool> = self
@@ -498,20 +499,20 @@ impl World {
         self.streams = streams;
     }
 
-    /// Sends what one watch has to tell; true when it is over.
+    /// Sends the events of a watch. Returns whether the watch has ended.
     fn follow(&mut self, stream: &mut Stream, time: Time, is_due: bool) -> bool {
         let (mut pieces, mut told, mut to_bookmark) = (Vec::new(), None, None);
         if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
             for line in stream.watch.poll(&self.store, server, at(time)) {
                 let (event, object) = (&line["type"], &line["object"]);
-                // In the order in which the API server writes them.
+                // In the field order of the API server.
                 let text = format!("{{\"type\":{event},\"object\":{object}}}\n");
                 pieces.push(Piece::Data(Bytes::from(text)));
                 let metadata = &object["metadata"];
                 stream.is_in_order |=
                     metadata["annotations"]["k8s.io/initial-events-end"] == "true";
                 told = version(metadata).filter(|_| stream.is_in_order).or(told);
-                // Not the one at the end of a streamed list.
+                // Not the bookmark that ends a streamed list.
                 if event == "BOOKMARK" && object["metadata"]["annotations"].is_null() {
                     to_bookmark.get_or_insert(pieces.len());
                 }
@@ -584,14 +585,14 @@ impl World {
         let call = &mut self.trace.calls[stream.call];
         let told = stream.told.take();
         call.told.extend(told.map(|version| (stream.due, version)));
-        // What is held may begin with the answer's head.
+        // The held pieces may begin with the head of the response.
         call.answered.get_or_insert((due, 200));
         self.put(stream.who, stream.id, due, pieces);
         is_over
     }
 
-    /// Resets the connections of the calls that `is_meant` picks, whether they wait for an answer or are watches. Of what is
-    /// on its way to an API server, some still arrives.
+    /// Resets the connections of the open calls that `is_meant` selects, watches included. Half of the requests in flight still
+    /// arrive.
     pub(super) fn reset(&mut self, is_meant: impl Fn(&Call) -> bool) {
         let calls = &self.trace.calls;
         let meant = self
@@ -628,12 +629,12 @@ impl World {
     }
 }
 
-/// The version of what has this metadata.
+/// Returns the `resourceVersion` in this metadata.
 fn version(metadata: &Value) -> Option<u64> {
     metadata["resourceVersion"].as_str()?.parse().ok()
 }
 
-/// Up to which version an answer tells of everything: a list's last page, not a look at one object.
+/// Returns the version of a complete list: of its last page, and not of a list that selects one object.
 fn listed(call: &Call, body: &Value) -> Option<u64> {
     let metadata = &body["metadata"];
     let is_last = metadata["continue"].as_str().unwrap_or_default().is_empty();
@@ -641,7 +642,7 @@ fn listed(call: &Call, body: &Value) -> Option<u64> {
     version(metadata).filter(|_| lists_all && is_last)
 }
 
-/// Whether it happens when the answer comes, of a watch its head.
+/// Returns whether the fault happens to the response (for a watch, to its head).
 fn is_of_the_answer(happens: &Happens) -> bool {
     matches!(
         happens,
@@ -664,7 +665,7 @@ fn html() -> Whole {
     )
 }
 
-/// As the API server refuses, or what stands before it.
+/// Returns an error response of an API server, or of a proxy in front of it.
 fn status(code: u16, retry_after: Option<u32>) -> Answer {
     let mut headers = vec![("Content-Type", "application/json".to_owned())];
     if let Some(seconds) = retry_after {

@@ -1,4 +1,4 @@
-//! Faults: how each begins, what it does meanwhile, and how it is over.
+//! Begin, effect and end of faults.
 
 use std::{mem, time::Duration};
 
@@ -11,20 +11,20 @@ use super::{
     Due, World, at,
 };
 
-/// Of an API server that has pages: there are too few objects for one that is full.
+/// Page size of an API server that cannot stream lists. There are too few objects to fill a normal page.
 const PAGE: usize = 2;
 
-/// A fault that goes on.
+/// An active fault.
 pub struct Ongoing {
     fault: Fault,
-    /// How many calls it was about, so far.
+    /// Number of matching calls so far.
     seen: u32,
-    /// The process that it was about.
+    /// Life of the affected process.
     life: u32,
     backup: Option<Backup>,
 }
 
-/// Whether these are one switch: while one of them goes on, the end of the other changes nothing.
+/// Returns whether both faults set the same switch. While the other is active, the end of the first changes nothing.
 fn is_one_switch(one: &Fault, other: &Fault) -> bool {
     use Fault::{
         Behind, Cold, Fencing, FencingPart, Kill, NoDefinition, NoWatchList, Pause, Revoke, Stuck,
@@ -50,7 +50,7 @@ fn is_one_switch(one: &Fault, other: &Fault) -> bool {
     }
 }
 
-/// Whether a call is one of these.
+/// Returns whether the call matches.
 fn is_one_of(calls: &Calls, call: &Call) -> bool {
     let is_write = matches!(call.verb, "create" | "update" | "patch" | "delete");
     calls
@@ -71,8 +71,7 @@ fn is_that(one: Way, other: Way) -> bool {
 }
 
 impl World {
-    /// What happens to a call, if anything does, and by which fault. One whose turn has come while something else happened waits
-    /// for the next call.
+    /// Returns the fault of a call, if any. If several are due, the others wait for the next call.
     pub(super) fn fault_of(&mut self, call: &Call) -> Option<(usize, Happens)> {
         let mut found = None;
         self.faults.retain(|number, ongoing| {
@@ -92,7 +91,7 @@ impl World {
         found
     }
 
-    /// Whether nothing gets through in this direction, and else how much longer it takes.
+    /// Returns whether this direction is cut, and the additional latency.
     pub(super) fn on_the_way(&self, call: &Call, way: Way) -> (bool, Duration) {
         let (mut is_cut, mut slow) = (false, Duration::ZERO);
         for ongoing in self.faults.values() {
@@ -109,7 +108,7 @@ impl World {
         (is_cut, slow)
     }
 
-    /// Whether this client can make no new connection.
+    /// Returns whether this client cannot open a new connection.
     pub(super) fn is_cut_off(&self, place: usize, role: Role) -> bool {
         self.faults.values().any(|ongoing| match &ongoing.fault {
             Fault::Partition { of, .. } => {
@@ -123,13 +122,13 @@ impl World {
         })
     }
 
-    /// Whether this one goes on.
+    /// Returns whether such a fault is active.
     pub fn is_going_on(&self, is: impl Fn(&Fault) -> bool) -> bool {
         self.faults.values().any(|ongoing| is(&ongoing.fault))
     }
 
-    /// The place that a plan's number of a replica means now: of those that there are to be, the one with this number. After an
-    /// upgrade they are not those of the beginning.
+    /// Returns the place of the replica with this number in the plan. The number counts the places that should have a pod,
+    /// which an upgrade changes.
     pub(super) fn place_of(&self, replica: usize) -> usize {
         let places = self.places.iter().enumerate();
         let mut wanted = places.filter(|(_, place)| place.is_wanted);
@@ -145,7 +144,7 @@ impl World {
             lasts => format!("fault: {fault:?} for {lasts:?}"),
         });
         let now = self.now;
-        // What has a number of a call waits for it. What is to last to the end is not healed either.
+        // A fault with a call number waits for its call. A fault that lasts to the end is not healed.
         let waits = matches!(fault, Fault::Call { nth: Some(_), .. });
         let over = match now.saturating_add(lasts) {
             _ if waits => self.plan.end,
@@ -299,7 +298,7 @@ impl World {
         self.set_doors();
     }
 
-    /// All faults are over.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         self.say("all faults are over".to_owned());
         self.is_healed = true;
@@ -320,7 +319,7 @@ impl World {
         }
     }
 
-    /// Watches that say nothing are left to whoever reads them, where the plan has the time for that.
+    /// Leaves silent watches to their readers if the plan has time for that. Otherwise resets them.
     fn heal_silence(&mut self, silent: &Happens) {
         let until = self.now + silent.is_noticed_in().unwrap_or_default();
         let name = Some(format!("{silent:?}"));
@@ -346,7 +345,7 @@ impl World {
         *by += 1;
     }
 
-    /// One less has its machine asleep: it has slept from the first one's begin to the last one's end.
+    /// Removes a fault that put the machine to sleep. The sleep lasts from the begin of the first fault to the end of the last.
     fn wakes(&mut self, number: usize) {
         let place = &mut self.places[number];
         let (by, since) = &mut place.asleep;
@@ -385,7 +384,7 @@ impl World {
         self.servers[server].server = None;
         let waiting = mem::take(&mut self.servers[server].waiting);
         self.servers[server].paused = false;
-        // What it had answered still comes.
+        // Responses in flight still arrive.
         self.reset(|call| call.server == server && call.is_watch());
         for arriving in waiting {
             self.arrives(self.now, arriving);
@@ -393,7 +392,7 @@ impl World {
         self.set_doors();
     }
 
-    /// As it is, for what goes on, when it starts or another such fault is over.
+    /// Starts an API server. Active faults apply to it.
     fn start_server(&mut self, number: usize) {
         self.servers[number].server = Some(Server::new(&self.store));
         let faults = self.faults.values().map(|ongoing| ongoing.fault.clone());
@@ -412,7 +411,7 @@ impl World {
         self.set_doors();
     }
 
-    /// What a fault of a server that is there does to it.
+    /// Applies a fault to a running API server.
     fn spoil_server(&mut self, fault: &Fault) {
         match *fault {
             Fault::Pause { server } => self.servers[server].paused = true,
@@ -431,7 +430,7 @@ impl World {
         self.store.install_definition(at(self.now), definition);
     }
 
-    /// Whoever has policies sees to it that they are there, a restored backup or not.
+    /// Installs the policies of others that are active, and removes the rest. Their owners do so even after a restored backup.
     fn set_policies(&mut self) {
         for policy in Others::ALL {
             let is_there =
@@ -440,7 +439,7 @@ impl World {
         }
     }
 
-    /// Puts the fencing component to what it is by plan, or to the contrary.
+    /// Sets the fencing component to its planned state, or to the opposite.
     pub(super) fn switch_fencing(&mut self, as_planned: bool) {
         if self.plan.fencing == as_planned {
             self.store.install_fencing(at(self.now));
@@ -451,6 +450,6 @@ impl World {
 }
 
 impl Then {
-    /// Another container of the same pod, when a kubelet would.
+    /// The next container of the same pod, after the kubelet's first delay.
     pub const SOON: Self = Self::Container(Duration::from_secs(1));
 }

@@ -1,4 +1,4 @@
-//! The replicas' places: pods and their containers, and what a kubelet does.
+//! Places of the replicas: pods, their containers, and the kubelet.
 
 use std::{mem, time::Duration};
 
@@ -13,49 +13,49 @@ use super::{
     Due, World,
 };
 
-/// What the kubelet waits before it starts a container again; twice as long each time.
+/// First delay before the kubelet restarts a container. Doubled each time.
 const RESTART: Duration = Duration::from_secs(1);
 const LONGEST_RESTART: Duration = Duration::from_secs(10);
 
 /// `terminationGracePeriodSeconds` of `deploy/`.
 pub const GRACE: Duration = Duration::from_secs(40);
 
-/// How often somebody looks whether a machine that sleeps has woken.
+/// Interval of the checks whether a sleeping machine has woken.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// What was asked of a process, if it was.
+/// Pending stop request of a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 enum Stopping {
     #[default]
     No,
     ForGood,
-    /// For another pod with these settings.
+    /// Another pod with these settings follows.
     For(Settings),
 }
 
 /// A place for a replica.
 pub struct Place {
     pub machine: Machine,
-    /// Of the pod that is here; `None`: as planned.
+    /// Settings of this pod; `None`: as planned.
     pub settings: Option<Settings>,
     pub replica: Option<Replica>,
     pub pod: (String, String),
-    /// Frozen, or its machine asleep, by so many faults.
+    /// Number of faults that freeze it or put its machine to sleep.
     pub still: u32,
-    /// Its machine is asleep by so many, since this time.
+    /// Number of faults that put its machine to sleep, and when the sleep began.
     pub asleep: (u32, Time),
-    /// Whether there is to be a pod.
+    /// Whether the place should have a pod.
     pub is_wanted: bool,
-    /// How many calls there had been when the process began.
+    /// Number of calls when the process started.
     pub first_call: usize,
-    /// What becomes of the place when the process has ended that was asked to.
+    /// Stop request that decides about the next pod.
     stopping: Stopping,
     pods: u32,
     lives: u32,
     restarts: u32,
-    /// Killed, until all is healed.
+    /// Killed until all faults are healed.
     pub gone: bool,
-    /// The API server that each client is connected to.
+    /// API server that each client is connected to.
     pub connected: [Option<usize>; 2],
 }
 
@@ -85,7 +85,7 @@ impl Place {
 }
 
 impl World {
-    /// A process begins in this place, or does so when its machine wakes.
+    /// Starts a process in this place, if necessary when its machine has woken.
     pub(super) fn start(&mut self, number: usize, pod: bool, settings: Option<Settings>) {
         let (seed, now) = (self.plan.seed, self.now);
         let is_asleep = |fault: &Fault| *fault == Fault::Suspend { replica: number };
@@ -145,7 +145,7 @@ impl World {
         self.set_doors();
     }
 
-    /// Has Prometheus ask every replica how much it has.
+    /// Scrapes the sizes of every replica.
     pub(super) fn scrape(&mut self) {
         let there = self.places.iter().filter(|place| place.still == 0);
         let replicas = there.filter_map(|place| place.replica.as_ref());
@@ -153,7 +153,7 @@ impl World {
         self.trace.sizes.extend(sizes);
     }
 
-    /// One replica's turn, up to the world's time `to`.
+    /// Runs one replica up to the world's time `to`.
     pub(super) fn step(&mut self, number: usize, to: Time) {
         let place = &mut self.places[number];
         if place.still > 0 {
@@ -166,7 +166,7 @@ impl World {
         self.take_in(number, stepped, to);
     }
 
-    /// What came of a turn.
+    /// Records the results of a turn.
     pub(super) fn take_in(
         &mut self,
         number: usize,
@@ -182,7 +182,7 @@ impl World {
             self.streams
                 .retain(|stream| stream.who != who || !given_up.contains(&stream.id));
         }
-        // A fault may kill it at one of its requests: nothing that came after has happened.
+        // A fault may kill the replica at a request. Anything after that has not happened.
         let mut killed = None;
         for sent in sent {
             killed = self.send(number, sent, to);
@@ -246,7 +246,7 @@ impl World {
             self.ended(number, to, end);
         } else if unwell {
             self.say(format!("{who}: the kubelet has it start again"));
-            // Of a pod that is to end nobody asks any more.
+            // The kubelet does not probe a pod that is already terminating.
             if let Some(life) = self.life_mut(number)
                 && life.asked.is_none()
             {
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// SIGTERM; `then` with these settings, in another pod.
+    /// Sends SIGTERM. With `then`, another pod with these settings follows.
     pub(super) fn ask_to_stop(&mut self, number: usize, then: Option<Settings>) {
         let place = &mut self.places[number];
         place.is_wanted = then.is_some();
@@ -271,7 +271,7 @@ impl World {
         self.terminate(number, None);
     }
 
-    /// SIGTERM, and SIGKILL when its time is over.
+    /// Sends SIGTERM, and SIGKILL after the grace period.
     fn terminate(&mut self, number: usize, then: Option<Then>) {
         let now = self.now;
         let Some(replica) = &mut self.places[number].replica else {
@@ -293,7 +293,7 @@ impl World {
         );
     }
 
-    /// One more fault has it stand still.
+    /// Adds a fault that halts the replica.
     pub(super) fn stands_still(&mut self, number: usize) {
         let now = self.now;
         self.places[number].still += 1;
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// One less does.
+    /// Removes a fault that halts the replica.
     pub(super) fn stands_still_no_more(&mut self, number: usize) {
         let now = self.now;
         self.places[number].still -= 1;
@@ -321,7 +321,7 @@ impl World {
         lives.into_iter().find(|life| life.who.replica == number)
     }
 
-    /// The process has ended by itself.
+    /// Handles the end of a process that was not killed.
     fn ended(&mut self, number: usize, at: Time, end: End) {
         self.gone(number, at, end);
         let place = &mut self.places[number];
@@ -364,7 +364,7 @@ impl World {
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(&mut self, number: usize, at: Time, then: Then) {
         if self.places[number].replica.is_none() {
             return;
@@ -409,14 +409,14 @@ impl World {
             .as_ref()
             .is_some_and(|replica| replica.who.life == life)
         {
-            // What was asked to stop for good stays away.
+            // A replica that was stopped without a successor stays away.
             let is_asked = place.stopping == Stopping::ForGood;
             self.kill(number, self.now, then);
             self.places[number].gone &= !is_asked;
         }
     }
 
-    /// Has each client find its way, or not, as it is now.
+    /// Sets whether each client can connect now.
     pub(super) fn set_doors(&mut self) {
         let is_up = self.servers.iter().any(|api| api.server.is_some());
         for number in 0..self.places.len() {
